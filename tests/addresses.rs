@@ -1,4 +1,4 @@
-//! Tests of addresses that name a transport or a network interface, and of this host's own
+//! Tests of addresses with a transport scheme or a network interface, and of this host's own
 //! addresses.
 
 use std::{

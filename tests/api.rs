@@ -186,7 +186,7 @@ fn longest_private_data_arrive_over_tcp() {
         error => panic!("{error}"),
     }
 
-    // If the private data is too long, the answer fails, and the request is rejected.
+    // If the private data is too long, the reply fails, and the library rejects the request.
     for answer in [
         |request: Request| request.accept_with(&[2; 161]).unwrap_err(),
         |request: Request| request.reject(&[3; 125]).unwrap_err(),

@@ -1,4 +1,5 @@
-//! Tests of configurations from environment variables. Each test reads them in its own process.
+//! Tests of configurations from environment variables. Each test sets the variables of a separate
+//! process.
 
 use std::process::Command;
 

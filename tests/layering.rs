@@ -77,7 +77,7 @@ fn code(source: &str) -> String {
     lines.collect::<Vec<_>>().join("\n")
 }
 
-/// Returns the names that follow `crate::`, including the names of a list in braces.
+/// Returns the names that follow `crate::`. If a list in braces follows, returns all names in it.
 fn named(code: &str) -> BTreeSet<String> {
     let mut names = BTreeSet::new();
     for (at, start) in code.match_indices("crate::") {

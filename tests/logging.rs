@@ -50,7 +50,7 @@ impl Log for Logger {
 
         LINES.fetch_add(1, Ordering::SeqCst);
         targets::examine(record);
-        // Ignore lines that are logged during a call of this logger.
+        // Ignore lines that this call itself causes.
         if LOGS.replace(true) {
             return;
         }
@@ -68,7 +68,8 @@ impl Log for Logger {
                     let _ = leave.lock().unwrap().recv();
                 }
             }
-            // The send fails after the connection has ended. The library also logs this error.
+            // Ignore the error, which the library also logs: the send fails after the connection
+            // has ended.
             Manner::Sends(endpoint) => {
                 let _ = endpoint.send(record.args().to_string().as_bytes());
             }
@@ -83,8 +84,8 @@ fn manner() -> MutexGuard<'static, Manner> {
     MANNER.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Allows one test at a time to set the logger's action. When this value is dropped, the logger
-/// ignores lines.
+/// Allows one test at a time to set the logger's action. Dropping this value makes the logger
+/// ignore all lines.
 struct Turn(#[expect(dead_code, reason = "it is held")] MutexGuard<'static, ()>);
 
 impl Turn {
@@ -202,7 +203,7 @@ fn logger_may_send_its_lines_over_a_connection() {
     drop(other);
     let next = || lines.recv_timeout(TIME_LIMIT).unwrap();
     while !next().contains("established over") {}
-    // The end of the connection that carries the log lines is itself logged.
+    // When the connection that carries the log lines ends, the library also logs this.
     source.close().unwrap();
     reader.join().unwrap();
     targets::assert_kept();

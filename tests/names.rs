@@ -92,7 +92,8 @@ fn label_is_in_the_log_and_in_statistics() {
             &server,
             "a\"b\\\n\u{1b}\r",
             r#""a\"b\\\n\u{1b}\r""#,
-            // The format escapes these three only.
+            // The exposition format has escapes only for the quotation mark, the backslash and the
+            // line feed.
             concat!(r#"label="a\"b\\\n"#, "\u{1b}\r\""),
         ),
     ] {
@@ -220,8 +221,8 @@ fn too_long_label_rejects_the_request() {
     assert!(matches!(reason, CloseReason::Rejected { .. }), "{reason}");
 }
 
-/// An address within the process is artificial, so output for users shows the name that it
-/// represents.
+/// A listener within the process has an artificial socket address. Logs and statistics show the
+/// listener's name instead.
 #[test]
 fn memory_peer_is_shown_by_its_name() {
     let lines = Lines::collect();

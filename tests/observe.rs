@@ -46,7 +46,7 @@ fn until(condition: impl Fn(&Snapshot) -> bool) -> Snapshot {
     }
 }
 
-/// All cases are in one test, because all connections of the process are in one registry.
+/// All cases are in one test, because a process has only one registry of connections.
 #[test]
 fn snapshot_starts_at_first_requested_connection() {
     let before = pair();

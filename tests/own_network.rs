@@ -1,6 +1,5 @@
 //! Tests of the TCP transport in a network namespace that has only a loopback interface. The suite
-//! runs this program in the lab, because containers may not be allowed to create network
-//! namespaces.
+//! runs this program in the lab, because some containers do not permit new network namespaces.
 
 mod apart;
 

@@ -107,7 +107,7 @@ struct RecordingClient {
     client: Persistent,
     /// The messages without a completion, in the order of sending.
     open: VecDeque<u64>,
-    /// The number of times that each message was sent, by message.
+    /// Maps the number of each message to the number of times that it was sent.
     times: BTreeMap<u64, usize>,
 }
 

@@ -1,6 +1,6 @@
 //! Tests of processes that give up root privileges after they have used the library. Over TCP,
-//! their connections continue. Over RDMA, in the lab, the kernel refuses calls on descriptors
-//! opened by root. The engine therefore ends, with an error that contains the remedy.
+//! their connections continue. Over RDMA, in the lab, the kernel refuses calls on descriptors that
+//! were opened by root. The engine then ends with an error that contains the remedy.
 
 use std::{
     env,

@@ -1,6 +1,6 @@
-//! Attacks on sessions over TCP: requests to resume and replies that a conforming side never sends.
-//! Each attack must end only its own connection attempt, and the session must deliver each message
-//! once.
+//! Attacks on sessions over TCP, with requests to resume and replies that a conforming side never
+//! sends. Each attack must end only its own connection attempt, and the session must deliver each
+//! message once.
 
 use std::{
     net::SocketAddr,
@@ -39,7 +39,7 @@ fn listen(engine: &Engine, config: &Config) -> Listener {
     builder.bind("127.0.0.1:0").unwrap()
 }
 
-/// A session between an endpoint and a peer for which the test writes all bytes.
+/// A session between an endpoint and a peer. The test writes all bytes of the peer.
 struct Scene {
     lines: &'static Lines,
     listener: Listener,
@@ -150,7 +150,7 @@ fn guessed_identities_are_not_known() {
         let (_, answer) = request(honest.address(), &guess, 1, 0);
         assert_eq!(answer, Answer::Rejected(UNKNOWN, 0, 0), "byte {at}");
     }
-    // Another engine, which has no sessions, sends the same rejection.
+    // An engine that has no sessions sends the same rejection.
     let plain = config().with(|config| config.resume = Duration::ZERO);
     let other = listen(&Engine::new().unwrap(), &plain);
     let (_, answer) = request(other.local_addr(), &id, 1, 0);
@@ -188,8 +188,8 @@ fn stranger_is_refused_while_connection_works() {
     for epoch in [1, 2, 1000, u32::MAX] {
         let (_, answer) = request(honest.address(), &id, epoch, 0);
         assert_eq!(answer, Answer::Rejected(BUSY, 0, 0));
-        // The request has caused a Ping. The flush waits for a later Pong, so the Pong of that Ping
-        // has arrived, too.
+        // The request has caused a Ping. The flush waits for a later Pong, so the Pong for that
+        // Ping has arrived, too.
         honest.server.flush().unwrap();
         honest.assert_unaffected(0);
     }
@@ -237,8 +237,8 @@ fn answer_to_earlier_ping_proves_nothing() {
             "to {}: rejected a request to resume the session, because the present connection",
             scene.raw.local_addr()
         );
-        // Repeat the request: while the flush polls the connection, the engine may refuse a request
-        // without sending a Ping.
+        // Repeat the request, because the engine may refuse a request without sending a Ping while
+        // the flush polls the connection.
         let began = Instant::now();
         while scene.lines.count(&asked) == 0 {
             assert!(began.elapsed() < TIME_LIMIT, "the engine sends no Ping");
@@ -331,7 +331,8 @@ fn impossible_numbers_are_refused() {
     assert_eq!(scene.raw.receive(), [3]);
     assert_eq!(scene.raw.receive(), [4]);
     scene.lose();
-    // The peer has already confirmed three messages, so the number two is impossible.
+    // The peer has already confirmed three messages. It can therefore not report that it has
+    // received only two.
     let (_, answer) = scene.ask(2);
     assert_eq!(answer, Answer::Rejected(BUSY, 0, 0));
     scene.resume(5, 1);
@@ -472,8 +473,8 @@ fn clean_close_asks_for_nothing() {
     }
 }
 
-/// Without this acknowledgement, the peer would resume the session to learn whether the close is
-/// complete.
+/// The endpoint must acknowledge the peer's last frame. Otherwise the peer would resume the session
+/// to find out whether the close is complete.
 #[test]
 fn last_frame_of_the_peer_is_acknowledged() {
     let mut scene = Scene::new();
@@ -488,8 +489,8 @@ fn last_frame_of_the_peer_is_acknowledged() {
     });
 }
 
-/// The peer reports the loss during the close. The report is the more precise reason for the end,
-/// but the endpoint must still repeat the close.
+/// During the close, the peer reports that it has lost the connection. The report is a more precise
+/// reason for the end, but the endpoint must still repeat the close.
 #[test]
 fn close_is_repeated_after_the_peer_gave_up() {
     let mut scene = Scene::new();
@@ -510,8 +511,8 @@ fn close_is_repeated_after_the_peer_gave_up() {
     });
 }
 
-/// A log must not contain the identity of a session, because it is sufficient to take over the
-/// session.
+/// A log must not contain the identity of a session, because any host that knows the identity can
+/// take over the session.
 #[test]
 fn session_ids_are_not_logged() {
     let honest = HonestSession::new();

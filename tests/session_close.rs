@@ -30,12 +30,12 @@ const DATA: u8 = 1;
 const CLOSE: u8 = 5;
 const CLOSE_ACK: u8 = 7;
 
-/// A fault that the proxy injects: it loses the frame `loses` and all later frames of the same
-/// sender, and cuts the connection after the frame `after`.
+/// A fault that the proxy injects. The proxy drops the frame `loses` and all later frames of the
+/// same sender. After the frame `after`, it cuts the connection.
 #[derive(Clone, Copy, Debug)]
 struct Cut {
     loses: Frame,
-    /// The frame after which the connection is cut. It can be the lost frame.
+    /// The frame after which the proxy cuts the connection. It can be the dropped frame.
     after: Frame,
 }
 
@@ -121,8 +121,8 @@ impl Proxy {
     }
 }
 
-/// Forwards a setup message, and then PDUs. After a lost PDU, continues to read but forwards
-/// nothing.
+/// Forwards a setup message, and then PDUs. If a fault drops a frame, reads this frame and all
+/// later bytes without forwarding them.
 fn carry(mut from: TcpStream, mut to: TcpStream, sender: From, shared: &Mutex<Shared>) {
     let _: io::Result<()> = (|| {
         let mut setup = vec![0; 8];
@@ -206,8 +206,8 @@ fn send(endpoint: &Endpoint, ids: std::ops::Range<u64>) {
     }
 }
 
-/// Closes the session from the side `closer`, while the other side receives and the proxy makes
-/// this cut. Asserts that both sides know which messages have arrived.
+/// Closes the session from the side `closer` while the other side receives and the proxy injects
+/// this fault. Asserts that both sides know which messages have arrived.
 fn close_over(closer: From, cut: Cut) {
     let (client, server, proxy, _listener) = pair(&config(), &config());
     send(&client, 0..5);
@@ -271,7 +271,7 @@ fn lost_answer_to_close_is_repeated() {
 }
 
 /// The server has received all frames that it needs. When the client asks to resume the session,
-/// the server has already forgotten it.
+/// the server no longer has the session.
 #[test]
 fn lost_acknowledgement_is_sent_after_session_end() {
     for closer in [From::Client, From::Server] {
@@ -285,8 +285,8 @@ fn lost_acknowledgement_is_sent_after_session_end() {
     }
 }
 
-/// Makes this cut, and closes the session at the server. Returns the outcome at the client, which
-/// has sent three messages.
+/// Injects this fault, and closes the session at the server. Returns the outcome at the client. The
+/// client has sent three messages.
 fn close_while_cut_off(loses: Frame) -> (Vec<u64>, Vec<u64>, usize, CloseReason) {
     let (client, server, proxy, _listener) = pair(&config(), &short_close());
     send(&client, 0..2);
@@ -368,8 +368,8 @@ fn close_of_client_finds_that_server_has_closed() {
     assert!(matches!(server.close(), Err(Error::Undelivered(_))));
     thread::scope(|scope| {
         let closed = scope.spawn(|| client.close());
-        // Wait until the close has begun: sends then fail instead of waiting for the session's next
-        // connection.
+        // Wait until the close has begun. From then on, sends fail immediately instead of waiting
+        // for the session's next connection.
         while let Err(TrySendError::Full) = client.try_send(b"late") {
             thread::yield_now();
         }

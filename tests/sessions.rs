@@ -37,7 +37,7 @@ struct Connections {
     streams: Mutex<Vec<TcpStream>>,
     is_closed: AtomicBool,
     /// Whether the proxy discards bytes from clients. It always forwards the first bytes of a
-    /// connection, which are the request.
+    /// connection, because they contain the request.
     discards: AtomicBool,
 }
 
@@ -210,8 +210,8 @@ fn messages_arrive_once_and_in_order_over_many_cuts() {
         scope.spawn(|| receive_all(&client));
         scope.spawn(|| receive_all(&server));
     });
-    // The window is shorter than the number of messages between two cuts, so the session must
-    // resume after each cut before the next one.
+    // Between two cuts, each side sends more messages than fit into the window. So the session must
+    // resume after each cut before the next cut.
     for side in [client.statistics(), server.statistics()] {
         assert!(side.resumes >= 5, "{side:?}");
     }
@@ -241,8 +241,8 @@ fn outcome(endpoint: &Endpoint) -> (Vec<u64>, Vec<u64>, CloseReason) {
 #[test]
 fn ids_are_reported_once_over_a_cut() {
     let (client, server, proxy, _listener) = pair();
-    // If there is no room for an id, a send waits for the thread that last asked for completions.
-    // This thread asks now, so that the sender waits for this thread.
+    // If too many completions are untaken, a send with an id waits only if another thread takes
+    // completions. This call shows the library that this thread does.
     assert!(client.try_next_completion().unwrap().is_none());
     let (sent, failed, _) = thread::scope(|scope| {
         scope.spawn(|| {
@@ -262,8 +262,9 @@ fn ids_are_reported_once_over_a_cut() {
     assert!(failed.is_empty());
 }
 
-/// Returns a client in the middle of a resend. There is no room for its last message, which has an
-/// id: in a resend, each message of a batch occupies a separate slot.
+/// Returns a client that is resending messages. The first time, it sent seven of them as one batch.
+/// In the resend, each of them needs a slot of its own, so there is no room yet for the last
+/// message, which has an id.
 fn resending() -> (Endpoint, Endpoint, Proxy, Listener) {
     let (client, server, proxy, listener) = pair();
     proxy.discard(true);
@@ -281,8 +282,8 @@ fn resending() -> (Endpoint, Endpoint, Proxy, Listener) {
 #[test]
 fn id_is_reported_once_if_a_resend_is_cut() {
     let (client, server, proxy, _listener) = resending();
-    // The proxy has discarded bytes of this connection. End the connection before further bytes
-    // pass, because the stream has a gap.
+    // The proxy has discarded bytes of this connection, so the stream has a gap. End the connection
+    // before the proxy forwards further bytes.
     proxy.close();
     proxy.discard(false);
     proxy.open();
@@ -321,7 +322,7 @@ fn restarted_peer_has_lost_the_session() {
     drop(listener);
 }
 
-/// While an engine drains, it has no listener at which the client could resume the session.
+/// While an engine drains, it has no listener, so the client cannot resume the session there.
 #[test]
 fn drain_ends_suspended_sessions() {
     let engine = Engine::new().unwrap();
@@ -473,7 +474,7 @@ fn session_goes_on_at_another_address() {
     assert_eq!(client.peer_addr(), second.address);
     assert_ne!(client.local_addr(), before.0);
     assert_ne!(server.peer_addr(), before.1);
-    // The next attempt to resume uses the last successful address.
+    // The next attempt to resume uses the address that was successful last.
     first.open();
     second.cut();
     converse(&client, &server, 2);
@@ -497,15 +498,15 @@ fn session_goes_on_at_another_address() {
 fn stranger_at_an_alternative_ends_no_session() {
     let (listener, address) = listener();
     let proxy = Proxy::new(address);
-    // `text` is a listener of a program that does not use rdmsg. `stranger` is a listener of
+    // `text` is a listener of a program that does not use rdmsg. `foreign` is a listener of
     // another engine.
     let text = TcpListener::bind("127.0.0.1:0").unwrap();
     let engine = Engine::new().unwrap();
-    let stranger = Listener::builder().config(&config()).engine(&engine);
-    let stranger = stranger.bind("127.0.0.1:0").unwrap();
+    let foreign = Listener::builder().config(&config()).engine(&engine);
+    let foreign = foreign.bind("127.0.0.1:0").unwrap();
     let connector = Connector::new().config(&config());
     let connector = connector.alternatives(text.local_addr().unwrap()).unwrap();
-    let connector = connector.alternatives(stranger.local_addr()).unwrap();
+    let connector = connector.alternatives(foreign.local_addr()).unwrap();
     let (tell, asked) = std::sync::mpsc::channel();
     thread::spawn(move || {
         for client in text.incoming() {
@@ -519,15 +520,15 @@ fn stranger_at_an_alternative_ends_no_session() {
     let client = connector.connect(proxy.address).unwrap();
     let server = listener.accept().unwrap();
     proxy.close();
-    // The client tries all addresses in turn. Its second connection to `text` therefore follows an
-    // attempt at each address.
+    // The client tries all addresses in turn. When it connects to `text` for the second time, it
+    // has tried each address.
     for _ in 0..2 {
         asked.recv().unwrap();
     }
     proxy.open();
     converse(&client, &server, 1);
     assert_eq!(client.peer_addr(), proxy.address);
-    // A rejection from an address that has led to the peer before is final.
+    // If an address has led to the peer before, a rejection from this address is final.
     server.abort(0);
     drop(server);
     match client.recv_timeout(TIME_LIMIT) {
@@ -623,8 +624,8 @@ fn untaken_losses_fill_no_channel() {
     let resumes = [&client, &server].map(|side| side.statistics().resumes);
     assert_eq!(resumes, [20; 2]);
     client.close().unwrap();
-    // The client has one `Suspended` and one `Resumed` completion for all losses. The `recv` calls
-    // of the server have dropped its completions.
+    // The client has only one `Suspended` and one `Resumed` completion for all losses. At the
+    // server, the calls of `recv` have dropped these completions.
     let mut events = Vec::new();
     loop {
         match client.next_completion().unwrap() {

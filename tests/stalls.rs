@@ -1,4 +1,5 @@
-//! Tests that sends that wait for a long time are logged. The test uses TCP, so it needs no device.
+//! Tests the log lines about sends that wait for a long time. The test uses TCP, so it needs no
+//! device.
 
 use std::{thread, time::Duration};
 

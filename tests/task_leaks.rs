@@ -1,6 +1,6 @@
-//! Tests that connections of tasks leave no memory, descriptors or tasks behind. This test is a
-//! separate program, because it counts the resources of the process. It runs over TCP on this
-//! machine, and over RDMA in the lab, where `LAB_ADDR` is the address of a device.
+//! Tests that connections of tasks leak no memory, descriptors or tasks. This test is a separate
+//! program, because it counts the resources of the process. It runs over TCP on this machine, and
+//! over RDMA in the lab, where `LAB_ADDR` is the address of a device.
 
 use std::{env, fs, net::IpAddr, time::Duration};
 
@@ -59,7 +59,7 @@ fn thousands_of_connections_leave_nothing_behind() {
                 });
             }
         });
-        let some = async |many: usize| {
+        let run_connections = async |many: usize| {
             for begun in (0..many).step_by(AT_ONCE) {
                 let clients: Vec<_> = (begun..many.min(begun + AT_ONCE))
                     .map(|number| {
@@ -88,14 +88,14 @@ fn thousands_of_connections_leave_nothing_behind() {
             }
         };
         // Let tables grow to their final size.
-        some(count / 4).await;
+        run_connections(count / 4).await;
         let fds = open_fds();
         let mut growth = Vec::new();
         // A leak grows in each round. Heap fragmentation does not grow, because it depends on the
         // number of concurrent connections.
         while growth.len() < 3 {
             let before = resident();
-            some(count).await;
+            run_connections(count).await;
             assert_eq!(open_fds(), fds);
             growth.push(resident().saturating_sub(before));
             // A connection uses more than 100 KiB, so this limit detects a leak of every hundredth

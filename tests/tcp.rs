@@ -158,11 +158,11 @@ fn strangers_end_only_their_own_connections() {
         b"rdmt\x01\x02\x10\x00",
         b"rdmt\x01\x01\x10\xff",
     ] {
-        let mut stranger = TcpStream::connect(addr).unwrap();
-        stranger.write_all(hello).unwrap();
+        let mut foreign = TcpStream::connect(addr).unwrap();
+        foreign.write_all(hello).unwrap();
         let mut answer = Vec::new();
         // The library ends the stream, or resets it if it has not read all bytes.
-        let _ = stranger.read_to_end(&mut answer);
+        let _ = foreign.read_to_end(&mut answer);
         assert!(answer.is_empty(), "{hello:?}: {answer:?}");
     }
     // An engine allows fewer than 300 connections that have sent no hello.
@@ -179,8 +179,8 @@ fn strangers_end_only_their_own_connections() {
     assert_eq!(server.join().unwrap(), b"still here");
 }
 
-/// Accepts a connection, reads its request, and ends the connection, with a reset if `by_reset` is
-/// true.
+/// Accepts a connection, reads its request, and ends the connection. If `by_reset` is true, ends it
+/// with a reset.
 fn end_one(dying: &TcpListener, by_reset: bool) {
     let (mut peer, _) = dying.accept().unwrap();
     let mut request = [0; 44];

@@ -51,7 +51,7 @@ fn addresses() -> usize {
     pages * 4096
 }
 
-/// Runs `what` with the address space limited to its present size and `more` bytes.
+/// Calls `what` while the address space is limited to its present size plus `more` bytes.
 fn within<T>(more: usize, what: impl FnOnce() -> T) -> T {
     let (_, hard) = getrlimit(Resource::RLIMIT_AS).unwrap();
     let limit = (addresses() + more) as u64;
@@ -91,7 +91,7 @@ fn connection_ends_without_address_space_for_message() {
             for _ in 0..3 {
                 client.send(&payload).unwrap();
             }
-            // Hold the messages, so that no receive buffer is left for later messages.
+            // Hold the messages, so that no receive buffer is free for later messages.
             let mut held = Vec::new();
             loop {
                 match server.recv_timeout(Duration::from_secs(60)) {

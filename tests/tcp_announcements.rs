@@ -22,8 +22,8 @@ const LONG: usize = 16 * MIB;
 
 const READ_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// The maximum memory, in bytes, for a large message of which no byte has arrived: two chunks.
-const LEAST: u64 = 2 * (64 << 10);
+/// The maximum memory for a large message before its first byte arrives, in bytes: two chunks.
+const TWO_CHUNKS: u64 = 2 * (64 << 10);
 
 fn config() -> Config {
     let mut config = Config::default();
@@ -87,7 +87,7 @@ fn announcements_beyond_memory_delay_no_other() {
             (peer, endpoint)
         })
         .collect();
-    assert!(engine.statistics().unwrap().held <= 20 * LEAST);
+    assert!(engine.statistics().unwrap().held <= 20 * TWO_CHUNKS);
     for len in [MIB, LONG, 5000] {
         send_and_receive(&stage.near, &stage.far, len);
         send_and_receive(&stage.far, &stage.near, len);

@@ -97,7 +97,7 @@ fn lines_about_descriptors() -> Receiver<()> {
     lines
 }
 
-/// Returns the processor time used by this process. Opens no file.
+/// Returns the processor time used by this process. Needs no descriptor.
 fn processor_time() -> Duration {
     let usage = getrusage(UsageWho::RUSAGE_SELF).unwrap();
     let time = usage.user_time() + usage.system_time();

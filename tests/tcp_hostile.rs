@@ -21,8 +21,8 @@ use tcp_peer::{Peer, Stage, TIME_LIMIT, frame, frame_with, pdu};
 
 mod tcp_peer;
 
-/// Returns the arguments of a READ, an atomic operation or a write. The target is memory that is
-/// not exposed, and `more` follows the target.
+/// Returns the arguments of a READ, an atomic operation or a write: a target in memory that is not
+/// exposed, followed by `more`.
 fn unexposed_target(more: &[u8]) -> Vec<u8> {
     [&0x1000_u64.to_be_bytes()[..], &7_u32.to_be_bytes(), more].concat()
 }
@@ -233,7 +233,8 @@ fn no_more_reads_are_in_flight_than_both_sides_serve() {
                 .read(&region, 0..8, &remote, 0, id)
                 .unwrap();
         }
-        // The Ack of this frame overtakes the READ requests that the endpoint holds back.
+        // The endpoint delays the READ requests that exceed the peer's limit. It sends the Ack of
+        // this frame before them.
         peer.send(&pdu(1, 1, &frame(0, b"acknowledge this")));
         let (before, _) = read_until(&mut peer, 16);
         let asked = before.iter().filter(|kind| **kind == 4).count();
@@ -296,7 +297,7 @@ fn memory_without_grant_is_not_read_or_written() {
         peer.send(&bytes);
         let mut answer = Vec::new();
         let _ = peer.stream.read_to_end(&mut answer);
-        // The endpoint replies with a Nak of the first request, and then ends the stream.
+        // The endpoint replies with a Nak for the first request, and then ends the stream.
         assert_eq!(answer, pdu(19, 0, &[0, 0, 0, 0, 0, 0, 0, 1]), "{bytes:?}");
         end_of(&endpoint);
         let mut content = [1; 64];
@@ -306,8 +307,8 @@ fn memory_without_grant_is_not_read_or_written() {
     stage.assert_unaffected();
 }
 
-/// A write with immediate data reports its length to the program. If its parts were not contiguous,
-/// this length would be wrong.
+/// A write with immediate data reports its length to the program, so its parts must be contiguous.
+/// Otherwise this length would be wrong.
 #[test]
 fn noncontiguous_write_parts_end_the_connection() {
     let stage = stage();
@@ -455,8 +456,8 @@ fn bytes_before_peer_close_arrive_before_the_end() {
         for number in 0..COUNT {
             peer.send(&pdu(1, 0, &frame(number, &vec![number as u8; len])));
         }
-        // Shut down instead of closing: the socket contains unread grants, so a close would discard
-        // the unsent bytes.
+        // Shut down the stream instead of closing it. The socket contains unread grants, so a close
+        // would discard the unsent bytes.
         peer.stream.shutdown(Shutdown::Write).unwrap();
         for number in 0..COUNT {
             let message = endpoint.recv_timeout(TIME_LIMIT);
@@ -563,8 +564,8 @@ fn connect_from(host: Ipv4Addr, to: SocketAddr) -> TcpStream {
     fd.into()
 }
 
-/// A peer that announces private data and then stops counts as a half-open connection until the
-/// listener's `connect_timeout` expires. Its request is never shown.
+/// If a peer announces private data and sends only a part, it counts as a half-open connection
+/// until the listener's `connect_timeout` expires. The program never receives its request.
 #[test]
 fn private_data_that_stop_half_way_hold_no_place() {
     let mut config = config();
@@ -621,8 +622,8 @@ fn backlog_bounds_requests_with_long_private_data() {
     let mut request = frame(0, &[7; 100]);
     request[0] = 13;
     let request = pdu(1, 0, &request);
-    // Returns the peers, and the number of peers that were turned away. If `answers` is false, the
-    // first peer gets no reply.
+    // Returns the peers, and the number of rejected peers. If `answers` is false, the first peer
+    // gets no reply.
     let turned_away = |addr: SocketAddr, answers: bool| {
         let connect = || Peer::with_hello(TcpStream::connect(addr).unwrap(), &hello, 16).unwrap();
         let mut peers: Vec<_> = (0..PEERS).map(|_| connect()).collect();
@@ -652,7 +653,7 @@ fn backlog_bounds_requests_with_long_private_data() {
     stage.assert_unaffected();
 }
 
-/// An engine allows at most 256 connections that have sent no hello.
+/// An engine permits at most 256 connections on which no hello has arrived.
 #[test]
 fn silent_peers_use_no_places_of_other_addresses() {
     const SILENT: usize = 300;
@@ -662,8 +663,8 @@ fn silent_peers_use_no_places_of_other_addresses() {
     let mut silent: Vec<_> = (0..SILENT)
         .map(|_| TcpStream::connect(addr).unwrap())
         .collect();
-    // The slow peer also counts as one of the 256 connections, so the library has closed the first
-    // `SILENT + 1 - 256` silent peers.
+    // The slow peer is one of the 256 connections. So the library has closed this many silent
+    // peers: `SILENT + 1 - 256`, beginning with the first.
     for evicted in &mut silent[..SILENT + 1 - 256] {
         evicted.set_read_timeout(Some(TIME_LIMIT)).unwrap();
         assert_eq!(evicted.read(&mut [0]).unwrap(), 0);

@@ -28,7 +28,7 @@ struct Stage {
     config: Config,
 }
 
-/// The sockets of all connections, which drop all arriving packets during the outage.
+/// The sockets of all connections. During the outage, they drop all arriving packets.
 struct Cut(Vec<RawFd>);
 
 impl Stage {
@@ -48,7 +48,7 @@ impl Stage {
         Self { listener, config }
     }
 
-    /// Connects from a new engine. On a shared engine, another connection could prove that the peer
+    /// Connects with a new engine. On a shared engine, another connection could prove that the peer
     /// is alive.
     fn connect(&self) -> (Endpoint, Endpoint, Engine) {
         let engine = Engine::new().unwrap();
@@ -89,8 +89,8 @@ impl Cut {
     }
 }
 
-/// Makes a socket drop all arriving packets if `drops` is true, and none otherwise. If `drops` is
-/// false, ignores errors, because the connection may have ended.
+/// Makes a socket drop all arriving packets if `drops` is true, and receive them otherwise. If
+/// `drops` is false, ignores errors, because the connection may have ended.
 fn filter(fd: RawFd, drops: bool) {
     let mut nothing = libc::sock_filter {
         code: (libc::BPF_RET | libc::BPF_K) as u16,
@@ -121,7 +121,7 @@ fn filter(fd: RawFd, drops: bool) {
 }
 
 /// Sends a message every 10 ms until `ends` is set. Returns the number of messages sent.
-fn send_all_the_time(endpoint: &Endpoint, ends: &AtomicBool) -> Result<u64, Error> {
+fn send_until(endpoint: &Endpoint, ends: &AtomicBool) -> Result<u64, Error> {
     let mut count = 0;
     while !ends.load(Ordering::SeqCst) {
         endpoint.send_timeout(b"a message of a busy connection", TIME_LIMIT)?;
@@ -189,7 +189,7 @@ fn longer_outage_ends_no_busy_connection() {
             for (from, to) in [(client.clone(), server.clone()), (server, client)] {
                 let sending = scope.spawn(|| {
                     let from = from;
-                    send_all_the_time(&from, &ends)
+                    send_until(&from, &ends)
                 });
                 let counting = scope.spawn(move || count_messages(&to));
                 threads.push((sending, counting));
@@ -211,7 +211,7 @@ fn longer_outage_ends_no_busy_connection() {
     });
 }
 
-/// Two configurations, which differ only in [`Config::survive`].
+/// The connections use two configurations that differ only in [`Config::survive`].
 #[test]
 fn connection_survives_the_configured_outage() {
     const OUTAGE: Duration = Duration::from_secs(3);

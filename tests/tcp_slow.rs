@@ -1,5 +1,5 @@
-//! Tests of connections over TCP on a slow path. The arriving bytes of an incomplete frame count as
-//! signs of life.
+//! Tests of connections over TCP on a slow path. Each byte that arrives is a sign of life, even if
+//! its frame is still incomplete.
 
 use std::{
     io::{Read, Write},
@@ -34,7 +34,8 @@ fn config() -> Config {
 fn slow_path(to: SocketAddr, bytes_per_second: usize) -> SocketAddr {
     const STEPS: usize = 25;
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    // Make segments shorter than the relay's window. Otherwise the sender would wait for its timer.
+    // Make segments shorter than the relay's receive window. Otherwise the sender would wait for
+    // its timer.
     setsockopt(&listener, sockopt::TcpMaxSeg, &1400).unwrap();
     let addr = listener.local_addr().unwrap();
     thread::spawn(move || {

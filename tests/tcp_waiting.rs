@@ -1,4 +1,4 @@
-//! Tests that blocking calls over TCP return by their deadline, even if the peer sends very slowly.
+//! Tests that blocking calls over TCP return at their deadline, even if the peer sends very slowly.
 
 #[path = "waiting/lateness.rs"]
 mod lateness;

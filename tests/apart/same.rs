@@ -22,7 +22,8 @@ const OF_RDMA: [&str; 11] = [
     "ibv_",
 ];
 
-/// Asserts that `ours` has the kind and the text of the error from std, and contains `address`.
+/// Asserts that `ours` has the same kind and contains the same text as the error from std, and
+/// contains `address`.
 #[track_caller]
 pub(crate) fn assert_same(ours: &io::Error, std: &io::Error, address: SocketAddr) {
     assert_eq!(ours.kind(), std.kind(), "{ours}, and of std: {std}");
@@ -35,7 +36,7 @@ pub(crate) fn assert_same(ours: &io::Error, std: &io::Error, address: SocketAddr
 }
 
 /// Connects with a socket of std, and with a stream for each scheme that can use TCP. Asserts that
-/// all errors are equal.
+/// every stream fails with the same error as the socket.
 #[track_caller]
 pub(crate) fn assert_same_connect(address: SocketAddr) {
     let std = TcpStream::connect(address).unwrap_err();

@@ -14,16 +14,17 @@ use super::listen_address;
 
 const MIB: usize = 1 << 20;
 
-/// The number of bytes that a stream accepts with the default `Config::stream_buffer` of 4 MiB.
-/// With long pieces of up to the eager size, the sender leaves most of its half of the buffer
-/// unused. Large pieces can exceed the buffer by one piece.
+/// The number of bytes that a stream accepts with the default `Config::stream_buffer` of 4 MiB. A
+/// stream accepts fewer bytes in long pieces below the eager size, because the sender then uses
+/// little of its half of the buffer. A stream can accept more bytes than the buffer holds if the
+/// last piece is large.
 const TAKEN: RangeInclusive<usize> = 2 * MIB..=6 * MIB;
 
 /// The time limit of a write that must succeed.
 const TIME_LIMIT: Duration = Duration::from_secs(60);
 
-/// The time after which a write counts as blocked, because the stream is full. If the stream
-/// accepts bytes later, the test counts too few bytes.
+/// A write that blocks for this long counts as a sign that the stream is full. If the stream is
+/// only slow, the test counts too few bytes.
 const FULL: Duration = Duration::from_millis(200);
 
 fn pair() -> (Stream, Stream) {
@@ -46,7 +47,7 @@ fn pair_of(engine: &Engine, config: &Config) -> (Stream, Stream) {
     (client.join().unwrap(), server)
 }
 
-/// The period of the test bytes. It is a prime number, so a missing piece changes the pattern.
+/// The period of the test bytes. It is a prime number, so that a missing piece changes the pattern.
 const PERIOD: usize = 251;
 
 fn pattern(len: usize) -> Vec<u8> {
@@ -119,7 +120,7 @@ fn unread_stream_takes_its_buffer_in_long_pieces() {
 
 #[test]
 fn unread_stream_takes_its_buffer_whatever_the_window() {
-    // All configurations use the default eager size of RDMA. All except the first have few
+    // All configurations have the default eager size of RDMA. All except the first have few
     // receives.
     let eager = Config::default().with(|c| c.eager_size = Some(16 << 10));
     let narrow = eager.clone().with(|c| {
@@ -148,7 +149,8 @@ fn stream_takes_its_buffer_after_its_reader_stops() {
             server.read_exact(&mut got).unwrap();
             server
         });
-        // The peer's first read receives many of these pieces, and leaves the others unread.
+        // The peer reads only half of these bytes. Its first read also receives many of the other
+        // pieces, and leaves them unread.
         for piece in bytes.chunks(PERIOD) {
             client.write_all(piece).unwrap();
         }
@@ -182,7 +184,8 @@ fn unread_bytes_of_streams_use_half_of_the_budget() {
         .map(|_| {
             let (client, server) = pair_of(&engine, &Config::default());
             let taken = fill(&client, 1000, *TAKEN.start());
-            // Each stream has its own half of the buffer for writing.
+            // All streams share the engine's budget for unread bytes. Each stream can also fill its
+            // own half of the buffer for writing.
             assert!(TAKEN.contains(&taken), "{taken}");
             drop(client);
             (server, taken)
@@ -202,7 +205,7 @@ fn unread_bytes_of_streams_use_half_of_the_budget() {
 
 #[test]
 fn pieces_are_lent_unchanged_to_fast_reader() {
-    // The number of pieces, which fit into half of the window and into the send ring.
+    // The number of pieces. They fit into half of the window and into the send ring.
     const PIECES: usize = 10;
     let (mut client, mut server) = pair();
     for number in 0..PIECES {
@@ -272,7 +275,7 @@ fn pipeline_that_writes_before_reading_completes() {
 #[test]
 fn blocking_write_takes_all_bytes() {
     let (mut client, mut server) = pair();
-    // Write these bytes twice: with `write`, and with `write_vectored`.
+    // Write these bytes twice: first with `write`, and then with `write_vectored`.
     let bytes = pattern(8 * MIB / PERIOD * PERIOD);
     let reading = thread::spawn(move || read_all(&mut server));
     assert_eq!(client.write(&bytes).unwrap(), bytes.len());
@@ -317,7 +320,7 @@ fn peek_sees_all_that_has_arrived() {
         client.write_all(piece).unwrap();
     }
     let mut peeked = [0; 2000];
-    // Call `peek` repeatedly, as a program does that waits for a complete header.
+    // Call `peek` repeatedly, like a program that waits for a complete header.
     while server.peek(&mut peeked[..1000]).unwrap() < header.len() {}
     assert_eq!(peeked[..1000], header);
     assert_eq!(

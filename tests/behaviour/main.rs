@@ -1,4 +1,4 @@
-//! Tests that byte streams behave like the streams of `std::net`: the same test file runs against
+//! Tests that byte streams behave like the streams of `std::net`: the tests in one file run against
 //! both. This crate's streams use TCP on this machine, and RDMA in the lab, where `LAB_ADDR` is the
 //! address of a device.
 

@@ -17,8 +17,8 @@ fn pair() -> (Stream, Stream) {
     pair_with(&Config::default())
 }
 
-/// Returns streams with the minimum buffer. With the default buffer, it takes long to fill the
-/// stream with single bytes.
+/// Returns streams with the smallest buffer, because filling the default buffer with single bytes
+/// would take long.
 fn small_pair() -> (Stream, Stream) {
     pair_with(&Config::default().with(|c| c.stream_buffer = 64 << 10))
 }
@@ -166,7 +166,8 @@ fn small_writes_join_without_room_and_arrive_unasked() {
     while (&client).write(&[written as u8]).is_ok() {
         written += 1;
     }
-    // The client has sent about a dozen messages. It collects later bytes, to send them together.
+    // The client has sent about a dozen messages, and has collected the later bytes in order to
+    // send them together.
     assert!(written > 16 << 10, "{written}");
     // The server receives all bytes although the client makes no further call.
     let mut got = vec![0; written];

@@ -10,7 +10,7 @@ use rdmsg::{CloseReason, Config, Connector, Endpoint, Error, Listener, Stream, T
 
 use crate::stage::{Stage, TIME_LIMIT, engine, ip_and_transport, small};
 
-/// Waits for a message, but expects the connection to end. Returns the reason for the end.
+/// Waits until the connection ends, without an earlier message. Returns the reason for the end.
 fn end(endpoint: &Endpoint) -> CloseReason {
     match endpoint.recv_timeout(TIME_LIMIT) {
         Err(Error::Disconnected(reason)) => reason,
@@ -129,8 +129,8 @@ fn a_closed_listener_keeps_its_backlog() {
         .connector
         .connect(stage.listener.local_addr())
         .unwrap();
-    // The connecting side is established before the accepting side. The flush waits until the
-    // accepting side is established, too.
+    // The connecting side is established before the accepting side. The flush waits until both are
+    // established.
     near.send(b"early").unwrap();
     near.flush().unwrap();
     stage.listener.close();
@@ -166,8 +166,8 @@ fn ask(connector: &Connector, address: SocketAddr) -> bool {
     }
 }
 
-/// The client can consider the connection established before the listener receives the event that
-/// establishes it.
+/// For the client, the connection can be established before the listener has received the event
+/// about it.
 #[test]
 fn close_breaks_no_established_connection() {
     const CLIENTS: usize = 12;

@@ -4,7 +4,8 @@ use rdmsg::{Completion, Endpoint, Error, Outgoing, RemoteAccess, crossbeam_chann
 
 use crate::stage::{TIME_LIMIT, pair, pair_with, small};
 
-/// The maximum number of outstanding completions with ids for the configuration `small`.
+/// The maximum number of messages with ids whose completions the program has not taken, for the
+/// configuration `small`.
 const MAX_OUTSTANDING: u64 = 8;
 
 /// Spawns a thread that receives messages until the connection ends.
@@ -73,8 +74,8 @@ fn call_waits_for_thread_that_takes_completions() {
                     matches!(completion, Completion::Sent(_) | Completion::Written(_)),
                     "{completion:?}"
                 );
-                // Take completions more slowly than the sender sends, so that the sender runs out
-                // of room.
+                // Take completions more slowly than the sender sends, so that the sender has to
+                // wait for room.
                 thread::sleep(Duration::from_micros(500));
             }
         });

@@ -66,7 +66,7 @@ fn writer_reads_closed_stream_to_its_end() {
     let mut first = vec![0; 50_000];
     far.read_exact(&mut first).unwrap();
     assert!(first == pattern(100_000)[..50_000]);
-    // Without further reads, writes fail after 64 KiB.
+    // While the stream is not read, writes fail after 64 KiB.
     let mut late = 60_000;
     let error = loop {
         match far.write(&pattern(1000)) {
@@ -114,7 +114,7 @@ fn an_abort_carries_its_code() {
 }
 
 /// One side closes while the other side aborts. The reason for the end depends only on whether the
-/// close was confirmed, not on which call was first.
+/// peer has confirmed the close, not on which call was first.
 #[test]
 fn abort_is_the_reason_of_an_unconfirmed_close() {
     for _ in 0..100 {

@@ -49,8 +49,8 @@ fn listener_descriptor_reports_connections() {
     drop((connecting.join().unwrap(), accepted));
 }
 
-/// Echoes messages with a level-triggered event loop until the connection ends. The loop does not
-/// receive while a reply waits for room. Returns the number of wake-ups.
+/// Echoes messages with a level-triggered event loop until the connection ends. While there is no
+/// room for a reply, the loop does not receive. Returns the number of wake-ups.
 fn echo_by_levels(endpoint: &Endpoint) -> u32 {
     let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC).unwrap();
     let watched = |interest, on: bool| {
@@ -103,8 +103,8 @@ fn level_triggered_loop_sleeps_without_room() {
     let server = thread::spawn(move || echo_by_levels(&far));
     let mut sent = 0;
     for _ in 0..3 {
-        // The client receives no replies, so the server's loop runs out of room for the next reply
-        // and stops receiving.
+        // The client receives no replies, so there is soon no room for the server's next reply, and
+        // the server's loop stops receiving.
         let standstill = loop {
             match near.send_timeout(b"question", Duration::from_millis(300)) {
                 Ok(()) => sent += 1,

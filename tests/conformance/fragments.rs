@@ -28,7 +28,7 @@ fn messages_near_frame_lengths_arrive_whole() {
     assert!(*far.recv_timeout(TIME_LIMIT).unwrap() == pattern(len)[..]);
 }
 
-/// The message has more parts than the 1024 parts that one system call accepts.
+/// The message has more parts than the maximum of one system call, which is 1024.
 #[test]
 fn fragments_of_very_many_parts_arrive_whole() {
     let (near, far) = pair_with(&small());
@@ -64,7 +64,8 @@ fn fragments_keep_their_order_among_other_messages() {
 #[test]
 fn held_messages_in_fragments_keep_no_credits() {
     let (near, far) = pair_with(&small());
-    // Each message uses two of the four credits until its bytes have been copied.
+    // A message occupies two of the four credits until the library has copied its bytes. A held
+    // message occupies no credit.
     let held: Vec<_> = (0..4)
         .map(|_| {
             near.send(&pattern(2000)).unwrap();

@@ -62,13 +62,12 @@ fn earlier_completions_come_first_and_once() {
     let (near, far) = pair();
     far.send(Outgoing::from(b"x").with_id(1)).unwrap();
     near.recv_timeout(TIME_LIMIT).unwrap();
-    // Wait for the completion of the send, which can arrive after the peer has received the
-    // message.
+    // Wait until the completion of the send is available. It can arrive later than the message.
     let mut sent = Select::new();
     sent.recv(far.completions());
     sent.ready_timeout(TIME_LIMIT).unwrap();
     near.send(b"first").unwrap();
-    // `recv_timeout` skips the completion of the send. `far` keeps this completion for the group.
+    // `recv_timeout` skips the completion of the send, which stays queued at `far` for the group.
     assert_eq!(far.recv_timeout(TIME_LIMIT).unwrap(), b"first");
     for number in 0..9_u8 {
         near.send(&[number]).unwrap();
@@ -114,7 +113,7 @@ fn a_member_cannot_be_asked_itself() {
     assert!(!other.remove(&far));
     near.send(b"x").unwrap();
     assert_eq!(message(&group).1, b"x");
-    // In a group, all calls work except receives.
+    // An endpoint in a group supports all calls except receives.
     far.send(b"y").unwrap();
     far.flush().unwrap();
     assert_eq!(near.recv_timeout(TIME_LIMIT).unwrap(), b"y");
@@ -142,7 +141,7 @@ fn members_of_dropped_group_work_alone() {
     let (near, far) = pair_with(&small());
     let group = Group::new();
     group.add(&far).unwrap();
-    // These messages fill the window. The group drops them when it ends, which returns their
+    // These messages fill the window. When the group ends, it drops them and thus returns their
     // credits.
     for _ in 0..4 {
         near.send(b"not taken").unwrap();
@@ -219,8 +218,8 @@ fn ids_are_given_out_as_their_completions_are_taken() {
     reading.join().unwrap();
 }
 
-/// One thread moves the endpoint between two groups while messages arrive. Other threads receive
-/// messages from both groups.
+/// One thread moves the endpoint between two groups while messages arrive. For each group, another
+/// thread receives its messages.
 #[test]
 fn membership_changes_neither_lose_nor_duplicate() {
     const COUNT: u32 = 5_000;
@@ -254,7 +253,7 @@ fn membership_changes_neither_lose_nor_duplicate() {
                 }
                 moves += 1;
             }
-            // Receive the messages that are still queued at the endpoint itself, through this
+            // Some messages may still be queued at the endpoint itself. Receive them through this
             // group.
             groups[0].add(&far).unwrap();
             far.close().unwrap();

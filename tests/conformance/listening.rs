@@ -78,7 +78,7 @@ fn closed_listener_returns_pending_then_ends() {
     let listener = &stage.listener;
     let established = listener.accepted();
     let connected = connect(&stage).join().unwrap().unwrap();
-    // The accepting side is established after the connecting side.
+    // The connecting side is established first. Wait until the accepting side is established, too.
     while established.is_empty() {
         thread::yield_now();
     }

@@ -244,7 +244,7 @@ fn dial_ends_with_its_error_at_the_limit() {
     assert!(matches!(error, Error::Connect { .. }), "{error}");
 }
 
-/// Asserts that the accept fails, or that the connection ends immediately after the accept.
+/// Asserts that the accept fails, or that the connection ends immediately afterwards.
 fn assert_given_up(request: Request) {
     let end = request.accept().and_then(|endpoint| {
         let message = endpoint.recv_timeout(TIME_LIMIT)?;
@@ -401,7 +401,7 @@ fn client_leaves_a_server_that_asks() {
     assert!(client.next_event().is_err());
 }
 
-/// The client leaves a connection on which the peer has not acknowledged a message.
+/// The client leaves its connection although the peer has not acknowledged a message.
 #[test]
 fn left_connection_names_unconfirmed_messages() {
     let service = Service::new(one_large_message());
@@ -421,7 +421,8 @@ fn left_connection_names_unconfirmed_messages() {
     service.accept(&client);
 }
 
-/// One thread receives the events while another thread leaves the server.
+/// The program receives events through the channel. After `redial`, a send waits for the new
+/// connection.
 #[test]
 fn sender_continues_after_redial() {
     let service = Service::new(Config::default());

@@ -28,7 +28,7 @@ fn take(endpoint: &Endpoint, count: usize) {
 }
 
 fn nothing(endpoint: &Endpoint) {
-    // The flush waits until all messages and grants in flight have arrived.
+    // When the flush returns, all messages and grants in flight have arrived.
     endpoint.flush().unwrap();
     assert!(endpoint.try_next_completion().unwrap().is_none());
 }

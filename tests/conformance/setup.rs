@@ -142,8 +142,8 @@ fn closed_listener_turns_long_requests_away() {
     }
 }
 
-/// The first listener shows a long request and is closed without an answer. The connector repeats
-/// the request until the second listener accepts it.
+/// The first listener receives a long request, and is closed before the program answers. The
+/// connector repeats the request until the second listener accepts it.
 #[test]
 fn long_request_is_repeated_after_listener_closes() {
     let stage = Stage::new(&Config::default());
@@ -169,7 +169,7 @@ fn long_request_is_repeated_after_listener_closes() {
     connected.send(b"ping").unwrap();
     assert_eq!(*accepted.recv_timeout(TIME_LIMIT).unwrap(), *b"ping");
 
-    // The program's own rejection is final.
+    // A rejection by the program itself is final.
     let connecting = connect_later(connector, address);
     let request = second.requests().recv_timeout(TIME_LIMIT).unwrap();
     request.reject(b"revoked").unwrap();
@@ -183,14 +183,15 @@ fn long_request_is_repeated_after_listener_closes() {
     assert!(second.try_request().is_none());
 }
 
-/// The connector would repeat the refused request for 10 minutes. The drain returns because the
-/// dropped future has cancelled it.
+/// The connector would repeat the refused request for 10 minutes. Dropping the future cancels the
+/// request, so the drain returns.
 #[test]
 fn dropped_connect_repeats_no_long_request() {
     let stage = Stage::new(&Config::default());
     let patient = Config::default().with(|config| {
         config.connect_timeout = Duration::from_secs(600);
-        // Another transport would be tried only when the future is polled.
+        // Select one transport, because the connector would try another one only when the future is
+        // polled.
         config.transport = match ip_and_transport().1 {
             Transport::Rdma => TransportChoice::Rdma,
             Transport::Memory => TransportChoice::Memory,
@@ -231,8 +232,8 @@ fn private_data_above_peers_eager_size_are_named() {
     }
 }
 
-/// The program leaves the first request unanswered. The connector repeats it after the listener's
-/// time limit.
+/// The program leaves the first request unanswered. After the listener's time limit, the connector
+/// repeats the request.
 #[test]
 fn unanswered_long_request_is_repeated() {
     let stage = Stage::new(&Config::default());
@@ -243,7 +244,7 @@ fn unanswered_long_request_is_repeated() {
     let connector = connector.private_data(&[7; 100]);
     let connecting = connect_later(connector, listener.local_addr());
     let unanswered = listener.requests().recv_timeout(TIME_LIMIT).unwrap();
-    // On a busy machine the time limit may pass again before the request is accepted.
+    // On a busy machine, the time limit can expire again before the program accepts the request.
     let accepted = loop {
         let request = listener.requests().recv_timeout(TIME_LIMIT).unwrap();
         if let Ok(accepted) = request.accept() {

@@ -30,7 +30,7 @@ fn shared_receives_deliver_to_the_right_connection() {
     assert!(*far.recv_timeout(TIME_LIMIT).unwrap() == pattern(100_000)[..]);
 }
 
-/// Each end of a connection needs 17 receives. All ends share one pool.
+/// Each end of a connection needs 17 receives. Both ends take them from the same pool.
 #[test]
 fn too_few_shared_receives_are_named_in_error() {
     let exhausted = |error: &Error, of: u32, left: u32| {
@@ -44,14 +44,15 @@ fn too_few_shared_receives_are_named_in_error() {
         };
         assert_eq!((*total, *free, *needed), (of, left, 17));
     };
-    // 36 receives are sufficient for two ends, but not for a third end, which connects.
+    // 36 receives suffice for both ends of a connection, but not for the connecting end of another
+    // one.
     let stage = Stage::new(&sharing(36));
     let pair = stage.pair();
     let addr = stage.listener.local_addr();
     let error = stage.connector.connect(addr).unwrap_err();
     exhausted(&error, 36, 2);
     drop(pair);
-    // 59 receives are sufficient for three ends, but not for a fourth end, which accepts.
+    // 59 receives suffice for three ends, but not for the accepting end of the second connection.
     let stage = Stage::new(&sharing(59));
     let (near, far) = stage.pair();
     let listener = stage.requests(&sharing(59));

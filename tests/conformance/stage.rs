@@ -15,7 +15,7 @@ use rdmsg::{
 /// A timeout that is never reached, even on a busy machine. No test waits for it to expire.
 pub(crate) const TIME_LIMIT: Duration = Duration::from_secs(60);
 
-/// The environment variable that selects the transport of connections whose configuration selects
+/// The environment variable that selects the transport. It applies if the configuration selects
 /// none.
 pub(crate) const TRANSPORT: &str = "RDMSG_TRANSPORT";
 
@@ -50,7 +50,7 @@ impl Stage {
         Self::listening(config, |builder| builder)
     }
 
-    /// Creates a stage like [`new`](Self::new). `set` configures its listener.
+    /// Does the same as [`new`](Self::new), and calls `set` to configure the listener.
     pub(crate) fn listening(
         config: &Config,
         set: impl FnOnce(ListenerBuilder) -> ListenerBuilder,

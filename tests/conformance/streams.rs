@@ -1,4 +1,4 @@
-//! Tests of several handles of one stream that read concurrently.
+//! Tests of concurrent reads through several handles of one stream.
 
 use std::{
     io::{ErrorKind, Read, Write},
@@ -34,7 +34,7 @@ fn reader(stream: &Stream) -> thread::JoinHandle<u8> {
                     assert_eq!(count, 1, "the stream has not ended");
                     return byte[0];
                 }
-                // The read times out if the test sets a timeout before this thread reads.
+                // If the test sets a timeout before this thread reads, the read times out.
                 Err(error) => assert_eq!(error.kind(), ErrorKind::WouldBlock),
             }
         }
@@ -75,7 +75,7 @@ fn readers_take_turns() {
     assert_eq!(bytes, b"abcdefgh");
 }
 
-/// A waker that counts its wake-ups, and reports each of them to a channel.
+/// A waker that counts its calls, and reports each call to a channel.
 struct Alarm {
     wakes: AtomicU32,
     rings: Mutex<Sender<()>>,
@@ -84,7 +84,7 @@ struct Alarm {
 impl Wake for Alarm {
     fn wake(self: Arc<Self>) {
         self.wakes.fetch_add(1, Ordering::SeqCst);
-        // The send fails after the test has ended.
+        // Ignore the error: the receiver no longer exists after the test has ended.
         let _ = self.rings.lock().unwrap().send(());
     }
 }

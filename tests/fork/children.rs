@@ -9,8 +9,8 @@ use rdmsg::{Endpoint, Engine};
 
 use crate::stage::{TIME_LIMIT, alone, assert_forked, bind, exchange, forked, is_rdma, pair};
 
-/// The number of forks. It is large enough that, for each thread of the parent, a fork happens
-/// while this thread holds a lock.
+/// The number of forks. It is so large that each thread of the parent holds a lock during at least
+/// one fork.
 const FORKS: usize = 60;
 
 /// Stops the threads when dropped, even if the test fails.
@@ -53,8 +53,8 @@ fn child_waits_for_no_lock_of_its_parent() {
                     });
                 }
                 scope.spawn(|| {
-                    // Over RDMA, a child can inherit a held lock of librdmacm, as the guide warns,
-                    // so connect only over TCP.
+                    // Connect only over TCP. Over RDMA, a child can inherit a held lock of
+                    // librdmacm, as the guide warns.
                     while !is_rdma() && !stop.load(Ordering::Relaxed) {
                         let client = Endpoint::connect(address).unwrap();
                         let server = listener.accept_timeout(TIME_LIMIT).unwrap();

@@ -50,8 +50,8 @@ fn child_of_a_child_uses_its_own() {
         forked(|| {
             let own = bind();
             let (mine, other) = pair(&own);
-            // The first call on an inherited endpoint creates the child's replacement for inherited
-            // endpoints. The grandchild inherits this replacement.
+            // The first call on an inherited endpoint creates the object that replaces inherited
+            // endpoints in the child. The grandchild inherits this object.
             assert!(client.recv().is_err());
             forked(|| {
                 assert!(client.recv().is_err());

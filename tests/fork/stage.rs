@@ -87,8 +87,9 @@ pub(crate) struct Forked(pub(crate) Pid);
 /// Forks a child that runs `body` and exits: with status 0 if `body` returns, and with 101 if it
 /// panics.
 pub(crate) fn forked(body: impl FnOnce()) -> Forked {
-    // SAFETY: the system's allocator works in a child of a process with threads. The only other
-    // code that runs in the child is this library's, which the tests check.
+    // SAFETY: the system's allocator works in a forked child of a multithreaded process. Apart from
+    // the allocator, the child runs only this library's code. The tests check that this code works
+    // there.
     match unsafe { fork() }.unwrap() {
         ForkResult::Parent { child } => Forked(child),
         ForkResult::Child => {

@@ -13,7 +13,7 @@ fn pair_exchanges_messages_without_waiting() {
     assert_eq!(near.transport(), Transport::Memory);
     for round in 0..1000_u32 {
         near.send(&round.to_be_bytes()).unwrap();
-        // The message is available immediately, without the help of another thread.
+        // The message is available immediately: no other thread has to deliver it.
         assert_eq!(far.try_recv().unwrap().unwrap(), round.to_be_bytes());
         far.send(b"back").unwrap();
         assert_eq!(near.try_recv().unwrap().unwrap(), b"back");

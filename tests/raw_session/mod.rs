@@ -26,7 +26,7 @@ pub(crate) const CLOSE: u8 = 5;
 pub(crate) const CLOSE_ACK: u8 = 7;
 const FAILURE: u8 = 8;
 
-/// The code of a Failure frame from a side that received no sign of life from its peer.
+/// The code of a Failure frame from a side whose keepalive has timed out.
 pub(crate) const KEEPALIVE_TIMEOUT: u32 = 4;
 
 pub(crate) const WINDOW: u32 = 4;
@@ -75,7 +75,8 @@ pub(crate) fn resume_data(id: &[u8; 12], epoch: u32, received: u32) -> Vec<u8> {
     [&id[..], numbers.as_flattened()].concat()
 }
 
-/// Returns the epoch and the number of received messages from a request to resume this session.
+/// Parses a request to resume this session. Returns the epoch and the number of received messages
+/// in the request.
 pub(crate) fn epoch_and_received(data: &[u8], id: &[u8; 12]) -> (u32, u32) {
     assert_eq!((data.len(), &data[..12]), (20, &id[..]));
     let number = |at: usize| u32::from_be_bytes(data[at..at + 4].try_into().unwrap());
@@ -101,7 +102,7 @@ pub(crate) fn request(
     ask(address, SESSION | RESUMES, &data)
 }
 
-/// One side of a connection, for which the test writes all bytes.
+/// One side of a connection. The test writes all bytes of this side.
 pub(crate) struct Raw {
     stream: TcpStream,
     pub(crate) granted: u32,
@@ -152,7 +153,7 @@ impl Raw {
     }
 
     /// Reads the reply to a request. Returns `None` if the other side closes the connection without
-    /// a reply.
+    /// replying.
     pub(crate) fn try_answer(&mut self) -> Option<Answer> {
         let (kind, data) = self.read_setup().ok()?;
         if kind == 2 {

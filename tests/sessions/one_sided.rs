@@ -1,5 +1,4 @@
-//! Tests of one-sided operations in sessions: the regions of a connection become stale when it is
-//! lost.
+//! Tests of one-sided operations in sessions: when a connection is lost, its regions become stale.
 
 use std::thread;
 
@@ -75,7 +74,8 @@ fn lost_writes_and_atomics_have_an_unknown_outcome() {
     operations.write(&here, 0..8, &remote, 0, 1).unwrap();
     operations.read(&here, 8..16, &remote, 0, 2).unwrap();
     operations.fetch_add(&here, 16, &remote, 0, 1, 3).unwrap();
-    // End the connection first, so that bytes that the proxy has not read yet are not forwarded.
+    // End the connection first. Otherwise the proxy would forward the bytes that it has not read
+    // yet.
     proxy.close();
     proxy.discard(false);
     proxy.open();

@@ -52,8 +52,8 @@ fn tasks_echo_messages_over_cuts() {
             }
             let _proxy = sending.await.unwrap();
             let server = echo.await.unwrap();
-            // The window is shorter than the number of messages between two cuts, so the session
-            // must resume after each cut.
+            // Between two cuts, each side sends more messages than fit into the window. So the
+            // session must resume after each cut.
             for side in [&client, &server] {
                 let statistics = side.get_ref().statistics();
                 assert!(statistics.resumes >= 4, "{statistics:?}");

@@ -1,4 +1,5 @@
-//! Tests of the parameters that connections request from a device, and of refused requests.
+//! Tests of the parameters that connections request from a device, and of requests that the device
+//! refuses.
 
 use std::{
     collections::BTreeMap,
@@ -15,20 +16,20 @@ use rdmsg::{Config, Connector, Engine, Error, Listener, RelaxedOrdering, Transpo
 
 use crate::{
     Bystander, TIME_LIMIT,
-    calls::{Calls, in_front},
-    config, exchange, ip_and_transport, life, run_lifecycle,
+    calls::{Calls, with_preload},
+    config, exchange, ip_and_transport, run_lifecycle, run_lifecycle_with,
 };
 
 /// Runs `body` with a preloaded library that records the requests of connections. Does nothing over
 /// TCP, because TCP uses no device.
 pub(crate) fn with_device(name: &str, body: impl FnOnce(&Calls)) {
     if ip_and_transport().1 == Transport::Rdma {
-        in_front(name, || body(&Calls::loaded()));
+        with_preload(name, || body(&Calls::loaded()));
     }
 }
 
-/// Runs `body` like [`with_device`], after a first connection. rdmsg tests the device's memory
-/// windows before the first connection.
+/// Does the same as [`with_device`], but establishes a connection before `body` runs. With the
+/// first connection, rdmsg tests the device's memory windows.
 fn with_tested_device(name: &str, body: impl FnOnce(&Calls)) {
     with_device(name, |calls| {
         run_lifecycle(&config()).unwrap();
@@ -51,8 +52,8 @@ fn connections_take_completion_vectors_in_turn() {
             let last = allowed.and_then(|text| text.strip_suffix(" on this device"));
             let last: i64 = last.expect(&text).parse().unwrap();
             if last == 0 {
-                // With one processor there is one vector. The suite also runs this test with two
-                // processors.
+                // With one processor there is only one completion vector. The suite also runs this
+                // test with two processors.
                 return;
             }
             for vector in 0..=last {
@@ -152,8 +153,8 @@ fn refused_inline_size_is_followed_by_smaller_ones() {
     );
 }
 
-/// Receive buffers and READ targets are registered with relaxed ordering. Memory that the peer
-/// reads is not.
+/// The library registers receive buffers and the targets of READs with relaxed ordering, but not
+/// the memory that the peer reads.
 #[test]
 fn refused_relaxed_ordering_is_requested_once() {
     const REMOTE_READ: i64 = 1 << 2;
@@ -204,7 +205,7 @@ fn connections_ask_for_the_reads_that_they_need() {
                 // 128 is the limit of both software devices.
                 (1000, 1000, [128, 128], [128, 128]),
             ] {
-                life(&of(listening), &of(connecting)).unwrap();
+                run_lifecycle_with(&of(listening), &of(connecting)).unwrap();
                 let notes = calls.notes("rdma_conn_param").into_iter();
                 let reads: Vec<_> = notes.map(|note| [note >> 8, note & 255]).collect();
                 assert_eq!(reads, [asked, granted], "{listening}, {connecting}");
@@ -213,8 +214,8 @@ fn connections_ask_for_the_reads_that_they_need() {
     );
 }
 
-/// Removes the lists of receives that a new connection posts from the front of `lists`. Returns the
-/// lengths of the removed lists: several of 8 receives, and a shorter one.
+/// Removes the lists of receives of a new connection from the front of `lists`. Returns the lengths
+/// of the removed lists: 8 for all except the last one, which is shorter.
 fn first_lists(lists: &mut Vec<i64>) -> Vec<i64> {
     let full = lists.iter().take_while(|count| **count == 8).count();
     lists.drain(..=full).collect()
@@ -275,8 +276,8 @@ fn each_queue_pair_has_a_thread_domain_if_granted() {
                 run_lifecycle(&config).unwrap();
                 let mut steps: BTreeMap<i64, Vec<i64>> = BTreeMap::new();
                 let end = Instant::now() + TIME_LIMIT;
-                // Wait, because the last handles of the memory are dropped with a delay. Shared
-                // receives have one protection domain for both connections.
+                // Wait, because the last handles of the memory are dropped with a delay. With
+                // shared receives, both connections use the same protection domain.
                 while steps.len() < 2 || steps.values().any(|steps| !steps.contains(&7)) {
                     for note in calls.notes("thread_domain") {
                         assert!(note > 0, "refused: {note}");
@@ -287,8 +288,8 @@ fn each_queue_pair_has_a_thread_domain_if_granted() {
                 }
                 assert_eq!(steps.len(), 2, "{steps:?}");
                 for steps in steps.values_mut() {
-                    // Software iWARP refuses the first inline sizes, so the queue pair is created
-                    // repeatedly.
+                    // Software iWARP refuses the first inline sizes, so the library creates the
+                    // queue pair several times.
                     steps.dedup();
                     assert_eq!(*steps, STEPS);
                 }
@@ -315,11 +316,12 @@ fn connection_without_a_thread_domain_works() {
             assert_eq!(lines.len(), 1, "one line for both connections: {lines:?}");
             assert!(lines[0].contains(refusal), "{lines:?}");
             for (thread_domain, parent_domain, expected) in [
-                // A driver that does not support thread domains is asked once.
+                // If the driver does not support thread domains, the library asks only once.
                 (NO, 0, &[no][..]),
-                // The number of thread domains is limited, so each connection asks.
+                // If the device has no free thread domain, the library asks again for each
+                // connection.
                 (FULL, 0, &[full, full]),
-                // If the parent domain is refused, the thread domain is released.
+                // If the device refuses the parent domain, the library releases the thread domain.
                 (0, NO, &[1, no, 6]),
                 (0, FULL, &[1, full, 6, 1, full, 6]),
             ] {
@@ -385,8 +387,8 @@ fn buffers_of_two_mib_request_huge_pages() {
             let huge = mappings("smaps", is_huge);
             for start in starts {
                 assert_eq!(start % HUGE, 0);
-                // The kernel may have merged the mapping with the previous one, so search for the
-                // last start at or below this one.
+                // The kernel may have merged the mapping with the previous one. So search for the
+                // last start that is not above this one.
                 let own = huge.iter().rfind(|other| **other <= start);
                 assert!(own.is_some(), "{start:x} {huge:x?}");
             }
@@ -426,7 +428,7 @@ fn buffers_are_on_the_node_of_the_device() {
 
 #[test]
 fn refused_traffic_class_is_named() {
-    in_front("adapters::refused_traffic_class_is_named", || {
+    with_preload("adapters::refused_traffic_class_is_named", || {
         let (call, refusal, sides) = match ip_and_transport().1 {
             Transport::Tcp => ("setsockopt", "Operation not permitted (os error 1)", 3),
             // On the accepting side, only the listener sets the traffic class.

@@ -32,11 +32,11 @@ pub(crate) struct Calls {
 }
 
 /// The maximum number of values that the library records.
-const MOST_NOTES: usize = 1024;
+const MAX_NOTES: usize = 1024;
 
 /// Runs `body` in a separate process with the preloaded library. `name` is the name of the calling
 /// test.
-pub(crate) fn in_front(name: &str, body: impl FnOnce()) {
+pub(crate) fn with_preload(name: &str, body: impl FnOnce()) {
     let mut command = Command::new(env::current_exe().unwrap());
     if env::var_os("LD_PRELOAD").is_none() {
         static LIBRARY: LazyLock<PathBuf> = LazyLock::new(build);
@@ -102,7 +102,7 @@ impl Calls {
     /// recorded values.
     pub(crate) fn notes(&self, function: &str) -> Vec<i64> {
         let name = CString::new(function).unwrap();
-        let mut values = vec![0; MOST_NOTES];
+        let mut values = vec![0; MAX_NOTES];
         // SAFETY: `name` is a C string, and `values` has room for all recorded values.
         let count = unsafe { (self.take_notes)(name.as_ptr(), values.as_mut_ptr()) };
         values.truncate(usize::try_from(count).unwrap());
@@ -156,8 +156,8 @@ impl Calls {
         unsafe { (self.fail_call)(name, number) };
     }
 
-    /// Makes all later calls succeed. Returns whether the call chosen with [`fail`](Self::fail) was
-    /// made, and therefore failed.
+    /// Makes all later calls succeed. Returns whether the call that was chosen with
+    /// [`fail`](Self::fail) was made.
     pub(crate) fn have_failed(&self) -> bool {
         // SAFETY: the function has no preconditions.
         unsafe { (self.has_failed)() != 0 }

@@ -1,7 +1,7 @@
-//! Tests of connections while a resource is exhausted: the request that needs the resource fails
-//! with an error that names it, and everything else continues. Also tests the parameters that
-//! connections request from a device. The tests run over TCP on this machine, and over RDMA in the
-//! lab.
+//! Tests of connections while a resource is exhausted. The request that needs the resource must
+//! fail with an error that names it, and all other connections must continue. Also tests the
+//! parameters that connections request from a device. The tests run over TCP on this machine, and
+//! over RDMA in the lab.
 #![allow(unsafe_code)]
 
 mod adapters;
@@ -43,7 +43,7 @@ use self::{apart::apart, calls::Calls, tcp_peer::Peer};
 const TIME_LIMIT: Duration = Duration::from_secs(60);
 
 /// The limit on open files of the process.
-const MOST: i32 = 256;
+const MAX_FILES: i32 = 256;
 
 /// Returns an address of this machine, and the transport of connections to it.
 fn ip_and_transport() -> (IpAddr, Transport) {
@@ -57,8 +57,8 @@ fn config() -> Config {
     Config::default().with(|c| c.connect_timeout = Duration::from_secs(2))
 }
 
-/// A connection that must not be affected, and the resources that the process uses while this is
-/// its only connection.
+/// A connection that the shortage must not affect. Records the resources that the process uses
+/// while there is no other connection.
 struct Bystander {
     near: Endpoint,
     far: Endpoint,
@@ -111,15 +111,15 @@ fn descriptors() -> usize {
         let fd = unsafe { BorrowedFd::borrow_raw(*fd) };
         fcntl(fd, FcntlArg::F_GETFD).is_ok()
     };
-    (0..MOST).filter(is_open).count()
+    (0..MAX_FILES).filter(is_open).count()
 }
 
 fn threads() -> usize {
     fs::read_dir("/proc/self/task").unwrap().count()
 }
 
-/// Returns the number of protection domains, queues and other objects of each device. Leaves out
-/// memory regions, because the bystander keeps some of them.
+/// Returns the number of protection domains, queues and other objects of each device. Omits memory
+/// regions, because the bystander retains some of them.
 fn objects() -> String {
     if ip_and_transport().1 == Transport::Tcp {
         return String::new();
@@ -154,11 +154,11 @@ fn exchange(client: &Endpoint, server: &Endpoint) -> Result<(), Error> {
 
 /// Creates an engine and a connection, exchanges messages, and ends the connection and the engine.
 fn run_lifecycle(config: &Config) -> Result<(), Error> {
-    life(config, config)
+    run_lifecycle_with(config, config)
 }
 
 /// Does the same as [`run_lifecycle`], with a separate configuration for each side.
-fn life(listening: &Config, connecting: &Config) -> Result<(), Error> {
+fn run_lifecycle_with(listening: &Config, connecting: &Config) -> Result<(), Error> {
     let engine = Engine::new()?;
     let listener = Listener::builder()
         .config(listening)
@@ -177,7 +177,7 @@ fn life(listening: &Config, connecting: &Config) -> Result<(), Error> {
 fn each_lacking_descriptor_fails_one_request_alone() {
     apart("each_lacking_descriptor_fails_one_request_alone", || {
         let (_, most) = getrlimit(Resource::RLIMIT_NOFILE).unwrap();
-        setrlimit(Resource::RLIMIT_NOFILE, MOST as u64, most).unwrap();
+        setrlimit(Resource::RLIMIT_NOFILE, MAX_FILES as u64, most).unwrap();
         let bystander = Bystander::new();
         let mut texts = Vec::new();
         loop {
@@ -204,9 +204,9 @@ fn each_lacking_descriptor_fails_one_request_alone() {
     });
 }
 
-/// For each function, repeats [`run_lifecycle`] and makes one call of the function fail: the first
-/// call in the first repetition, the second call in the second repetition, and so on, until each
-/// call has failed once.
+/// For each function, calls [`run_lifecycle`] repeatedly. In repetition `n`, call `n` of the
+/// function fails. Asserts each time that the bystander is not affected. Ends when the function is
+/// called fewer than `n` times.
 fn each_call_fails_one_request_alone(functions: &[(&str, &str)], config: &Config) {
     let calls = Calls::loaded();
     let bystander = Bystander::new();
@@ -225,7 +225,8 @@ fn each_call_fails_one_request_alone(functions: &[(&str, &str)], config: &Config
             let Err(error) = result else { continue };
             let text = error.to_string();
             let is_here = text.contains(function) && text.contains(advice);
-            // A driver maps memory for its objects, so the error may name the object.
+            // A driver maps memory for its objects. If this fails, the error may name the object
+            // instead.
             let is_of_driver = *function == "mmap" && text.contains("rdma resource");
             let is_at_peer = text.contains("the peer ran out of resources");
             assert!(
@@ -249,7 +250,7 @@ fn each_call_of_the_system_fails_one_request_alone() {
         ("mmap", "vm.max_map_count"),
     ];
     let of_tcp = [("socket", "LimitNOFILE="), ("accept4", "fs.file-max")];
-    calls::in_front("each_call_of_the_system_fails_one_request_alone", || {
+    calls::with_preload("each_call_of_the_system_fails_one_request_alone", || {
         each_call_fails_one_request_alone(&functions, &config());
         if ip_and_transport().1 == Transport::Tcp {
             each_call_fails_one_request_alone(&of_tcp, &config());
@@ -272,7 +273,7 @@ fn each_object_of_rdma_fails_one_request_alone() {
         ("ibv_create_cq", "rdma resource"),
         ("ibv_reg_mr", "memlock"),
     ];
-    calls::in_front("each_object_of_rdma_fails_one_request_alone", || {
+    calls::with_preload("each_object_of_rdma_fails_one_request_alone", || {
         each_call_fails_one_request_alone(&functions, &config());
         let shared = config().with(|c| c.shared_receive = Some(256));
         let functions = [("ibv_create_srq", "rdma resource")];
@@ -282,7 +283,7 @@ fn each_object_of_rdma_fails_one_request_alone() {
 
 #[test]
 fn export_without_a_thread_leaves_no_socket() {
-    calls::in_front("export_without_a_thread_leaves_no_socket", || {
+    calls::with_preload("export_without_a_thread_leaves_no_socket", || {
         let path = env::temp_dir().join(format!("rdmsg-export-{}", std::process::id()));
         let calls = Calls::loaded();
         calls.fail("pthread_create", 1);
@@ -294,14 +295,14 @@ fn export_without_a_thread_leaves_no_socket() {
     });
 }
 
-/// Peers wait while the listener has no descriptor for them. The listener accepts them after other
-/// connections have ended.
+/// While the listener has no descriptor for its peers, they wait. The listener accepts them after
+/// other connections have ended.
 #[test]
 fn listener_accepts_while_it_has_descriptors() {
     const CLIENTS: usize = 12;
     apart("listener_accepts_while_it_has_descriptors", || {
         let (_, most) = getrlimit(Resource::RLIMIT_NOFILE).unwrap();
-        setrlimit(Resource::RLIMIT_NOFILE, MOST as u64, most).unwrap();
+        setrlimit(Resource::RLIMIT_NOFILE, MAX_FILES as u64, most).unwrap();
         let config = config().with(|c| c.transport = TransportChoice::Tcp);
         let engine = Engine::new().unwrap();
         let listener = Listener::builder()

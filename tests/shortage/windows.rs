@@ -1,5 +1,5 @@
-//! Tests of large messages with memory windows. The preloaded library makes the device check that
-//! READs are within the bounds of a window, which software RoCE does not check.
+//! Tests of large messages with memory windows. The preloaded library makes the device check that a
+//! READ is within its window. Software RoCE itself does not check this.
 
 use std::env;
 
@@ -13,8 +13,8 @@ use crate::{
     config, ip_and_transport,
 };
 
-/// The length of a message in bytes. The message is one piece of memory, and is longer than several
-/// frames.
+/// The length of a message in bytes. The message is one contiguous piece of memory, and is longer
+/// than several frames.
 const LEN: usize = 64 << 10;
 const EAGER: u32 = 4096;
 

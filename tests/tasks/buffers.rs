@@ -13,13 +13,15 @@ use super::stage::{bytes, ip_and_transport};
 
 const MIB: usize = 1 << 20;
 
-/// The number of bytes that a stream accepts with the default `Config::stream_buffer` of 4 MiB.
-/// With long pieces of up to the eager size, the sender leaves most of its half of the buffer
-/// unused. Large pieces can exceed the buffer by one piece.
+/// The number of bytes that a stream accepts with the default `Config::stream_buffer` of 4 MiB. A
+/// stream accepts fewer bytes in long pieces below the eager size, because the sender then uses
+/// little of its half of the buffer. A stream can accept more bytes than the buffer holds if the
+/// last piece is large.
 const TAKEN: std::ops::RangeInclusive<usize> = 2 * MIB..=6 * MIB;
 
-/// Returns the time after which a write counts as blocked, for a stream that has accepted `taken`
-/// bytes. If a full stream accepts bytes after the shorter time, the test counts too few bytes.
+/// Returns the time after which a write counts as a sign that the stream is full. `taken` is the
+/// number of bytes that the stream has accepted. If the stream is only slow, the test counts too
+/// few bytes.
 fn time_limit(taken: usize) -> Duration {
     if taken < *TAKEN.start() {
         Duration::from_secs(60)
@@ -76,13 +78,14 @@ fn stream_takes_its_buffer_after_its_reader_stops() {
             let (mut reading, mut writing) = server.into_split();
             let (_answers, mut requests) = client.into_split();
             let all = bytes(0, 8 * MIB);
-            // The peer's first read receives many of these requests, and leaves the others unread.
+            // The peer reads only some of these bytes. Its first read also receives many of the
+            // other requests, and leaves them unread.
             for request in all[..20_000].chunks(100) {
                 requests.write_all(request).await.unwrap();
             }
             let mut got = vec![0; 5000];
             reading.read_exact(&mut got).await.unwrap();
-            // Keep the writing task active, so that the runtime watches the connection.
+            // Let the task write continuously, so that the runtime watches the connection.
             let answering =
                 tokio::spawn(async move { while writing.write(&[7; 1000]).await.is_ok() {} });
             let mut taken = 20_000;

@@ -139,7 +139,8 @@ fn future_dropped_at_any_point_loses_nothing() {
             let before = cut(recv(&server), 0).await;
             assert!(before.is_none(), "nothing was sent");
             // The window is two messages, and the grant for a received message may still be in
-            // flight, so a send can be refused. A refused message is not sent.
+            // flight. So a send may have to wait. If its future is then dropped, the message is not
+            // sent.
             send(&client, &message(2 * number)).await.unwrap();
             let mut sent = 1;
             for part in 1..4 {
@@ -267,7 +268,7 @@ fn a_connect_that_is_dropped_is_given_up() {
     let connector = Connector::new().engine(&engine);
     block_on(async {
         for times in 0..4 {
-            // On a busy machine, the connection can be established within fewer polls.
+            // On a busy machine, the connection can be established before `times` polls.
             drop(cut(connector.start(addr).unwrap(), times).await);
         }
         drop(connector.start(addr));
@@ -308,8 +309,8 @@ fn connect_future_fails_without_listener() {
     );
 }
 
-/// An address whose name must not be resolved on the test's threads: the library must use another
-/// thread.
+/// An address with a name. The library must not resolve the name on the test's threads, but on
+/// another thread.
 struct Elsewhere(String);
 
 impl ToAddresses for Elsewhere {
@@ -325,7 +326,7 @@ impl ToAddresses for Elsewhere {
 #[test]
 fn name_is_looked_up_in_another_thread() {
     let listener = Listener::bind((ip_and_transport().0, 0)).unwrap();
-    // The text is a host name for this crate, and `getaddrinfo` resolves it without a name server.
+    // This crate considers the text a host name. `getaddrinfo` resolves it without a name server.
     let name = as_number(listener.local_addr());
     block_on(async {
         let connecting = Connector::new().start(Elsewhere(name)).unwrap();

@@ -6,14 +6,15 @@ use std::{
     task::{Context, Poll},
 };
 
-/// A future that is dropped after `left` more polls that return pending.
+/// A future that is dropped when it returns pending and `left` is 0. Each earlier pending poll
+/// decrements `left`.
 pub(crate) struct Cut<F> {
     future: Option<Pin<Box<F>>>,
     left: u32,
 }
 
-/// Returns the result of `future`, or `None` if `times` polls returned pending and the future was
-/// therefore dropped.
+/// Polls `future` until it completes, and returns its result. Returns `None` if `times + 1` polls
+/// return pending; the last of these polls drops the future.
 pub(crate) fn cut<F: Future>(future: F, times: u32) -> Cut<F> {
     Cut {
         future: Some(Box::pin(future)),

@@ -1,5 +1,5 @@
-//! Tests of tasks that wait. They use the futures at the root of the crate on a runtime that the
-//! crate has no support for, and the types for tokio. They run over TCP on this machine, and over
+//! Tests of tasks that wait. They use the types for tokio, and the futures at the root of the crate
+//! on smol, a runtime for which the crate has no types. They run over TCP on this machine, and over
 //! RDMA in the lab, where `LAB_ADDR` is the address of a device.
 
 #[cfg(feature = "tokio")]

@@ -83,8 +83,8 @@ fn dropped_accept_ends_the_request() {
             let (accepted, connected) = tokio::join!(serving, connect(&listener, b""));
             drop(accepted);
             let ended = match connected {
-                // The accept completed within fewer polls, or had sent its reply before it was
-                // dropped.
+                // The accept completed within fewer polls, or the reply was sent before the future
+                // was dropped.
                 Ok(near) => match near.recv().await {
                     Err(Error::Disconnected(reason)) => reason,
                     other => panic!("{other:?}"),

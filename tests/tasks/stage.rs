@@ -71,8 +71,8 @@ pub(crate) fn message(number: usize) -> Vec<u8> {
 }
 
 /// Returns the number of rounds of the long tests, and the length of a round in bytes.
-/// `RDMSG_ROUNDS` sets the number. The length is 10 MiB, or 1 MiB over RDMA if the variable is not
-/// set.
+/// `RDMSG_ROUNDS` sets the number of rounds. The length is 10 MiB, except that it is 1 MiB over
+/// RDMA if this variable is not set.
 pub(crate) fn long_run() -> (u32, usize) {
     match (env::var("RDMSG_ROUNDS"), ip_and_transport().1) {
         (Ok(rounds), _) => (rounds.parse().unwrap(), 10 << 20),

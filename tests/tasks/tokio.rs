@@ -220,8 +220,8 @@ fn future_dropped_at_any_point_loses_nothing() {
                 let times = number as u32 % 4;
                 assert!(cut(server.recv(), 0).await.is_none(), "nothing was sent");
                 assert!(cut(server.next_completion(), times).await.is_none());
-                // The send may wait, because the grant for a received message may still be in
-                // flight.
+                // The grant for a received message may still be in flight, so the send may have to
+                // wait.
                 client.send(&message(2 * number)).await.unwrap();
                 let mut sent = 1;
                 for part in 1..4 {
@@ -275,7 +275,7 @@ fn dropped_accept_and_connect_leak_no_connection() {
         let connecting = tokio::spawn(async move {
             for times in 0..4 {
                 // On a busy machine, the connection may be established before the future is
-                // dropped. The endpoint is then dropped.
+                // dropped. The endpoint is then dropped with the future.
                 let connecting = Endpoint::connect_with(&connector, addr);
                 drop(cut(connecting, times).await);
             }
@@ -420,7 +420,7 @@ fn completions_with_ids_come_to_a_task() {
     });
 }
 
-/// The client writes between its reads, as HTTP/2 programs do to confirm received data.
+/// The client writes between its reads, like an HTTP/2 program that confirms received data.
 #[test]
 fn writer_reads_everything_written_before_peer_close() {
     on_each(|| async {
@@ -521,7 +521,7 @@ fn connection_moves_between_runtimes_and_threads() {
     let inner = server.get_ref().clone();
     client.get_ref().send(b"to a thread").unwrap();
     assert_eq!(*inner.recv().unwrap(), *b"to a thread");
-    // The connection is on no runtime, so the engine polls it.
+    // The connection belongs to no runtime now, so the engine polls it.
     client.get_ref().send(b"to any executor").unwrap();
     let received = smol::block_on(poll_fn(|cx| inner.poll_recv(cx)));
     assert_eq!(*received.unwrap(), *b"to any executor");
@@ -544,7 +544,7 @@ fn blocked_runtime_keeps_peer_connection_alive() {
     let runtime = runtime(false);
     let (client, server) = runtime.block_on(async {
         let (client, server) = endpoints(&config).await;
-        // Poll the receive once, so that the runtime watches the connection.
+        // Poll the receive, so that the runtime watches the connection.
         assert!(cut(server.recv(), 1).await.is_none());
         (client.into_inner(), server)
     });

@@ -131,8 +131,8 @@ fn waker_of_a_connect_that_panics_ends_it() {
     // The listener accepts no request by itself, so the connect stays pending.
     let listener = RequestListener::bind((ip_and_transport().0, 0)).unwrap();
     let mut config = Config::default();
-    // Select one transport, so that the connect makes only one attempt, which needs no poll by the
-    // task. An attempt over a second transport would start only when the task polls.
+    // Select one transport, because an attempt over a second transport would start only when the
+    // task polls.
     config.transport = match ip_and_transport().1 {
         Transport::Rdma => TransportChoice::Rdma,
         _ => TransportChoice::Tcp,
@@ -190,8 +190,8 @@ fn waker_that_blocks_delays_its_connection_only() {
     exchange(&(client, server), 0);
 }
 
-/// The first waker of each connection blocks until the end of the test. Until then, the connection
-/// does not call its second waker.
+/// The first waker of each connection blocks until the end of the test. Until then, the library
+/// does not call the connection's second waker.
 #[test]
 fn wakers_that_never_return_cost_a_thread_each() {
     let engine = Engine::new().unwrap();

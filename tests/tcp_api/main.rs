@@ -1,6 +1,6 @@
-//! Tests of each method of std's and tokio's TCP types, in one line each, and of the semantics of
-//! readiness. Each file runs against the TCP types and against this crate's types: over TCP on this
-//! machine, and over RDMA in the lab, where `LAB_ADDR` is the address of a device.
+//! Tests each method of std's and tokio's TCP types in one line, and the semantics of readiness.
+//! Each file runs against the TCP types and against this crate's types: over TCP on this machine,
+//! and over RDMA in the lab, where `LAB_ADDR` is the address of a device.
 
 #![expect(clippy::duplicate_mod, reason = "each file runs against both")]
 
@@ -54,7 +54,8 @@ mod tokio_over_tokio {
     #[path = "tokio_waits.rs"]
     mod waits;
 
-    /// Does nothing. The same function for rdmsg waits until the peer has received all bytes.
+    /// Does nothing. The corresponding function for rdmsg waits until the peer has received all
+    /// bytes.
     async fn delivered(_: &OwnedReadHalf) {}
 }
 
@@ -89,7 +90,7 @@ fn any_tcp() -> SocketAddr {
     ([127, 0, 0, 1], 0).into()
 }
 
-/// Returns an address for rdmsg's types with port 0, which selects a free port. In the lab, it is
+/// Returns an address for rdmsg's types with port 0, which selects a free port. In the lab, this is
 /// the address of an RDMA device, and otherwise an address of this machine.
 fn any_rdmsg() -> SocketAddr {
     match std::env::var("LAB_ADDR") {

@@ -1,4 +1,5 @@
-//! Tests of the room for long writes: a stream accepts fewer long writes than short ones.
+//! Tests when a stream has room for long writes. A stream accepts fewer long writes than short
+//! ones.
 
 use std::{
     io::ErrorKind,
@@ -57,8 +58,8 @@ fn refused_write_waits_for_room_of_its_length() {
             if !is_writable(&client) {
                 break;
             }
-            // The peer's library has received a write after the refusal and before the check of the
-            // readiness. Try again.
+            // After the refusal, the peer's library has received a write, which has made the stream
+            // writable again. Try again.
             tokio::task::yield_now().await;
             assert!(refusals < 1000, "no refusal clears the readiness");
         }

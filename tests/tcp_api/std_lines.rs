@@ -1,4 +1,4 @@
-//! Each method of `std::net::TcpListener` and `TcpStream`, in one line.
+//! Tests each method of `std::net::TcpListener` and `TcpStream` in one line.
 
 #![allow(
     clippy::needless_borrows_for_generic_args,

@@ -1,4 +1,4 @@
-//! Each method of `tokio::net::TcpListener`, `TcpStream` and their halves, in one line.
+//! Tests each method of `tokio::net::TcpListener`, of `TcpStream` and of their halves in one line.
 
 use std::{
     future::{Future, poll_fn},
@@ -35,8 +35,8 @@ pub(super) fn run_on(threads: usize, test: Pin<Box<dyn Future<Output = ()> + '_>
     runtime(threads).block_on(test);
 }
 
-/// Returns a listener and both ends of a stream. A read of the accepted end has already found no
-/// bytes.
+/// Returns a listener and both ends of a stream. The accepted end has already been read once, and
+/// had no bytes.
 pub(super) async fn ends() -> (Listener, Stream, Stream) {
     let (listener, client, server) = fresh_ends().await;
     let refused = server.try_read(&mut [0; 1]).unwrap_err();

@@ -49,7 +49,7 @@ fn clear_readable(stream: &Stream) -> usize {
     }
 }
 
-/// Repeats a read that is refused, until the refusal clears the readiness. A refusal does not clear
+/// Repeats a read that finds no bytes, until the read clears the readiness. A read does not clear
 /// the readiness if an event arrives during the read.
 async fn refuse_reads(stream: &mut Stream, refuse: impl Fn(&mut Stream)) {
     for _ in 0..1000 {
@@ -105,8 +105,8 @@ fn writable_waits_after_a_refusal_until_there_is_room() {
             for _ in 0..2 {
                 client.writable().await.unwrap();
                 let mut written = fill(&client, chunk);
-                // Repeat this, because the peer's kernel or library may accept more bytes until its
-                // memory is full.
+                // Repeat this: the peer's kernel or library may accept more bytes until its memory
+                // is full.
                 let mut rounds = 0;
                 while !is_pending(pin!(client.writable())) {
                     written += fill(&client, chunk);

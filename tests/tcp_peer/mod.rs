@@ -1,4 +1,4 @@
-//! A peer over TCP for which the test writes all bytes, and the endpoint to which it connects.
+//! A peer over TCP and the endpoint to which it connects. The test writes all bytes of the peer.
 
 use std::{
     io::{self, Read, Write},
@@ -12,7 +12,7 @@ use rdmsg::{Config, Connector, Endpoint, Engine, Listener};
 /// A timeout that is never reached, even on a busy machine.
 pub(crate) const TIME_LIMIT: Duration = Duration::from_secs(60);
 
-/// A listener, and a bystander: a connection that the other peers of the listener must not affect.
+/// A listener with its peers, and a bystander: a connection that the peers must not affect.
 pub(crate) struct Stage {
     pub(crate) listener: Listener,
     pub(crate) near: Endpoint,
@@ -96,7 +96,7 @@ impl Peer {
         Ok(peer)
     }
 
-    /// Sends the request of a peer with this hello that serves `reads` concurrent READs. Does not
+    /// Sends a request with this hello, as a peer that serves `reads` concurrent READs. Does not
     /// wait for the reply.
     pub(crate) fn introduce(mut stream: TcpStream, hello: &[u8], reads: u8) -> io::Result<Self> {
         stream.set_read_timeout(Some(TIME_LIMIT))?;

@@ -88,8 +88,8 @@ fn receives_each_message_once_in_mixed_company() {
     let runtimes = [runtime(true), runtime(true)];
     for number in 0..48 {
         let (far, seen, ended) = (far.clone(), seen.clone(), ended.clone());
-        // Some users stop waiting before a message arrives: a thread whose timeout expires, and a
-        // task that drops its future.
+        // Some users stop waiting before a message arrives: threads with a short timeout, and tasks
+        // that drop their future.
         match number % 4 {
             0 => drop(thread::spawn(move || {
                 let _ended = ended;
@@ -176,7 +176,8 @@ fn serves_hundreds_of_users_at_once() {
                 })
             })
             .collect();
-        // Keep all connections open concurrently: close none before the last one has its replies.
+        // Close no connection before the last one has received its replies, so that all are open
+        // concurrently.
         let mut endpoints = Vec::new();
         for task in tasks {
             endpoints.push(timeout(TIME_LIMIT, task).await.unwrap().unwrap());

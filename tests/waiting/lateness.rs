@@ -12,15 +12,15 @@ use std::{
 
 use nix::time::{ClockId, clock_gettime};
 
-/// The duration of the short waits. They detect stalls of the machine around the end of the long
-/// waits.
+/// The duration of each short wait. Short waits detect stalls of the machine around the end of the
+/// long waits.
 const SHORT: Duration = Duration::from_millis(10);
 
 /// The time before the end of the long waits at which the short waits begin.
 const BEFORE: Duration = Duration::from_millis(500);
 
-/// The processor time that one thread uses after the long wait. The engine's thread needs a similar
-/// amount at that time, because all connections end.
+/// The processor time that one thread uses after its long wait. At that time all connections end,
+/// and the engine's thread needs a similar amount.
 const WORK: Duration = Duration::from_millis(50);
 
 /// Threads that measure how late they wake, and one thread that measures how long it waits for a

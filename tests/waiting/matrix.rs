@@ -1,5 +1,5 @@
-//! Tests of each call with a deadline, combined with each kind of other user of its connection. All
-//! combinations run concurrently.
+//! Tests each call that has a deadline, while another user waits on the same connection. There are
+//! several kinds of other users. All combinations run concurrently.
 
 use std::{
     any::Any,
@@ -32,7 +32,7 @@ const DEADLINE: Duration = Duration::from_millis(5500);
 const ALLOWED: Duration = Duration::from_millis(250);
 
 /// The weight of the measured wake-up delay in the permitted delay of a call. It is above 1,
-/// because a call needs several wake-ups in sequence.
+/// because a call needs several wake-ups one after the other.
 const FACTOR: u32 = 4;
 
 /// Peers that hold all connections in one state.
@@ -49,7 +49,7 @@ pub(crate) trait Peers {
     /// Returns the engine of this side's endpoints.
     fn engine(&self) -> &Engine;
 
-    /// Returns an address at which a connect gets only a part of a reply, or no reply.
+    /// Returns an address at which a connect receives no reply, or only a part of one.
     fn silent_address(&self) -> SocketAddr;
 
     /// Notifies the peers that all connections are established.
@@ -98,7 +98,7 @@ enum CallOnBytes {
     TaskWrite,
 }
 
-/// Another user of the connection, which waits during the call.
+/// Another user of the connection. This user waits during the call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum OtherUser {
     Alone,
@@ -305,8 +305,8 @@ fn fill(endpoint: &Endpoint) {
     }
 }
 
-/// Writes until a write blocks for 500 ms. Shorter waits do not count, because the peer's engine is
-/// still receiving bytes, which makes room.
+/// Writes until a write blocks for 500 ms. A shorter wait does not show that the stream is full,
+/// because the peer's engine may still be receiving bytes.
 fn fill_bytes(stream: &mut Stream) {
     let full = Some(Duration::from_millis(500));
     stream.set_write_timeout(full).unwrap();
@@ -319,8 +319,7 @@ fn fill_bytes(stream: &mut Stream) {
     }
 }
 
-/// The other users: threads and tasks that wait on the calls' connections until these connections
-/// end.
+/// The other users of the connections: threads and tasks that wait until these connections end.
 struct Others {
     ended: mpsc::Sender<()>,
     idle: Vec<mpsc::Sender<()>>,
@@ -410,7 +409,7 @@ type Report = (String, Result<(), String>, Duration);
 
 /// Returns the additional time that a call may take after its deadline. A close waits for the
 /// device to complete the work requests.
-fn drain(name: &str) -> Duration {
+fn extra_time(name: &str) -> Duration {
     if name.contains("Close") {
         Duration::from_secs(2)
     } else {
@@ -467,7 +466,7 @@ pub(crate) fn assert_in_time(mut states: Vec<Box<dyn Peers>>) {
             wrong.push(format!("{name}: after {time:.1?}: {problem}"));
         } else if *time < DEADLINE {
             wrong.push(format!("{name}: too early, after {time:.1?}"));
-        } else if *time > DEADLINE + drain(name) + allowed {
+        } else if *time > DEADLINE + extra_time(name) + allowed {
             wrong.push(format!("{name}: late, after {time:.1?}"));
         }
     }

@@ -55,8 +55,8 @@ impl State {
         Self::Large,
     ];
 
-    /// Returns the interval between two bytes. A receiving thread lets another thread poll after 16
-    /// calls. With the longer interval, 16 calls take longer than the deadline.
+    /// Returns the interval between two bytes. After 16 calls, a receiving thread lets another
+    /// thread poll. With the longer interval, 16 calls exceed the deadline.
     fn pace(self) -> Duration {
         match self {
             Self::Silence | Self::Header => Duration::from_millis(300),

@@ -29,7 +29,7 @@ enum Idle {
 /// Runs `work` on another thread while a task waits in `recv` on a runtime that no thread drives.
 /// Then drives the runtime until the connection ends. Returns the result of `work`, the number of
 /// messages that the task has received, and the reason for the end.
-fn stand_still<T: Send>(
+fn with_idle_runtime<T: Send>(
     idle: Idle,
     endpoint: Endpoint,
     work: impl FnOnce() -> T + Send,
@@ -73,9 +73,9 @@ fn stand_still<T: Send>(
     })
 }
 
-/// Calls `run` with the near end of a connection, for each kind of idle runtime, with and without a
-/// busy connection of the same engines. All cases run concurrently. A task waits at the far end,
-/// and receives `expected` messages.
+/// Calls `run` with the near end of a connection, while a task waits for messages at the far end.
+/// This happens for each kind of idle runtime, with and without a busy connection on the same
+/// engines. All cases run concurrently. Asserts that the task receives `expected` messages.
 fn at_each_standstill(
     near: &Config,
     far: &Config,
@@ -91,7 +91,7 @@ fn at_each_standstill(
                     let stage = Stage::new(far);
                     let _busy = busy.then(|| Busy::between(&stage));
                     let (near, far) = stage.pair(near);
-                    let ((), count, end) = stand_still(idle, far, || {
+                    let ((), count, end) = with_idle_runtime(idle, far, || {
                         run(&near);
                         drop(near);
                     });

@@ -15,10 +15,10 @@ use crate::stage::{Stage, unprobed};
 const WAIT: Duration = Duration::from_millis(500);
 
 /// The maximum processor time of a wait that sleeps.
-const LITTLE: Duration = Duration::from_millis(50);
+const MAX_USED: Duration = Duration::from_millis(50);
 
 /// Returns the processor time used by this thread.
-fn taken() -> Duration {
+fn thread_time() -> Duration {
     clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID)
         .unwrap()
         .into()
@@ -41,8 +41,8 @@ fn wait_never_spins_on_one_processor() {
     let config: Config = unprobed().with(|c| c.polling = Polling::Adaptive { spin });
     let stage = Stage::new(&config);
     let (near, _far) = stage.pair(&config);
-    let before = taken();
+    let before = thread_time();
     assert!(near.recv_timeout(WAIT).is_err(), "the peer sends nothing");
-    let taken = taken() - before;
-    assert!(taken < LITTLE, "the wait took {taken:?} of the processor");
+    let used = thread_time() - before;
+    assert!(used < MAX_USED, "the wait took {used:?} of the processor");
 }

@@ -144,8 +144,8 @@ pub(crate) fn runtime(multi: bool) -> Runtime {
     builder.worker_threads(2).enable_all().build().unwrap()
 }
 
-/// Spawns a task that receives until the connection ends, and lets it run until it waits. The task
-/// returns the number of messages, and the reason for the end.
+/// Spawns a task that receives until the connection ends, and gives the task time to begin waiting.
+/// The task returns the number of messages, and the reason for the end.
 pub(crate) async fn receive_all(endpoint: Endpoint) -> tokio::task::JoinHandle<(usize, Error)> {
     let endpoint = TaskEndpoint::new(endpoint).unwrap();
     let task = tokio::spawn(async move {

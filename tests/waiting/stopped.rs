@@ -144,7 +144,8 @@ fn reports_a_stopped_process_in_time() {
     let (stopped, before) = (Instant::now(), time_of_process());
     silent.begin();
     let ends: Vec<_> = ends.iter().collect();
-    // On a slow processor, ending all connections takes longer than the wait.
+    // On a slow processor, ending all connections takes longer than the wait. So add the processor
+    // time of this process to the permitted time.
     let work = time_of_process() - before;
     let allowed = Duration::from_millis(500) + 4 * lateness.worst() + work;
     for (what, end, at) in &ends {
@@ -170,8 +171,8 @@ fn victim_and_other(role: Role) -> (Process, Connector, SocketAddr, [Endpoint; 2
     let mut process = Process::start(role);
     let addr = process.addr();
     let connector = Connector::new().config(&unprobed());
-    // Use a separate engine for the first connection, so that the other connection does not prove
-    // that the peer is alive.
+    // Use a separate engine for the first connection. On a shared engine, the other connection
+    // would prove that the peer is alive.
     let engine = Engine::new().unwrap();
     let first = connector.clone().engine(&engine).connect(addr).unwrap();
     flush_promptly(&first, 1);

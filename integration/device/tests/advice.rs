@@ -15,8 +15,7 @@ use toolbox::DeviceTest;
 /// The user id of an unprivileged user.
 const UNPRIVILEGED_UID: u32 = 65534;
 
-/// Returns a command that runs an example program. The program is in the parent folder of the test
-/// binaries' folder.
+/// Returns a command that runs an example program.
 fn example(name: &str) -> Command {
     let mut command = Command::new(toolbox::example(name));
     command.stdin(Stdio::null());
@@ -81,7 +80,7 @@ fn loopback_error_lists_usable_addresses() {
             );
         }
     }
-    // Each address that the error suggests can be bound.
+    // The error suggests these addresses, so a listener must be able to bind them.
     for ip in [lab.addr, lab.addr6] {
         Listener::bind((ip, 0)).unwrap();
     }

@@ -30,8 +30,8 @@ unsafe impl GlobalAlloc for Counting {
     }
 
     unsafe fn dealloc(&self, start: *mut u8, layout: Layout) {
-        // SAFETY: the caller guarantees that `start` was allocated by this allocator, which means
-        // by `System`, with the same `layout`.
+        // SAFETY: the caller guarantees that `start` was allocated by this allocator with the same
+        // `layout`. This allocator forwards to `System`, so `System` has allocated it.
         unsafe { System.dealloc(start, layout) }
     }
 }
@@ -78,7 +78,7 @@ fn eager_messages_allocate_nothing() {
             config.polling = polling;
             let (client, server) = pair_with(&config);
             let answering = thread::spawn(move || {
-                // Do not count the first messages, because rings and queues still grow to their
+                // Do not count the first messages: during them, rings and queues grow to their
                 // final sizes.
                 echo(&server, 100);
                 let count = allocations(|| echo(&server, ROUNDS));
@@ -101,14 +101,14 @@ fn a_full_window_and_its_grants_allocate_nothing() {
     send_at_full_speed(&Config::default(), 0);
 }
 
-/// Checks that few allocations happen while one side sends without pauses. The sender sends the
-/// first `ahead` messages before the receiver starts to receive.
+/// Checks that a sender that never pauses causes few allocations. It sends the first `ahead`
+/// messages before the receiver starts to receive.
 ///
-/// The limit is above 0: on a busy machine the engine sometimes takes over polling and notifies
-/// threads, and each notification allocates. If each grant allocated, there would be about 300
-/// allocations.
+/// The limit is above 0, because on a busy machine the engine sometimes takes over polling and
+/// notifies threads, and each notification allocates. If each grant allocated, there would be about
+/// 300 allocations.
 fn send_at_full_speed(config: &Config, ahead: u32) {
-    const FEW: u64 = 50;
+    const LIMIT: u64 = 50;
     let (client, server) = pair_with(config);
     for _ in 0..ahead {
         client.send(&[7; 500]).unwrap();
@@ -131,7 +131,7 @@ fn send_at_full_speed(config: &Config, ahead: u32) {
     write(1000);
     let writing = allocations(|| write(5000));
     let (reading, server) = reading.join().unwrap();
-    assert!(writing <= FEW && reading <= FEW, "{writing}, {reading}");
+    assert!(writing <= LIMIT && reading <= LIMIT, "{writing}, {reading}");
     client.close().unwrap();
     drop(server);
 }
@@ -164,9 +164,9 @@ fn batches_allocate_nothing() {
     drop(server);
 }
 
-/// Checks the lowest allocation count of several tries. On a busy machine the engine polls in place
-/// of tasks that do not poll in time, and a task notifies the engine when it polls again. This
-/// notification allocates, but is not part of the cost of a message.
+/// Checks the lowest allocation count of several tries. On a busy machine, the engine polls when
+/// tasks do not poll in time. A task that polls again notifies the engine, and this notification
+/// allocates. It is not part of the cost of a message.
 #[test]
 fn tasks_allocate_nothing() {
     const TRIES: usize = 3;

@@ -152,7 +152,7 @@ fn with_memlock(folder: &Path, kib: u32) -> PathBuf {
 }
 
 /// Connects to the bridge, and sends and receives one byte. Returns `None` if the bridge resets the
-/// connection, which can happen during any of these steps.
+/// connection, which can happen at any of these steps.
 fn echoed(address: SocketAddr) -> Option<TcpStream> {
     let echoed = || {
         let mut client = TcpStream::connect(address)?;

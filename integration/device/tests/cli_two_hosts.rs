@@ -10,7 +10,7 @@ use toolbox::{
     example,
 };
 
-/// Runs `test` on host `b`. Host `a` runs an agent, which executes commands for host `b`.
+/// Runs `test` on host `b`. Host `a` runs an agent that executes the commands that host `b` sends.
 fn conducted(test: impl FnOnce(&DeviceTest, &mut Host, &mut Shell)) {
     let lab = DeviceTest::start();
     match &*lab.host {
@@ -40,7 +40,7 @@ fn stop_serving(there: &mut Host) -> String {
     ended.output
 }
 
-/// Runs the repair commands of a finding on the host that the finding is about.
+/// Runs the repair commands of a finding on the affected host.
 fn run_commands(finding: &Finding, there: &mut Host, here: &mut Shell) {
     assert!(!finding.commands.is_empty(), "{finding:?} has no cure");
     for line in &finding.commands {
@@ -52,8 +52,9 @@ fn run_commands(finding: &Finding, there: &mut Host, here: &mut Shell) {
     }
 }
 
-/// Runs the doctor and returns its diagnosis. If `of_peer` is set, repeats the doctor until `found`
-/// returns true, for up to 30 s, because the diagnosis of the peer can be some seconds old.
+/// Runs the doctor and returns its diagnosis. If `of_peer` is set, runs the doctor again until
+/// `found` returns true, for up to 30 s, because the doctor's information about the peer can be
+/// some seconds old.
 fn diagnose_until(
     here: &mut Shell,
     doctor: &str,
@@ -132,8 +133,8 @@ fn doctor_finds_path_with_smaller_mtu() {
     conducted(|lab, there, here| {
         serve(there);
         let doctor = format!("rdmsg doctor --json --timeout 5 {}", lab.peer);
-        // When a hop has a smaller MTU, the kernel caches that MTU for ten minutes. This route has
-        // the same effect as the cached MTU.
+        // After a packet has met a hop with a smaller MTU, the kernel caches that MTU for ten
+        // minutes. This route has the same effect as such a cache entry.
         let way = format!("{}/32 dev eth0", lab.peer);
         here.run(&format!("ip route add {way} mtu 1500")).unwrap();
         let wrong = Diagnosis::typed(here, &doctor).unwrap();
@@ -319,8 +320,8 @@ fn serve_refuses_excessive_and_unknown_requests() {
         );
         let (status, _) = here.type_line("kill -INT $pid; wait $pid").unwrap();
         assert_eq!(status, 0);
-        // A client of rdmsg that uses another application protocol receives an explanation from the
-        // server.
+        // If an rdmsg client speaks another application protocol, the server replies with an
+        // explanation.
         let endpoint = loop {
             let endpoint = rdmsg::Endpoint::connect(lab.peer_at(7471)).unwrap();
             endpoint.send(b"hello").unwrap();

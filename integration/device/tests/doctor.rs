@@ -1,5 +1,5 @@
-//! Tests `rdmsg doctor` with faults that the tests cause. The doctor must name each fault, and the
-//! command that it prints must repair the fault.
+//! Tests `rdmsg doctor`. Each test causes a fault. The doctor must name the fault, and the command
+//! that it prints must repair the fault.
 
 use std::{fs, net::IpAddr, path::Path, thread, time::Duration};
 
@@ -51,8 +51,8 @@ fn has_gid(port: &Path, address: IpAddr) -> bool {
     gids.any(|text| text.trim().parse() == Ok(gid))
 }
 
-/// Runs the doctor until its diagnosis meets the condition. One run is not enough, because an RDMA
-/// device changes some time after its network interface.
+/// Runs the doctor until its diagnosis meets the condition. One run is not enough, because the
+/// state of an RDMA device follows that of its network interface with a delay.
 fn until(shell: &mut Shell, line: &str, condition: impl Fn(&Diagnosis) -> bool) -> Diagnosis {
     let mut deadline = Deadline::after(TIME_LIMIT);
     loop {

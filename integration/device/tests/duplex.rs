@@ -195,8 +195,8 @@ fn writer_sleeps_until_room_despite_unread_messages() {
     epoll.add(room, level).unwrap();
     let mut sent = 0;
     for _ in 0..20 {
-        // If the completion of a send was still pending, the descriptor becomes readable again.
-        // Each time it becomes readable, the window must have room for an answer.
+        // The descriptor can become readable again when a pending send completes. Whenever it is
+        // readable, the window must have room for an answer.
         loop {
             let before = sent;
             while server.try_send(b"answer").is_ok() {
@@ -247,7 +247,7 @@ fn receive_without_fd_keeps_the_next_edge() {
         // Take the message through the channel, without using the descriptor.
         server.completions().recv_timeout(TIME_LIMIT).unwrap();
     }
-    // Unread messages in the channel do not suppress edges, either.
+    // If the channel contains unread messages, each new message still triggers an edge.
     for _ in 0..3 {
         client.send(b"left").unwrap();
         assert!(wait(&epoll, TIME_LIMIT) > 0, "no edge");
@@ -329,8 +329,8 @@ fn stopped_loop_still_answers_pings() {
     ask(&client, &server, 50);
     let asked = client.statistics().pings_sent;
     let mut deadline = Deadline::after(TIME_LIMIT);
-    // The client sends a ping only after the peer has answered the previous ping. So a growing
-    // number of pings shows that the peer answers.
+    // The client sends a ping only after the peer has answered the previous one. A growing number
+    // of pings therefore shows that the peer answers.
     while client.statistics().pings_sent < asked + 4 {
         assert!(!deadline.is_over(), "{:?}", client.statistics());
         thread::sleep(Duration::from_millis(10));

@@ -21,7 +21,8 @@ use toolbox::{DeviceTest, Lab, reason};
 
 const TIME_LIMIT: Duration = Duration::from_secs(20);
 
-/// Returns the path of the example client, which is in the parent folder of the tests' folder.
+/// Returns the path of the example client. The example is in the parent of the folder that contains
+/// the test programs.
 fn cm_client() -> PathBuf {
     let program = env::current_exe()
         .unwrap()
@@ -97,7 +98,8 @@ fn a_client_that_may_retry_waits_for_its_server() {
     config.connect_timeout = TIME_LIMIT;
     let connector = Connector::new().config(&config).retry_refused(true);
     let client = thread::spawn(move || connector.connect(address).unwrap());
-    // When this attempt is refused, the client thread's first attempt has already been refused.
+    // While this attempt is refused, the first attempt of the client thread is usually refused,
+    // too.
     assert_eq!(reason(Endpoint::connect(address)), CloseReason::Refused);
     let listener = Listener::bind(address).unwrap();
     let server = listener.accept_timeout(TIME_LIMIT).unwrap();
@@ -330,8 +332,7 @@ fn a_request_that_is_accepted_too_late_says_so() {
     let address = listener.local_addr();
     let client = thread::spawn(move || Endpoint::connect_timeout(address, TIME_LIMIT).unwrap_err());
     let request = listener.requests().recv_timeout(TIME_LIMIT).unwrap();
-    // The listener's side stops waiting. The reason that it sends tells the peer that it can
-    // connect again.
+    // The listener's side times out and rejects the request as busy, so the peer can connect again.
     let error = client.join().unwrap();
     assert!(
         matches!(
@@ -445,8 +446,8 @@ fn private_data_arrives_in_accept_and_rejection() {
     );
 }
 
-/// Connects with `private_data` through calls of the connection manager, as a program without this
-/// library would. Returns the type and the private data of the last event.
+/// Connects with `private_data` through the connection manager, like a program that does not use
+/// this library. Returns the type and the private data of the last event.
 fn foreign_client(address: SocketAddr, private_data: &[u8]) -> (CmEventType, Vec<u8>) {
     let channel = EventChannel::new().unwrap();
     let mut id = CmId::new(&channel, PortSpace::TCP, 1).unwrap();

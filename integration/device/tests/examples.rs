@@ -1,4 +1,4 @@
-//! Runs the example programs with command lines, and checks their output and exit status.
+//! Runs the example programs with different arguments, and checks their output and exit status.
 
 use std::{
     iter,
@@ -36,12 +36,12 @@ impl Program {
         }
     }
 
-    /// Starts a client that connects for up to 60 s, which is enough on a busy machine.
+    /// Starts a client that tries to connect for up to 60 s, which is enough on a busy machine.
     fn start_client(args: &[&str]) -> Self {
         Self::start("cm_client", &[&["--timeout", "60"], args].concat())
     }
 
-    /// Starts a server. Returns the server and the address on which it listens, which it prints.
+    /// Starts a server. Returns the server, and the listening address that the server has printed.
     fn serve(name: &'static str, args: &[&str]) -> (Self, String) {
         let mut server = Self::start(name, args);
         let listens = |line: &str| line.starts_with("listening on ");
@@ -109,8 +109,8 @@ impl Ended {
                 word.contains('_') || matches!(*word, "ESTABLISHED" | "DISCONNECTED" | "REJECTED")
             })
             .collect();
-        // On iWARP no event reports that a queue pair is drained, so the program can exit before
-        // the last event.
+        // On iWARP no event reports that a queue pair is drained, so the program can exit before it
+        // prints the last step.
         let steps = match (shown.last(), steps.split_last()) {
             (Some(&last), Some((&"DISCONNECTED", before)))
                 if last != "DISCONNECTED" && Lab::get().is_iwarp() =>
@@ -237,7 +237,7 @@ fn clients_say_that_nobody_listens() {
         );
         client
     };
-    // On a busy machine, the connect can return before the engine has answered, and the error then
+    // On a busy machine, the connect can time out before the engine has answered. The error then
     // contains "was busy". In this case run the client again.
     let mut tries = iter::repeat_with(client).take(5);
     let client = tries.find(|client| !client.err.iter().any(|line| line.contains("was busy")));
@@ -263,7 +263,7 @@ fn raw_cm_sees_its_client_die() {
     client.read_until(|line| line.ends_with("ESTABLISHED"));
     drop(client);
     // The client was killed either during a message or between two messages. The server's exit
-    // status tells which.
+    // status shows which of the two happened.
     let server = server.end();
     if server.status == Some(0) {
         server.assert_success(&SERVER_STEPS);

@@ -1,6 +1,6 @@
-//! Tests programs that end. Messages that they have sent must still arrive, and the programs must
-//! not wait unnecessarily. These programs are called roles: they are tests of this file that other
-//! tests run in separate processes.
+//! Tests that a program delivers its messages before it exits, and exits without unnecessary delay.
+//! Each such program is called a role. It is an ignored test of this file, which another test runs
+//! in a separate process.
 
 use std::{
     env,
@@ -25,7 +25,7 @@ use toolbox::{DeviceTest, Lab, TIME_LIMIT, pattern, reason};
 /// The environment variable that contains the address to which a role connects.
 const PEER: &str = "EXITS_PEER";
 
-/// A timeout that is longer than any test waits.
+/// A timeout that exceeds every wait in these tests.
 const NEVER: Duration = Duration::from_secs(600);
 
 /// Starts a role in a new process. Dropping the returned value kills the process.
@@ -46,8 +46,8 @@ fn start(role: &str, peer: SocketAddr) -> Role {
 struct Role(Option<Child>);
 
 impl Role {
-    /// Waits until the role has ended; the watchdog limits this wait. Returns its output, and the
-    /// text of stdout followed by the text of stderr.
+    /// Waits until the role has ended; the watchdog limits this wait. Returns the output of the
+    /// process, and its stdout and stderr as one text.
     fn end(mut self) -> (Output, String) {
         let output = self.0.take().unwrap().wait_with_output().unwrap();
         let said = [&output.stdout[..], &output.stderr[..]].concat();
@@ -100,7 +100,7 @@ fn listen(config: &Config) -> Listener {
 }
 
 // The roles. Most of these functions return normally, and then `main` returns. The names of the
-// others state how they end.
+// other functions state how their process ends.
 
 #[test]
 #[ignore = "a program that other tests run"]
@@ -206,8 +206,8 @@ fn role_leaves_a_connection_unaccepted_and_returns() {
     let _leaked = Box::leak(Box::new((listener, client)));
 }
 
-/// A logger that exits the process when a connection logs a line. If `in_engine` is set, only lines
-/// from an engine's thread count; otherwise only lines from other threads count.
+/// A logger that exits the process at the first line that a connection logs. If `in_engine` is set,
+/// it considers only lines from an engine's thread, and otherwise only lines from other threads.
 struct Exit {
     in_engine: bool,
     armed: AtomicBool,
@@ -349,8 +349,8 @@ fn program_exit_reports_undelivered_messages() {
 fn program_without_pending_sends_ends_at_once() {
     let _test = DeviceTest::start();
     let listener = listen(&Config::default());
-    // The `close_timeout` of these roles exceeds the watchdog's limit, so a role that waits for it
-    // fails the test.
+    // These roles have a `close_timeout` above the watchdog's limit. A role that waits for this
+    // timeout therefore fails the test.
     start("role_listens_and_returns", listener.local_addr()).succeed();
     let child = start(
         "role_has_an_idle_connection_and_returns",
@@ -418,8 +418,8 @@ fn forked_child_exit_keeps_parents_connections() {
     let server = listener.accept_timeout(TIME_LIMIT).unwrap();
     let client = client.join().unwrap();
 
-    // SAFETY: the child calls only `exit`. The test checks that its exit handlers are safe in a
-    // forked child of a multithreaded process.
+    // SAFETY: the child calls only `exit`. The test checks that the library's exit handlers are
+    // safe in a forked child of a multithreaded process.
     match unsafe { fork() }.unwrap() {
         ForkResult::Child => process::exit(9),
         ForkResult::Parent { child } => {

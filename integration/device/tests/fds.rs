@@ -22,7 +22,7 @@ use rdmsg::{
 };
 use toolbox::{Deadline, DeviceTest, Lab, open_fds};
 
-/// A timeout that is longer than any step takes, even if each instruction is emulated.
+/// A timeout that exceeds the duration of every step, even if each instruction is emulated.
 const TIME_LIMIT: Duration = Duration::from_secs(20);
 
 fn pair_with(config: &Config) -> (Endpoint, Endpoint) {
@@ -53,8 +53,8 @@ fn readable(fd: BorrowedFd<'_>) -> bool {
     poll_for(fd, Duration::ZERO)
 }
 
-/// Waits until a descriptor is readable. Control frames of the library also make it readable,
-/// unless the engine's thread processes them first.
+/// Waits until a descriptor is readable. The library's control frames also make it readable, unless
+/// the engine's thread processes them first.
 fn wait_readable(fd: BorrowedFd<'_>) {
     assert!(poll_for(fd, TIME_LIMIT), "the fd never became readable");
 }
@@ -76,8 +76,8 @@ fn take(endpoint: &Endpoint) -> Message {
     take_all(endpoint, 1).pop().unwrap()
 }
 
-/// Waits until the descriptor is not readable. If no message arrives, only control frames of the
-/// library make it readable, and their number is limited.
+/// Waits until the descriptor is not readable. No messages arrive at this time, so only a limited
+/// number of control frames can make the descriptor readable.
 fn wait_until_unreadable(endpoint: &Endpoint, fd: BorrowedFd<'_>) {
     let mut deadline = Deadline::after(TIME_LIMIT);
     while readable(fd) {
@@ -268,7 +268,7 @@ fn waiting_threads_and_event_loops_take_turns() {
         let mut config = Config::default();
         config.polling = polling;
         let (client, server) = pair_with(&config);
-        // These threads poll before `event_fd` is first called, so the engine does not poll.
+        // Before the first call of `event_fd`, this thread polls, and the engine does not.
         for _ in 0..20 {
             client.send(b"a").unwrap();
             server.recv_timeout(TIME_LIMIT).unwrap();
@@ -303,8 +303,8 @@ fn fd_reports_room_after_refused_send() {
     let mut config = Config::default();
     config.receive_window = 8;
     let (client, server) = pair_with(&config);
-    // This send is refused before `event_fd` is first called, so it does not register a wait for
-    // room.
+    // The last send is refused before the first call of `event_fd`, so there is no descriptor yet
+    // that could wait for room.
     let mut sent = fill(&client);
     let fd = client.event_fd(Interest::Writable).unwrap();
     let other = client.event_fd(Interest::Readable).unwrap();
@@ -327,7 +327,7 @@ fn fd_reports_room_after_refused_send() {
         );
         sent = 1 + fill(&client);
     }
-    // This message arrives after all grants that were still in flight.
+    // When this message arrives, all grants in flight have arrived, too.
     server.send(b"behind all room").unwrap();
     assert_eq!(*take(&client), *b"behind all room");
     fill(&client);
@@ -357,7 +357,7 @@ struct Echo {
 
 impl Echo {
     /// Receives and sends until neither is possible. Returns false if the connection has ended.
-    fn turn(&mut self) -> bool {
+    fn process(&mut self) -> bool {
         let goes_on = loop {
             match self.endpoint.try_recv() {
                 Ok(Some(message)) => self.unanswered.push_back(message),
@@ -400,7 +400,7 @@ fn echo_loop(listener: &Listener) {
                     };
                     echoes.insert(accepted, echo);
                 }
-            } else if !echoes.get_mut(&token).is_none_or(Echo::turn) {
+            } else if !echoes.get_mut(&token).is_none_or(Echo::process) {
                 let echo = echoes.remove(&token).unwrap();
                 assert!(echo.unanswered.is_empty());
                 unwatch(&epoll, &echo.endpoint);
@@ -514,7 +514,7 @@ fn late_fd_reports_earlier_completions() {
     client.send(b"before").unwrap();
     wait_unread(&server);
     let (soft, hard) = getrlimit(Resource::RLIMIT_NOFILE).unwrap();
-    // Limit the process to one more descriptor than are open now.
+    // Limit the number of descriptors, so that the process can open only one more.
     let next = File::open("/dev/null").unwrap().as_raw_fd();
     setrlimit(Resource::RLIMIT_NOFILE, next as u64 + 1, hard).unwrap();
     let refused = server.event_fd(Interest::Readable).map(drop);
@@ -573,14 +573,14 @@ fn failed_fd_creation_is_reported_and_retryable() {
     let (client, server) = pair_with(&config);
     let listener = Listener::bind(lab.at(0)).unwrap();
     let (soft, hard) = getrlimit(Resource::RLIMIT_NOFILE).unwrap();
-    // With a limit below the number of open descriptors, no further descriptor can be opened. Open
-    // descriptors remain usable.
+    // The limit is below the number of open descriptors, so the process cannot open another one.
+    // The open descriptors remain usable.
     setrlimit(Resource::RLIMIT_NOFILE, 3, hard).unwrap();
     let errors = [
         server.event_fd(Interest::Readable).map(drop),
         listener.event_fd().map(drop),
     ];
-    // The thread needs no new descriptor, because the one on which it sleeps already exists.
+    // The receiving thread sleeps on a descriptor that already exists, so it needs no new one.
     let sleeper =
         thread::spawn(move || (server.recv_timeout(TIME_LIMIT).unwrap().into_vec(), server));
     let sent = client.send(b"while there is no fd");

@@ -1,5 +1,6 @@
-//! Measures the memory of an idle connection. This test is a separate program: in a program with
-//! other tests, memory that they have freed would be reused and hide the growth.
+//! Measures the memory of an idle connection. This test is a separate program. In a program with
+//! other tests, connections would reuse memory that the other tests have freed, and the growth
+//! would be hidden.
 
 use std::{
     fs,
@@ -76,10 +77,11 @@ fn an_idle_connection_costs_little_memory() {
         let servers: Vec<_> = (0..count)
             .map(|_| listener.accept_timeout(TIME_LIMIT).unwrap())
             .collect();
-        // The clients and the servers can be in different orders. The order does not matter here.
+        // The clients and the servers can be in different orders, which does not matter here.
         clients.join().unwrap().into_iter().zip(servers).collect()
     };
-    // The first connections create the pool and other objects that remain until the process ends.
+    // The first connections create the buffer pool and other objects that exist until the process
+    // ends.
     let first = connect(4);
     let before = (resident(), status("VmPin"));
     let idle = connect(CONNECTIONS);
@@ -93,7 +95,7 @@ fn an_idle_connection_costs_little_memory() {
         "an idle connection: {resident} bytes resident, {pinned} of them pinned, and its share of the receives, {share} bytes"
     );
     // On iWARP, both sides have allocated send buffers, because both send a message when they
-    // connect. The resident memory of the same build varies by 700 bytes from boot to boot.
+    // connect. The resident memory varies by 700 bytes between boots, even for the same build.
     let most = if lab.is_iwarp() { 80 << 10 } else { 69 << 10 };
     assert!(resident + share <= most, "{resident} + {share}");
     for (client, server) in first.iter().chain(&idle) {

@@ -119,7 +119,7 @@ fn unread_large_messages_respect_memory_limit() {
     config.registration_cache = 0;
     let (client, server) = pair_with(&config);
     let before = locked_kib();
-    // The receiver can hold four messages, and the sender can lend the memory of four more.
+    // The receiver can hold four messages, and the sender can announce four more.
     let mut sent = 0;
     while client
         .send_timeout(&pattern(sent, 1 << 20), Duration::from_secs(1))
@@ -128,8 +128,8 @@ fn unread_large_messages_respect_memory_limit() {
         sent += 1;
     }
     assert_eq!(sent, 8);
-    // The memory that the sender lends is still locked. The receiver has already deregistered the
-    // messages that it holds.
+    // Only the memory of the announced messages is still locked. The receiver has deregistered the
+    // memory of the messages that it holds.
     let locked = locked_kib() - before;
     assert!((3 << 10..=5 << 10).contains(&locked), "{locked} KiB");
     assert_eq!(server.statistics().large_bytes_held, 4 << 20);
@@ -151,7 +151,7 @@ fn unread_large_messages_respect_memory_limit() {
     client.close().unwrap();
 }
 
-/// Returns the memory in KiB that this process has registered with devices (VmPin).
+/// Returns the amount of memory that this process has registered with devices (VmPin), in KiB.
 fn locked_kib() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap();
     let line = status
@@ -376,8 +376,7 @@ fn truncated_conversation_is_no_clean_end() {
     let (client, server) = pair_with(&config);
     client.send(&pattern(0, LEN)).unwrap();
     let held = server.recv_timeout(TIME_LIMIT).unwrap();
-    // The receiver has no memory for this message, so the next message waits in the queue behind
-    // it.
+    // The receiver has no memory for this message, so the next message is queued behind it.
     client.send(&pattern(1, LEN)).unwrap();
     client.send(b"after it").unwrap();
     assert!(matches!(

@@ -6,18 +6,18 @@ use std::{thread, time::Duration};
 use rdmsg::{Config, Connector, Engine, Listener};
 use toolbox::{DeviceTest, Lab, open_fds};
 
-/// A timeout that is longer than any step takes, even if each instruction is emulated.
+/// A timeout that exceeds the duration of every step, even if each instruction is emulated.
 const TIME_LIMIT: Duration = Duration::from_secs(20);
 
 /// Makes and ends a connection. Then returns the list of RDMA resources and the number of open
 /// descriptors.
 ///
 /// librdmacm opens the device when it is first used, and keeps the device and two descriptors open
-/// until the process ends. It also allocates a protection domain, which it frees when the last id
-/// is destroyed. The domain stays allocated if a device list (`rdma_get_devices`) still exists
-/// then, for example because a held message refers to the list. librdmacm then frees the domain the
-/// next time that the last id is destroyed. The connection before each count makes the last steps
-/// the same each time.
+/// until the process ends. It also allocates a protection domain. It frees the domain when the last
+/// id is destroyed, unless a device list (`rdma_get_devices`) still exists then, for example
+/// because a held message refers to the list. In this case the domain exists until the last id is
+/// destroyed the next time. Because each count follows such a connection, the counts are
+/// comparable.
 fn count_resources(lab: &Lab) -> (String, usize) {
     let engine = Engine::new().unwrap();
     let listener = Listener::builder().engine(&engine).bind(lab.at(0)).unwrap();
@@ -76,8 +76,8 @@ fn handles_drop_in_any_order_with_traffic_in_flight() {
                 move || engine.shutdown()
             }),
         ];
-        // Each round uses another order. In every second round, a different thread drops each
-        // object.
+        // Each round drops the objects in a different order. In every second round, each object is
+        // dropped by a thread of its own.
         let turn = round % things.len();
         things.rotate_left(turn);
         if round % 3 == 0 {

@@ -139,8 +139,8 @@ fn write_bytes(mut stream: &Stream, is_over: &AtomicBool) -> usize {
     written
 }
 
-/// Writes to a new region of the peer and reads the bytes back. Checks that operations on
-/// `earlier`, the pair of regions from before the move, fail.
+/// Writes to a new region of the peer and reads the bytes back. `earlier` is the pair of regions
+/// from before the move. Checks that operations on them fail.
 fn operate(
     endpoint: &Endpoint,
     earlier: Option<(Region, RemoteRegion)>,
@@ -172,15 +172,15 @@ fn operate(
     Some((here, remote))
 }
 
-/// Starts or stops dropping RDMA packets, in one direction.
+/// Starts to drop RDMA packets in one direction if `is_cut` is true, and stops otherwise.
 fn cut_rdma(lab: &Lab, is_cut: bool) {
     let drop = if lab.is_iwarp() {
         // Reset the TCP connections of iWARP instead of dropping packets: calls of the connection
         // manager would block while the other host does not answer.
         format!("add rule inet cut out tcp dport {{ {MESSAGES}, {BYTES} }} reject with tcp reset")
     } else {
-        // Drop the packets at the receiver. If the sender's own host dropped them, software RoCE
-        // would retransmit without a pause.
+        // Drop the packets at the receiving host. If the sending host dropped them, its software
+        // RoCE would retransmit without pauses.
         "add rule inet cut in udp dport 4791 drop".to_owned()
     };
     let script = if is_cut {
@@ -232,8 +232,8 @@ fn echo(lab: &Lab) {
                 assert_eq!(endpoint.transport(), Transport::Rdma);
                 let mut regions = Vec::new();
                 loop {
-                    // Without a time limit, because one session is idle while the others move. The
-                    // loss of host b ends the call.
+                    // Set no time limit, because one session is idle while the others move. If host
+                    // b is lost, the call fails.
                     match endpoint.recv() {
                         Ok(message) if *message == *REGION => {
                             let region = endpoint.one_sided().region(8, RemoteAccess::ALL);

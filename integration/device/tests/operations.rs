@@ -16,9 +16,9 @@ fn copy(region: &Region, range: std::ops::Range<usize>) -> Vec<u8> {
     bytes
 }
 
-/// Sends the description of a remote region to the peer. Returns the region as the peer has decoded
-/// it.
-fn tell(from: &Endpoint, to: &Endpoint, remote: &RemoteRegion) -> RemoteRegion {
+/// Sends the description of a remote region to the peer. Returns the region that the peer has
+/// decoded from it.
+fn send_remote(from: &Endpoint, to: &Endpoint, remote: &RemoteRegion) -> RemoteRegion {
     from.send(&remote.to_bytes()).unwrap();
     let message = to.recv_timeout(TIME_LIMIT).unwrap();
     RemoteRegion::from_bytes(message.as_ref().try_into().unwrap())
@@ -33,7 +33,7 @@ fn bytes_are_read_and_written_where_asked() {
         .region(3 << 20, RemoteAccess::ALL)
         .unwrap();
     theirs.copy_in(0, &pattern(1, 3 << 20));
-    let remote = tell(&server, &client, &theirs.remote());
+    let remote = send_remote(&server, &client, &theirs.remote());
     assert_eq!(remote, theirs.remote());
     let ours = client
         .one_sided()
@@ -101,8 +101,8 @@ fn immediate_arrives_in_order_and_uses_credit() {
     assert!(matches!(next(&server), Completion::Received(message) if *message == *b"after"));
     assert!(matches!(next(&client), Completion::Written(1)));
 
-    // The server does not receive, so the window fills and the next write waits. When the server
-    // receives, the remaining writes are sent.
+    // The server does not receive yet, so the window fills, and the next write waits. After the
+    // server has started to receive, the remaining writes are sent.
     let waiting = std::thread::spawn({
         let client = client.clone();
         let (ours, remote) = (ours.clone(), theirs.remote());
@@ -245,8 +245,8 @@ fn concurrent_atomics_return_distinct_values() {
                     .compare_swap(&ours, 8, &remote, 0, id, id + 1, id)
                     .unwrap();
             }
-            // The application may overwrite the destination at any time. Keep the value of the last
-            // operation, because an assertion below reads this value.
+            // The application may overwrite the destination at any time. Do not overwrite the value
+            // of the last operation, because an assertion below reads it.
             if id + 1 < COUNT {
                 ours.copy_in(8, &u64::MAX.to_ne_bytes());
             }
@@ -382,8 +382,8 @@ fn remote_access_error_fails_operation_and_connection() {
             noticed,
             CloseReason::PeerDisconnected
                 | CloseReason::WorkRequest { .. }
-                // On software iWARP, the device that has rejected the request also reports an error
-                // to its own side.
+                // On software iWARP, the device that rejects the request also reports an error to
+                // its own program.
                 | CloseReason::DeviceFault(DeviceFault::Request | DeviceFault::Access)
         ),
         "{noticed:?}"

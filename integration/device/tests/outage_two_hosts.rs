@@ -53,8 +53,8 @@ impl Drop for Outage {
 }
 
 /// Returns the connection with the default configuration, and the connection that must survive.
-/// Each uses its own engine, so that traffic on one connection does not show that the peer of the
-/// other is alive.
+/// Each uses its own engine. On a shared engine, traffic on one connection would prove to the other
+/// connection that the peer is alive.
 fn connect(lab: &Lab) -> [Endpoint; 2] {
     let configs = [Config::default(), Config::default().survive(OUTAGE)];
     let ends = PORTS.into_iter().zip(configs);

@@ -1,5 +1,5 @@
-//! Tests which addresses work over RDMA: this host's own addresses, addresses with a scope ID, and
-//! a connection's source address. Also tests the traffic class.
+//! Tests connections over RDMA to this host's own addresses, to addresses with a scope ID, and from
+//! a chosen source address. Also tests the traffic class.
 
 use std::{
     net::{IpAddr, Ipv6Addr, SocketAddr, SocketAddrV6, TcpListener},
@@ -18,7 +18,7 @@ use toolbox::{DeviceTest, applies};
 
 const TIME_LIMIT: Duration = Duration::from_secs(20);
 
-/// Connects to `text`. Returns both ends of the connection; the connecting end is first.
+/// Connects to `text`. Returns both ends of the connection, the connecting end first.
 fn pair(listener: &Listener, text: &str) -> (Endpoint, Endpoint) {
     let text = text.to_owned();
     let client = thread::spawn(move || Endpoint::connect(text).unwrap());
@@ -156,7 +156,7 @@ fn auto_uses_tcp_from_source_without_device() {
     assert_eq!(client.join().unwrap().transport(), Transport::Tcp);
 }
 
-/// The queue pair of the accepting side takes the traffic class from the connection request.
+/// The accepting side copies the traffic class from the connection request to its queue pair.
 #[test]
 fn request_has_the_traffic_class_of_the_connector() {
     let lab = DeviceTest::start();

@@ -17,8 +17,8 @@ use toolbox::{DeviceTest, Lab};
 
 /// The range from which the kernel chooses ports while a [`Ports`] exists.
 const RANGE: RangeInclusive<u16> = 47000..=47199;
-/// The number of attempts. TCP sockets occupy half of the ports, so almost certainly at least one
-/// attempt chooses an occupied port.
+/// The number of attempts. TCP sockets occupy half of the ports, so at least one attempt almost
+/// certainly chooses an occupied port.
 const TRIES: usize = 20;
 
 /// A small range of ports, in which TCP sockets occupy every other port. Dropping this value
@@ -37,26 +37,29 @@ impl Ports {
             taken: Vec::new(),
         };
         fs::write(Self::FILE, format!("{} {}", RANGE.start(), RANGE.end())).unwrap();
-        this.taken
-            .extend(RANGE.step_by(2).filter_map(|port| take(lab, port)));
+        this.taken.extend(
+            RANGE
+                .step_by(2)
+                .filter_map(|port| listen_if_free(lab, port)),
+        );
         assert!(this.taken.len() > RANGE.len() / 3, "most of them are free");
         this
     }
 
     /// Returns whether one of these sockets occupies `port`, which must be in the range.
-    fn have(&self, port: u16) -> bool {
+    fn occupy(&self, port: u16) -> bool {
         assert!(RANGE.contains(&port), "{port}");
         let is_it = |taken: &TcpListener| taken.local_addr().unwrap().port() == port;
         self.taken.iter().any(is_it)
     }
 
-    /// Reduces the range to two ports, which are both occupied.
-    fn leave_none(&mut self, lab: &Lab) {
+    /// Reduces the range to two ports. TCP sockets occupy both of them.
+    fn occupy_all(&mut self, lab: &Lab) {
         let ports = self
             .taken
             .iter()
             .map(|taken| taken.local_addr().unwrap().port());
-        let next = ports.flat_map(|port| take(lab, port + 1)).next();
+        let next = ports.flat_map(|port| listen_if_free(lab, port + 1)).next();
         let next = next.expect("one of a hundred is free");
         let last = next.local_addr().unwrap().port();
         fs::write(Self::FILE, format!("{} {last}", last - 1)).unwrap();
@@ -71,7 +74,7 @@ impl Drop for Ports {
 }
 
 /// Listens on a port. Returns `None` if a TCP connection that has ended still occupies the port.
-fn take(lab: &Lab, port: u16) -> Option<TcpListener> {
+fn listen_if_free(lab: &Lab, port: u16) -> Option<TcpListener> {
     match TcpListener::bind(lab.at(port)) {
         Err(error) if error.kind() == io::ErrorKind::AddrInUse => None,
         taken => Some(taken.unwrap()),
@@ -96,16 +99,16 @@ fn all_v6(port: u16) -> SocketAddr {
     (Ipv6Addr::UNSPECIFIED, port).into()
 }
 
-/// Returns whether no TCP socket occupies the port of this RDMA listener. A connection of an
-/// earlier test occupies its port for up to a minute after the connection has ended.
+/// Returns whether the port of this RDMA listener is free for TCP. A connection of an earlier test
+/// occupies its port for up to a minute after the connection has ended.
 fn is_free_over_tcp(lab: &Lab, listener: &Listener) -> bool {
     let port = listener.local_addr().port();
     lab.is_iwarp() || TcpListener::bind(all_v6(port)).is_ok()
 }
 
-/// A listener occupies its port on both transports, even if it uses only one. Otherwise another
-/// program could listen on the same port over the other transport, and peers with
-/// `TransportChoice::Auto` would reach either of the two.
+/// A listener occupies its port over RDMA and over TCP, even if it uses only one of them. Otherwise
+/// another program could listen on the same port over the other transport, and a peer with
+/// `TransportChoice::Auto` would reach either of the two programs.
 #[test]
 fn port_of_one_transport_is_in_use_on_both() {
     let lab = DeviceTest::start();
@@ -175,13 +178,16 @@ fn listener_picks_port_free_over_tcp_if_required() {
             let transports = [Transport::Rdma, Transport::Tcp];
             let transports = &transports[..1 + usize::from(on_both)];
             assert_eq!(listener.transports(), transports, "{transport:?} on {port}");
-            assert!(!(ports.have(port) && (on_both || lab.is_iwarp())), "{port}");
+            assert!(
+                !(ports.occupy(port) && (on_both || lab.is_iwarp())),
+                "{port}"
+            );
         }
         let listener = rsocket::Listener::bind(lab.at(0)).unwrap();
         let port = listener.local_addr().unwrap().port();
-        assert!(!(ports.have(port) && lab.is_iwarp()), "{port}");
+        assert!(!(ports.occupy(port) && lab.is_iwarp()), "{port}");
     }
-    ports.leave_none(&lab);
+    ports.occupy_all(&lab);
     let transport = if lab.is_iwarp() {
         TransportChoice::Rdma
     } else {
@@ -216,7 +222,7 @@ fn connector_uses_port_free_over_tcp_if_required() {
                 endpoint.local_addr().port(),
                 stream.local_addr().unwrap().port(),
             ] {
-                assert!(!(ports.have(port) && lab.is_iwarp()), "{port}");
+                assert!(!(ports.occupy(port) && lab.is_iwarp()), "{port}");
             }
             (endpoint, accepted.recv().unwrap().unwrap(), stream)
         })

@@ -1,6 +1,6 @@
-//! Tests the removal and the return of a device that is in use, and the loss and the return of a
-//! device's link. The device is either a second software RoCE device, which the test creates, or
-//! the only device of the host.
+//! Tests the removal and the return of a device that is in use, and the loss and the return of its
+//! link. The device is either a second software RoCE device, which the test creates, or the host's
+//! only device.
 
 use std::{
     env, fs,
@@ -42,9 +42,9 @@ fn start(line: &str) -> Child {
         .unwrap()
 }
 
-/// Waits until the command has ended, which means that no process has the device open. The watchdog
-/// limits this wait.
-fn ends(mut child: Child) {
+/// Waits until the command has ended, which means that no process uses the device any longer. The
+/// watchdog limits this wait.
+fn wait_for_end(mut child: Child) {
     assert!(child.wait().unwrap().success());
 }
 
@@ -120,12 +120,12 @@ fn device_removal_ends_users_until_device_returns() {
         }
         for endpoint in [&client, &server] {
             let end = endpoint.recv_timeout(TIME_LIMIT).unwrap_err();
-            // The queue pair can fail before the connection manager reports the removal, so accept
-            // any reason.
+            // The queue pair can fail before the connection manager reports the removal. Therefore
+            // accept any reason.
             assert!(matches!(end, Error::Disconnected(_)), "{end:?}");
         }
         // The removal completes although handles still exist and the engine still runs.
-        ends(deleting);
+        wait_for_end(deleting);
         drop((client, server, listener));
         run(&format!("rdma link add {next} type rxe netdev going0"));
     }
@@ -134,7 +134,7 @@ fn device_removal_ends_users_until_device_returns() {
     // Remove the device while a listener exists. The removal must end the listener.
     let deleting = start("rdma link delete rxe_going && ip link delete going0");
     assert!(is_removed(&back.accept_timeout(TIME_LIMIT).unwrap_err()));
-    ends(deleting);
+    wait_for_end(deleting);
     engine.shutdown();
 
     other.0.send(b"all along").unwrap();
@@ -173,7 +173,7 @@ fn auto_uses_tcp_while_device_is_removed() {
     let client = client.join().unwrap();
     assert_eq!(client.transport(), Transport::Rdma);
 
-    ends(start("exec rdma link delete rxe_auto"));
+    wait_for_end(start("exec rdma link delete rxe_auto"));
     for endpoint in [client, server] {
         assert!(
             endpoint.recv_timeout(TIME_LIMIT).is_err(),
@@ -207,7 +207,7 @@ fn auto_uses_tcp_while_device_is_removed() {
         );
     }
     // Remove the device while a listener exists. The removal must end the listener.
-    ends(start("rdma link delete rxe_auto && ip link delete auto0"));
+    wait_for_end(start("rdma link delete rxe_auto && ip link delete auto0"));
     drop(listener);
     engine.shutdown();
 }
@@ -258,7 +258,7 @@ fn listener_with_rebind_binds_again() {
                 .filter_map(|entry| entry.unwrap().file_name().into_string().ok())
                 .find(|other| ["rxe_again", "rxe_renamed"].contains(&&**other))
                 .unwrap();
-            ends(start(&format!("exec rdma link delete {old}")));
+            wait_for_end(start(&format!("exec rdma link delete {old}")));
             assert_eq!(
                 reason(client.recv_timeout(TIME_LIMIT)),
                 CloseReason::DeviceRemoved
@@ -277,7 +277,7 @@ fn listener_with_rebind_binds_again() {
         client.close().unwrap();
         drop(server.join().unwrap());
     });
-    ends(start(
+    wait_for_end(start(
         "rdma link delete rxe_renamed && ip link delete again0",
     ));
     assert!(listener.try_accept().unwrap().is_none());
@@ -307,8 +307,8 @@ impl Cut {
         run(&format!("ip link set cut0 {state}"));
     }
 
-    /// Returns both ends of a connection, the connecting end first, and the connection's listener.
-    /// All three use `config`.
+    /// Returns the connecting end and the accepting end of a connection, and the listener of the
+    /// connection. All three use `config`.
     fn pair(&self, config: &Config, engine: &Engine) -> (Endpoint, Endpoint, Listener) {
         bind(&self.address, engine).close();
         let listener = Listener::builder().config(config).engine(engine);
@@ -322,7 +322,7 @@ impl Cut {
 
     /// Removes the device while a listener exists. The removal must end the listener.
     fn remove(self, listener: Listener) {
-        ends(start("rdma link delete rxe_cut && ip link delete cut0"));
+        wait_for_end(start("rdma link delete rxe_cut && ip link delete cut0"));
         drop(listener);
     }
 
@@ -347,8 +347,8 @@ fn await_that(what: &str, condition: impl Fn() -> bool) {
     }
 }
 
-/// Returns a configuration in which the first ping is due after an hour. A device event triggers a
-/// ping earlier.
+/// Returns a configuration with pings at intervals of an hour. An earlier ping must have been
+/// triggered by a device event.
 fn hourly() -> Config {
     let mut config = Config::default();
     config.keepalive_interval = Some(Duration::from_secs(3600));
@@ -359,13 +359,14 @@ fn hourly() -> Config {
     config
 }
 
-/// While the interface is down, a send on software RoCE fails, so a ping would end the connection.
-/// The device stays in use by a connection that waits for the peer's accept and sends nothing.
+/// The link of idle connections goes down and up again. Meanwhile a ping would end a connection,
+/// because sends over software RoCE fail while the interface is down. Another connection keeps the
+/// device in use: it waits for the peer's accept and sends nothing.
 #[test]
 fn lost_link_is_noticed_and_idle_connections_live() {
     let _lab = DeviceTest::without_credits();
     let cut = Cut::new(7989);
-    // Only one of the engines reads the event from the device, but both must act.
+    // Only one of the engines reads the event from the device, but both must react.
     let engines = [Engine::new().unwrap(), Engine::new().unwrap()];
     let pairs = engines.each_ref().map(|engine| {
         let (client, server, listener) = cut.pair(&hourly(), engine);
@@ -409,7 +410,7 @@ fn lost_link_is_noticed_and_idle_connections_live() {
     println!("noticed {fastest:?} after the event");
     assert!(fastest < Duration::from_millis(50), "{fastest:?}");
     drop(request);
-    // Accept any error, because the rejection may have been lost.
+    // Accept any error, because the rejection may have been lost with the link.
     assert!(waiting.join().unwrap().is_err());
     requests.close();
     drop((pairs, context, devices));
@@ -420,8 +421,8 @@ fn lost_link_is_noticed_and_idle_connections_live() {
     }
 }
 
-/// The session must leave early: the keepalive timeout, and the retries of most devices, take
-/// longer than this test waits.
+/// The session must move to the other device before the keepalive timeout and before most devices
+/// have used up their retries. Both take longer than this test waits.
 #[test]
 fn session_leaves_a_lost_link_at_once() {
     let lab = DeviceTest::without_credits();
@@ -504,7 +505,7 @@ fn the_only_device_may_be_removed_and_come_back() {
         }
         assert_eq!(*held, *b"kept");
         drop(held);
-        ends(deleting);
+        wait_for_end(deleting);
         let error = Endpoint::connect_timeout(lab.at(7982), Duration::from_secs(1)).unwrap_err();
         assert!(matches!(error, Error::Connect { .. }), "{error}");
         add(next);

@@ -16,8 +16,8 @@ use toolbox::{DeviceTest, Lab, TIME_LIMIT, applies, pattern, reason};
 /// The number of receive buffers that are reserved for each connection.
 const SHARE: u32 = 17;
 
-/// Returns a configuration with `count` shared buffers. The windows are larger than one connection
-/// can use.
+/// Returns a configuration with `count` shared buffers. A full window needs more buffers than are
+/// reserved for a connection.
 fn sharing(count: u32) -> Config {
     let mut config = Config::default();
     config.shared_receive = Some(count);
@@ -79,7 +79,7 @@ impl Server {
         (here, client.recv_timeout(TIME_LIMIT).unwrap().unwrap_err())
     }
 
-    /// Asserts that all buffers have been returned: `count` buffers suffice for `count / SHARE`
+    /// Asserts that all buffers are in the pool again: `count` buffers suffice for `count / SHARE`
     /// connections, and the next connection is rejected.
     fn assert_complete(&self, count: u32) {
         let pairs = self.pairs(count / SHARE);
@@ -303,7 +303,7 @@ fn a_busy_connection_is_granted_more_than_its_floor() {
     let server = Server::new(&sharing(20 * SHARE));
     let (client, end) = server.pair();
     // When a client has used up its credits, the server doubles them. A client that waits for each
-    // answer needs only the minimum, because each answer carries a grant.
+    // answer keeps the minimum, because each answer contains a grant.
     for number in 0..60 {
         ping(&client, &end, number, 100);
     }
@@ -370,14 +370,14 @@ fn shared_and_own_receives_interoperate() {
     );
 }
 
-/// The kernel refuses to watch the connection's descriptor, because the limit of epoll watches is
-/// used up.
+/// The kernel refuses to watch the connection's descriptor, because the process has reached the
+/// limit of epoll watches.
 #[test]
 fn unwatchable_connection_returns_its_buffers() {
     const LIMIT: &str = "/proc/sys/fs/epoll/max_user_watches";
     let _test = DeviceTest::start();
     let server = Server::new(&sharing(2 * SHARE));
-    // Hold this connection, so that the pool continues to exist.
+    // Keep this connection open, so that the pool continues to exist.
     let (client, end) = server.pair();
     let before = fs::read_to_string(LIMIT).unwrap();
     for _ in 0..3 {

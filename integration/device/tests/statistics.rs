@@ -68,7 +68,7 @@ fn a_connection_counts_what_goes_through_it() {
     client.close().unwrap();
     assert_eq!(
         client.statistics().messages_sent,
-        // The last grant may not have arrived yet, so the sender had credit for only `more`
+        // The last grant may not have arrived yet. The sender then had credit for only `more`
         // messages.
         11 + more + 1,
         "it can still be read"

@@ -1,5 +1,5 @@
-//! Tests many concurrent connects: more than the machine can serve in time, more than the
-//! listener's backlog permits, and connects whose requests are never answered.
+//! Tests many concurrent connects: more than the machine can complete in time, more than the
+//! listener's backlog permits, and connects that are never answered.
 
 use std::{
     net::SocketAddr,
@@ -18,8 +18,8 @@ use rdmsg::{
 };
 use toolbox::{DeviceTest, Lab, TIME_LIMIT, open_fds};
 
-/// The time by which a call may exceed its deadline.
-const LATE: Duration = Duration::from_millis(200);
+/// The time by which a call may return after its deadline.
+const TOLERANCE: Duration = Duration::from_millis(200);
 
 /// The result of one connect call.
 struct Outcome {
@@ -89,8 +89,8 @@ impl Control {
     }
 }
 
-/// Returns a configuration that needs little memory per connection, so that a storm measures the
-/// connects and not memory allocation.
+/// Returns a configuration that needs little memory per connection. A storm then measures the
+/// connects and not the memory allocation.
 fn small() -> Config {
     let mut config = Config::default();
     config.receive_window = 4;
@@ -107,8 +107,8 @@ fn reason(error: &Error) -> &CloseReason {
 }
 
 /// Makes and ends a connection. Then returns the list of RDMA resources and the number of open
-/// descriptors. The connection is needed because librdmacm's own resources depend on the last
-/// calls.
+/// descriptors. librdmacm's own resources depend on its last calls. Because each count follows such
+/// a connection, the counts are comparable.
 fn count_resources(lab: &Lab) -> (String, usize) {
     let engine = Engine::new().unwrap();
     let listener = Listener::builder()
@@ -157,19 +157,19 @@ fn storm_connects_return_by_deadline_without_loss() {
         through.len()
     );
     assert!(
-        last <= config.connect_timeout + LATE + 2 * lateness,
+        last <= config.connect_timeout + TOLERANCE + 2 * lateness,
         "a connect came back after {last:?}, while a thread was {lateness:?} late at worst"
     );
     assert_eq!(through.len() + failed.len(), COUNT);
     assert!(
-        !through.is_empty() || lateness > LATE,
+        !through.is_empty() || lateness > TOLERANCE,
         "no connect succeeded, though the engine serves them in order"
     );
     for result in &failed {
         let reason = reason(result.as_ref().unwrap_err());
         assert!(matches!(reason, CloseReason::TimedOut(_)), "{reason:?}");
     }
-    // The server must also have each connection that a client considers established.
+    // Each connection that is established at the client must also be established at the server.
     for client in through {
         let client = client.unwrap();
         client.send(b"here").unwrap();
@@ -177,8 +177,8 @@ fn storm_connects_return_by_deadline_without_loss() {
         // backlog.
         client.flush().unwrap();
     }
-    // The drain ends the listener, so `accept` fails after it has returned all connections in the
-    // backlog, and the accepting thread ends.
+    // The drain ends the listener. `accept` then returns all connections in the backlog, and
+    // afterwards fails, which ends the accepting thread.
     servers.drain(Duration::ZERO).unwrap();
     let accepted = accepting.join().unwrap();
     drop(connector);
@@ -336,11 +336,12 @@ fn all_addresses_of_a_name_have_one_deadline() {
     let lateness = control.lateness();
     println!("{elapsed:?}, {lateness:?}: {error}");
     assert!(
-        elapsed <= config.connect_timeout + LATE + 2 * lateness,
+        elapsed <= config.connect_timeout + TOLERANCE + 2 * lateness,
         "{elapsed:?}: {error}"
     );
-    // An address that does not answer leaves a part of the time limit to the next addresses. On a
-    // busy machine this part can be too short, so double the limit until the connect succeeds.
+    // The connector spends only a part of the time limit on a silent address, and leaves the rest
+    // for the next addresses. On a busy machine the rest can be too short, so double the limit
+    // until the connect succeeds.
     let servers = Engine::new().unwrap();
     let listener = Listener::builder()
         .config(&config)
@@ -388,7 +389,7 @@ fn accept_all(listener: Listener) -> JoinHandle<Vec<Endpoint>> {
 }
 
 /// Prints how many of `STORM` concurrent connects succeed. The result helps to choose how many
-/// connects the engine should serve at a time: `STORM=200 … --ignored --nocapture
+/// connects the engine should run at a time: `STORM=200 … --ignored --nocapture
 /// storm_of_connects_is_counted`.
 #[test]
 #[ignore = "it measures"]

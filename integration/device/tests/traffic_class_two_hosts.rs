@@ -36,8 +36,8 @@ impl Packets {
         Self(socket)
     }
 
-    /// Returns the traffic classes of this connection's packets. The first set is for the packets
-    /// that this host has sent, the second set for the packets that the other host has sent.
+    /// Returns the traffic classes of this connection's packets: first those of the packets that
+    /// this host has sent, then those of the packets that the other host has sent.
     fn classes(self, lab: &DeviceTest, over: Transport, port: u16) -> [BTreeSet<u8>; 2] {
         let mut bytes = [0; 2048];
         let (mut sent, mut received) = (BTreeSet::new(), BTreeSet::new());

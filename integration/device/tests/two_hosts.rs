@@ -255,7 +255,7 @@ fn connections_that_share_receives_flow_side_by_side() {
     const MESSAGES: u64 = 100;
     let lab = DeviceTest::start();
     let mut config = Config::default();
-    // There are fewer receives than the full windows of all connections need.
+    // There are fewer shared receives than the full windows of all connections need together.
     config.shared_receive = Some(CONNECTIONS as u32 * 34);
     config.eager_size = Some(1024);
     config.connect_timeout = TIME_LIMIT;
@@ -338,8 +338,8 @@ fn an_aborting_listener_is_noticed() {
     );
 }
 
-/// Returns whether the connection has ended because the peer does not answer: keepalive has timed
-/// out, or the device has used up its retries without an acknowledgement.
+/// Returns whether the connection has ended because the peer does not answer: either keepalive has
+/// timed out, or the device has used up its retries.
 fn is_peer_silent(end: &Error) -> bool {
     matches!(
         end,
@@ -354,9 +354,9 @@ fn is_peer_silent(end: &Error) -> bool {
 }
 
 /// The time limit for detecting a peer that does not answer. It is much longer than the timeouts
-/// configured below, and much shorter than the default timeouts. If the configured timeouts had no
-/// effect, the test would therefore fail.
-const NOTICED: Duration = Duration::from_secs(20);
+/// configured below, and much shorter than the default timeouts. The test therefore fails if the
+/// configured timeouts have no effect.
+const DETECTION_LIMIT: Duration = Duration::from_secs(20);
 
 /// Returns a configuration with which keepalive detects a lost peer before the device does.
 fn probing() -> Config {
@@ -367,8 +367,8 @@ fn probing() -> Config {
     config
 }
 
-/// Returns a configuration with which keepalive and the device both detect a lost peer early.
-/// Either of them can be the first.
+/// Returns a configuration with which both keepalive and the device detect a lost peer early.
+/// Either can be first.
 fn fast_detection() -> Config {
     let mut config = probing();
     config.rdma.ack_timeout = Some(14);
@@ -377,9 +377,8 @@ fn fast_detection() -> Config {
 }
 
 /// Returns an idle and a busy connection, on the ports `port` and `port + 1`. Each has its own
-/// engine. The reason: if packets of software RoCE are stuck in a network device that is down, the
-/// kernel blocks the thread that destroys the queue pair for 50 s, and the engine of this thread
-/// does no other work.
+/// engine, because destroying a queue pair can block its engine's thread for 50 s: the kernel waits
+/// if packets of software RoCE are stuck in a network device that is down.
 fn idle_and_busy(lab: &Lab, port: u16) -> [Endpoint; 2] {
     let configs = [(port, probing()), (port + 1, fast_detection())];
     if lab.host == "a" {
@@ -413,8 +412,8 @@ fn send_on(endpoint: &Endpoint) -> Error {
     }
 }
 
-/// Sends "now" on the idle connection, so that the other host causes the fault. Checks that both
-/// connections end within [`NOTICED`].
+/// Sends "now" on the idle connection, after which the other host causes the fault. Checks that
+/// both connections end within [`DETECTION_LIMIT`].
 fn check_detection_time(idle: Endpoint, busy: Endpoint) {
     let sender = thread::spawn(move || send_on(&busy));
     idle.send(b"now").unwrap();
@@ -426,11 +425,11 @@ fn check_detection_time(idle: Endpoint, busy: Endpoint) {
     );
     let end = sender.join().unwrap();
     assert!(is_peer_silent(&end), "{end:?}");
-    assert!(start.elapsed() < NOTICED, "{:?}", start.elapsed());
+    assert!(start.elapsed() < DETECTION_LIMIT, "{:?}", start.elapsed());
 }
 
-/// Starts a thread that receives on the busy connection until this connection ends. Waits until
-/// "now" arrives on the idle connection.
+/// Starts a thread that receives on the busy connection until it ends. Then waits until "now"
+/// arrives on the idle connection.
 fn start_receiver(idle: &Endpoint, busy: Endpoint) -> JoinHandle<Error> {
     let receiver = thread::spawn(move || {
         loop {
@@ -512,7 +511,7 @@ fn a_cut_link_is_noticed_on_both_sides() {
                 "{end:?}"
             );
         }
-        assert!(start.elapsed() < NOTICED, "{:?}", start.elapsed());
+        assert!(start.elapsed() < DETECTION_LIMIT, "{:?}", start.elapsed());
     }
 }
 

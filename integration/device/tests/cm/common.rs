@@ -99,7 +99,7 @@ pub(crate) fn resolved(channel: &EventChannel, addr: SocketAddr, context: u64) -
     id
 }
 
-/// Returns a new id, which has started to connect, and its queue pair.
+/// Creates an id and its queue pair, and starts to connect. Returns both.
 pub(crate) fn connecting(
     channel: &EventChannel,
     addr: SocketAddr,
@@ -183,7 +183,7 @@ impl Queues {
         assert_eq!(bytes, text.as_bytes());
     }
 
-    /// Sends a message in both directions, and checks that both were received.
+    /// Sends one message in each direction, and checks that both have arrived.
     pub(crate) fn exchange(&self, other: &Self) {
         self.send_text(other, "ping");
         other.send_text(self, "pong!");
@@ -202,7 +202,7 @@ pub(crate) const CLIENT: u64 = 1;
 /// The context of the accepting side's id.
 pub(crate) const SERVER: u64 = 2;
 
-/// Returns both ends of a new connection, first the connecting end, and the listener.
+/// Connects to a new listener. Returns the connecting side, the accepting side and the listener.
 pub(crate) fn connected(ip: IpAddr) -> (Side, Side, Server) {
     let server = Server::new(ip);
     let channel = EventChannel::new().unwrap();
@@ -229,9 +229,9 @@ pub(crate) fn connected(ip: IpAddr) -> (Side, Side, Server) {
 /// Makes and ends a connection. Then returns the list of RDMA resources and the number of open
 /// descriptors.
 ///
-/// librdmacm allocates a protection domain for each device that ids use. Whether librdmacm frees
-/// this domain depends on the order in which the last id and the last device list are destroyed.
-/// The connection before each count makes this order the same each time.
+/// librdmacm allocates a protection domain for each device that ids use. Whether it frees the
+/// domain depends on whether the last id or the last device list is destroyed first. Because each
+/// count follows such a connection, the order is always the same, and the counts are comparable.
 pub(crate) fn count_resources(lab: &Lab) -> (String, usize) {
     drop(connected(lab.addr));
     (lab.resources(), open_fds())

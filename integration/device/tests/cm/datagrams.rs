@@ -50,8 +50,8 @@ fn resolved(channel: &EventChannel, addr: SocketAddr) -> CmId {
     id
 }
 
-/// The connecting id gets the parameters for an address handle of the listening side, and sends a
-/// datagram to it.
+/// The connecting id receives the parameters for an address handle of the listening side, and sends
+/// a datagram to this side.
 #[test]
 fn a_datagram_peer_is_found() {
     let _test = DeviceTest::without_credits();
@@ -106,7 +106,7 @@ fn a_datagram_peer_can_refuse() {
     let error = request.accept(&param(&too_much)).unwrap_err();
     assert_eq!((error.call, error.errno), ("rdma_accept", EMSGSIZE));
     request.reject(b"no").unwrap();
-    // Datagrams have other reject reasons, which librdmacm does not translate.
+    // For datagrams, other reject reasons apply, which librdmacm does not translate.
     let event = channel.wait_event(TIME_LIMIT).unwrap().unwrap();
     assert_eq!(event.context(), CLIENT);
     assert_ne!(event.event(), CmEventType::ESTABLISHED);
@@ -183,14 +183,15 @@ fn id_that_ends_leaves_its_groups() {
         Leaves::Never,
     ] {
         run(leaves);
-        // librdmacm frees its own protection domain with the last id, unless a list of devices
-        // still exists. So run the same case before each count, to make the last steps the same.
+        // When the last id is destroyed, librdmacm frees its own protection domain, unless a device
+        // list still exists. Run the same case before each count, so that this condition is always
+        // the same.
         run(Leaves::First);
         assert_eq!(lab.resources(), before, "{leaves:?}");
     }
 }
 
-/// An id that has joined a group before it had a queue pair can leave the group.
+/// An id that joins a group before it has a queue pair can leave the group.
 #[test]
 fn a_synchronous_id_joins_a_group() {
     let lab = DeviceTest::without_credits();
@@ -207,7 +208,7 @@ fn a_synchronous_id_joins_a_group() {
     assert_eq!(error.errno, EADDRNOTAVAIL);
 }
 
-/// Ids for connections cannot join groups.
+/// An id for connections cannot join a group.
 #[test]
 fn a_connections_id_joins_nothing() {
     let lab = DeviceTest::without_credits();

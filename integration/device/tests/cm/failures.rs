@@ -136,7 +136,7 @@ fn queue_pair_is_created_once_on_device_of_id() {
     let second = id.create_qp(&pd, &attr(&cq)).unwrap();
     assert_eq!(second.state(), Ok(QpState::INIT));
 
-    // This is the same device, but opened again, so its context differs from that of the id.
+    // This context belongs to the same device, but differs from the context of the id.
     let list = rdmsg::verbs::DeviceList::new().unwrap();
     let other = list.find(&lab.device).unwrap().open().unwrap();
     let other_pd = ProtectionDomain::new(&other).unwrap();
@@ -148,8 +148,8 @@ fn queue_pair_is_created_once_on_device_of_id() {
     assert_einval(result, "rdma_create_qp");
 }
 
-/// Calls that need a device fail on ids without one. Without the check, librdmacm would dereference
-/// a null pointer in some of these calls.
+/// Calls that need a device fail on ids without one. Without these checks in rdmsg, librdmacm would
+/// dereference a null pointer in some of the calls.
 #[test]
 fn steps_without_a_device_are_refused() {
     let lab = DeviceTest::without_credits();

@@ -12,8 +12,8 @@ use crate::common::{
 
 const COUNT: usize = 13;
 
-/// Creates handles of all kinds: those of an established connection, and those of a half-open
-/// connection whose request and acceptance are still unread.
+/// Creates handles of all kinds, for an established connection and for a half-open one. The request
+/// and the acceptance of the half-open connection are still unread.
 fn everything() -> [Box<dyn Any + Send>; COUNT] {
     let (client, accepted, server) = connected(Lab::get().addr);
     client.queues.exchange(&accepted.queues);
@@ -43,8 +43,8 @@ fn everything() -> [Box<dyn Any + Send>; COUNT] {
     ]
 }
 
-/// There are too many orders to test all of them. These orders drop each handle at each position,
-/// and each pair of handles in both orders.
+/// There are too many orders to test all of them. The tested orders drop each handle at each
+/// position, and each pair of handles in both orders.
 #[test]
 fn handles_are_dropped_in_any_order() {
     let lab = DeviceTest::without_credits();
@@ -112,8 +112,8 @@ fn unread_events_end_with_their_id() {
     let (client, accepted, server) = connected(lab.addr);
     let mut peer = client.id;
     peer.disconnect().unwrap();
-    // Events arrive in the order of the calls. So when this request arrives, DISCONNECTED has
-    // arrived, too.
+    // Events arrive in the order of the calls. When this request arrives, DISCONNECTED has arrived,
+    // too.
     let fence = Server::new(lab.addr);
     let channel = EventChannel::new().unwrap();
     let _third = connecting(&channel, fence.addr, CLIENT, b"");

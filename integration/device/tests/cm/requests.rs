@@ -1,4 +1,5 @@
-//! Tests connection requests that the program never reads, takes or answers.
+//! Tests connection requests that the program does not read, does not take from their event, or
+//! does not answer.
 
 use rdmsg::{
     cm::{ConnParam, EventChannel},
@@ -11,8 +12,8 @@ use crate::common::{
     expect_success,
 };
 
-/// Asserts that the peer's connection manager has rejected the request because the peer destroyed
-/// the request's id.
+/// Asserts that the peer's connection manager has rejected the request because the peer has
+/// destroyed the id of the request.
 fn assert_rejected(channel: &EventChannel, context: u64) {
     let event = expect(channel, CmEventType::REJECTED, context);
     assert_eq!(event.reject_reason(), RejectReason::CONSUMER_DEFINED);
@@ -30,8 +31,8 @@ fn unread_requests_end_with_their_listener() {
         let channel = EventChannel::new().unwrap();
         let _first = connecting(&channel, server.addr, 1, b"");
         let _second = connecting(&EventChannel::new().unwrap(), server.addr, 2, b"");
-        // Requests usually arrive in the order of the calls. So when this request arrives, the
-        // first two have usually arrived, too.
+        // Requests usually arrive in the order of the calls. When this request arrives, the first
+        // two have usually arrived, too.
         let fence = Server::new(lab.addr);
         let _third = connecting(&EventChannel::new().unwrap(), fence.addr, 3, b"");
         let _request = fence.request();
@@ -48,7 +49,7 @@ fn unread_requests_end_with_their_listener() {
     assert_eq!(count_resources(&lab), before);
 }
 
-/// A request that was taken remains usable after its listener was dropped.
+/// A request that the program has taken remains usable after its listener is dropped.
 #[test]
 fn a_taken_request_outlives_its_listener() {
     let lab = DeviceTest::without_credits();
@@ -89,7 +90,8 @@ fn a_request_dropped_with_its_event_is_rejected() {
     assert_rejected(&channel, CLIENT);
 }
 
-/// A request that has a queue pair is dropped after the handles of its channel and its listener.
+/// A request with a queue pair is rejected only when the queue pair is dropped, here after the
+/// handles of the channel, the listener and the request.
 #[test]
 fn dropped_request_with_queue_pair_is_rejected() {
     let lab = DeviceTest::without_credits();

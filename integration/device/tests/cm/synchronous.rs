@@ -1,5 +1,5 @@
-//! Tests synchronous ids. The program has no event channel for these ids, because each call waits
-//! for its own event.
+//! Tests synchronous ids. The program needs no event channel for them, because each call waits for
+//! its own event.
 
 use std::thread;
 

@@ -144,8 +144,8 @@ fn ids_are_used_while_their_channel_is_read() {
             for result in results {
                 result.unwrap();
             }
-            // In three of six rounds, the worker waits until its connection is established, so at
-            // least half of all requests were accepted.
+            // In three of six rounds, the worker waits until its connection is established, so the
+            // server has accepted at least half of all requests.
             assert!(accepted >= WORKERS * ROUNDS / 2, "{accepted}");
         });
     }

@@ -34,7 +34,7 @@ fn routed(addr: SocketAddr) -> CmId {
     id
 }
 
-/// Dropping a queue pair must not wait for the peer's answer: this peer answers only after the
+/// Dropping a queue pair must not wait for the peer's answer. This peer answers only after the
 /// drop.
 #[test]
 fn queue_pair_is_dropped_while_its_id_waits() {
@@ -70,8 +70,8 @@ fn a_listener_waits_as_long_as_it_is_told_to() {
     assert!(listener.last_event().is_none());
 }
 
-/// `get_request` fails on ids that are not synchronous listeners: it would wait forever, or take an
-/// event that the reader of the id's channel expects.
+/// `get_request` fails on ids that are not synchronous listeners. Otherwise it would wait forever,
+/// or would return an event for which another thread waits at the channel.
 #[test]
 fn only_synchronous_listeners_wait_for_requests() {
     let lab = DeviceTest::without_credits();
@@ -138,7 +138,7 @@ fn a_listener_with_unread_requests_does_not_migrate() {
     let mut server = Server::new(lab.addr);
     let channel = EventChannel::new().unwrap();
     let first = connecting(&channel, server.addr, 1, b"");
-    // Events arrive in the order of the calls. So when this request arrives, the first request has
+    // Events arrive in the order of the calls. When this request arrives, the first request has
     // arrived, too.
     let fence = Server::new(lab.addr);
     let _later = connecting(&channel, fence.addr, 2, b"");

@@ -32,7 +32,7 @@ fn peer_gone_after_frames_is_disconnect_without_close() {
     scene.finish();
 }
 
-/// When the peer disconnects, the library has messages in flight and a thread waits for credit.
+/// The peer disconnects while the library has messages in flight and a thread waits for credit.
 #[test]
 fn peer_gone_during_send_wakes_waiting_sender() {
     let scene = Scene::new();
@@ -58,7 +58,7 @@ fn peer_gone_during_send_wakes_waiting_sender() {
 }
 
 /// An iWARP device completes a send when TCP has accepted the bytes. The library therefore requests
-/// a confirmation from the peer's library, and reports a message without confirmation as failed.
+/// a confirmation from the peer's library, and reports each unconfirmed message as failed.
 #[test]
 fn messages_in_tcp_buffers_are_not_confirmed() {
     let scene = Scene::new();
@@ -94,7 +94,7 @@ fn messages_in_tcp_buffers_are_not_confirmed() {
     scene.finish();
 }
 
-/// Instead of acknowledging the library's close, the peer vanishes.
+/// The peer vanishes before it acknowledges the library's close.
 #[test]
 fn peer_gone_during_close_leaves_undelivered() {
     let scene = Scene::new();
@@ -143,7 +143,7 @@ fn peer_that_never_disconnects_is_disconnected() {
 }
 
 /// The peer closes and then never disconnects, or never acknowledges the library's close. In both
-/// cases `close_timeout` ends the wait.
+/// cases the library waits only until `close_timeout` expires.
 #[test]
 fn peer_silent_during_close_hits_close_timeout() {
     let mut config = config();

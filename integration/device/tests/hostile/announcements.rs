@@ -25,7 +25,8 @@ use crate::{
 const MIB: u64 = 1 << 20;
 const GIB: u64 = 1 << 30;
 
-/// The number of bytes that a peer lets the library read before it stalls: the first three chunks.
+/// The number of bytes that a peer lets the library read before the peer stalls: the first three
+/// chunks.
 const READABLE: usize = 256 << 10;
 
 /// The upper bound of the pinned bytes after the stall. It covers four chunks, of 128 KiB, 256 KiB,
@@ -40,8 +41,8 @@ fn large_messages() -> Config {
     config
 }
 
-/// Returns the library's configuration for a hostile peer that stalls READs. The device reports a
-/// missing answer only after a long time.
+/// Returns the library's configuration for tests in which a peer stalls READs. With this
+/// configuration, the device takes long to report a missing answer.
 fn long_timeouts() -> Config {
     let mut config = large_messages();
     // The device waits 17 s for an answer, and retries seven times.
@@ -141,8 +142,8 @@ fn announcement_of_a_gibibyte_pins_little() {
 fn peers_that_announce_and_vanish_leave_nothing() {
     const LEN: u64 = 128 * MIB;
     let scene = Scene::with(long_timeouts());
-    // The relief thread is not counted: an engine starts it only when it first calls a waker or the
-    // logger.
+    // Do not count the relief thread. An engine starts this thread when the engine first calls a
+    // waker or the logger.
     let threads = || {
         let tasks = fs::read_dir("/proc/self/task").unwrap();
         let names = tasks.map(|task| fs::read_to_string(task.unwrap().path().join("comm")));
@@ -167,7 +168,8 @@ fn peers_that_announce_and_vanish_leave_nothing() {
     while scene.stage.engine.statistics().unwrap().connections > 2 {
         scene.stage.bystander.assert_unaffected();
     }
-    // Before, a thread that helped to connect may not have exited yet.
+    // `before` can include a thread that helped to connect and had not exited yet. So the number of
+    // threads can be lower now.
     let after = (pinned(), threads());
     assert!(
         after.0 <= before.0 && after.1 <= before.1,
@@ -198,8 +200,8 @@ fn stalled_read_ends_connection_and_frees_budget() {
         .unwrap();
     let address = listener.local_addr();
     let hello = Hello::GOOD.bytes();
-    // The messages together need twice the memory limit, so a READ has to wait until another READ's
-    // memory is free.
+    // The messages together need twice the memory limit, so one READ has to wait until another
+    // message's memory is free.
     let hostile: Vec<_> = [4 * MIB, 2 * MIB, 2 * MIB]
         .into_iter()
         .map(|len| {
@@ -234,8 +236,8 @@ fn stalled_read_ends_connection_and_frees_budget() {
     engine.shutdown();
 }
 
-/// Establishes a connection between two honest sides. If a packet of a READ is lost, the device
-/// retries after the default timeout, and not after the long one of the hostile connections.
+/// Connects two honest sides. If a packet of a READ is lost, the device retries after the default
+/// timeout, which is much shorter than that of the hostile connections.
 fn honest_pair(engine: &Engine, address: SocketAddr) -> (Endpoint, Endpoint) {
     let config = large_messages();
     let listener = Listener::builder()
@@ -295,7 +297,7 @@ fn among_announcers_with_a_small_lock_limit() {
         (connecting.join().unwrap(), endpoint)
     };
     let (honest, server) = honest_pair(&engine, lab.at(0));
-    // Together the three messages exceed the memory for READs, but a single message would fit.
+    // The three messages together exceed the memory for READs. Each of them alone does not.
     let hostile: Vec<_> = (0..3)
         .map(|_| {
             let (mut peer, endpoint) = connect();

@@ -17,7 +17,7 @@ use crate::{
     },
 };
 
-/// A case that sends `frames`, of which only the last one is forbidden. The library must deliver
+/// A case that sends `frames`. Only the last frame is forbidden. The library must deliver
 /// `messages` messages, report a violation in `field`, and disconnect.
 struct Case {
     what: &'static str,
@@ -165,8 +165,8 @@ fn a_malformed_header_is_named_by_its_field() {
             cases.push(case("a payload in a control frame", "len", frame.bytes()));
         }
         for kind in [DATA, GRANT, PING, PONG, CLOSE, CLOSE_ACK, LEAVE] {
-            // For these kinds, the argument is the number of large messages that the peer has
-            // taken, which is 0 here.
+            // For these kinds, the argument is the number of large messages that the peer has read,
+            // which is 0 here.
             let frame = Frame {
                 arg: 1,
                 ..Frame::control(kind)
@@ -294,8 +294,8 @@ fn decreasing_grant_is_violation_after_valid_one() {
 #[test]
 fn data_without_credit_is_violation_after_delivery() {
     play(|| {
-        // The peer sends no control frame, so a receive for control frames is still posted for the
-        // excess frame.
+        // The peer sends no control frames, so the receives for them are still posted. The excess
+        // frame uses one of these receives.
         let excess = usize::from(WINDOW) + 1;
         assert!(excess <= usize::from(WINDOW) + CONTROL_RECEIVES);
         vec![Case {
@@ -349,8 +349,9 @@ fn messages_behind_a_bad_frame_are_not_delivered() {
     scene.finish();
 }
 
-/// The peer's Close remains the reason for the end, although a forbidden frame follows. The library
-/// disconnects immediately: waiting for `close_timeout` would exceed the time limit of this test.
+/// The library reports the peer's Close as the reason for the end, although a forbidden frame
+/// follows. It disconnects immediately: a wait for `close_timeout` would exceed the time limit of
+/// this test.
 #[test]
 fn forbidden_frame_after_close_ends_connection() {
     let scene = Scene::new();
@@ -511,8 +512,8 @@ fn nothing_of_the_library_can_be_read_or_written() {
             peer.wait_disconnected();
             peer.disconnect();
             let (reason, messages) = end(&endpoint);
-            // Only some devices report the rejected access on this side. On every device, the
-            // peer's queue pair enters the error state.
+            // Only some devices report on this side that the access was rejected. On every device,
+            // the peer's queue pair enters the error state.
             assert!(
                 matches!(
                     reason,

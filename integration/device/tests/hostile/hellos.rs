@@ -240,8 +240,8 @@ fn a_rejection_of_any_bytes_is_a_rejection() {
     scene.finish();
 }
 
-/// A hello can contain any limits, because the library allocates memory for a limit only when it is
-/// used.
+/// A hello can announce any limits, because the library allocates no memory in advance for an
+/// announced limit.
 #[test]
 fn unbounded_limits_of_a_peer_allocate_nothing() {
     let scene = Scene::new();
@@ -298,7 +298,7 @@ fn unbounded_limits_of_a_peer_allocate_nothing() {
     scene.finish();
 }
 
-/// If a peer withdraws its request immediately, the request is removed from the pending requests.
+/// If a peer withdraws its request immediately, the listener removes it from the pending requests.
 #[test]
 fn withdrawn_requests_leak_nothing() {
     if !applies("connect requests that can be withdrawn") {

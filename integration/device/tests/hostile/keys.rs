@@ -24,7 +24,7 @@ fn read(peer: &mut Peer, offer: &Descriptor, at: u64) -> Option<[u8; 64]> {
 }
 
 /// Sends a large message to the peer, which reads and confirms it. Waits until the library has
-/// processed the confirmation. Returns the message's descriptor, whose key is no longer valid.
+/// processed the confirmation. Returns the message's descriptor. The key in it is no longer valid.
 fn taken(peer: &mut Peer, endpoint: &Endpoint) -> Descriptor {
     endpoint.send(Outgoing::from(&MESSAGE).with_id(1)).unwrap();
     let offer = Descriptor::of(&peer.receive());
@@ -46,8 +46,8 @@ fn taken(peer: &mut Peer, endpoint: &Endpoint) -> Descriptor {
     offer
 }
 
-/// Checks that a READ of memory without permission returns no bytes and ends only the reading
-/// peer's connection. `prepare` returns the descriptor, the offset to read, and a value that this
+/// Checks that a READ without permission returns no bytes, and ends only the connection of the peer
+/// that reads. `prepare` returns the descriptor, the offset of the READ, and a value that this
 /// function drops after the READ.
 fn refused<T>(prepare: impl Fn(&mut Peer, &Endpoint, Role) -> (Descriptor, u64, T)) {
     let scene = Scene::new();

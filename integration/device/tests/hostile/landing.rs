@@ -31,7 +31,7 @@ fn a_message_that_was_delivered_cannot_be_written_to() {
         let message = endpoint.recv_timeout(TIME_LIMIT).unwrap();
         assert_eq!(*message, [7; 5000]);
 
-        let landing = wire.answer_address(&lent);
+        let landing = wire.read_destination(&lent);
         assert_eq!(landing.addr, message.as_ptr().addr() as u64, "{role:?}");
         peer.send_as(&[6; 64], |id, sge| SendWr::write(id, sge, landing));
         peer.wait_disconnected();
@@ -60,10 +60,10 @@ impl Wire {
         Self(socket)
     }
 
-    /// Returns the address and key of the memory into which the answer to the READ of `lent` is
-    /// written. The READ request contains the key and address of the destination (sink), the
+    /// Waits for the packet with the READ request for `lent`. Returns the address and key of the
+    /// destination (sink) in this request. The request contains the sink's key and address, the
     /// length, and the source's key and address (RFC 5040, section 4.4).
-    fn answer_address(&self, lent: &MemoryRegion) -> RemoteAddr {
+    fn read_destination(&self, lent: &MemoryRegion) -> RemoteAddr {
         let mut source = lent.rkey().to_be_bytes().to_vec();
         source.extend(lent.addr().to_be_bytes());
         let mut packet = vec![0; 1 << 16];

@@ -1,4 +1,5 @@
-//! Tests of forged large messages: wrong descriptors, and wrong counts of large messages taken.
+//! Tests of forged large messages: wrong descriptors, and wrong numbers of large messages that the
+//! peer has read.
 
 use rdmsg::{
     CloseReason, Completion, Endpoint, Outgoing, RemoteAccess, RemoteRegion,
@@ -42,8 +43,8 @@ struct Forger {
 }
 
 impl Forger {
-    /// Announces a valid message. Then passes its descriptor to `forge`, and sends the frame that
-    /// `forge` returns.
+    /// Announces a valid message. Then passes the descriptor of this message to `forge`, and sends
+    /// the frame that `forge` returns.
     fn new(
         scene: &Scene,
         what: &'static str,
@@ -67,7 +68,7 @@ impl Forger {
     }
 
     /// Checks that the library reports a violation in `field` and delivers only the first message.
-    fn ends_by(mut self, field: &'static str) {
+    fn assert_violation(mut self, field: &'static str) {
         let (what, role) = (self.what, self.role);
         self.peer.wait_disconnected();
         self.peer.disconnect();
@@ -91,13 +92,13 @@ fn forged(
     forge: impl Fn(Descriptor) -> Vec<u8>,
 ) {
     for role in ROLES {
-        Forger::new(scene, what, role, &forge).ends_by(field);
+        Forger::new(scene, what, role, &forge).assert_violation(field);
         scene.stage.bystander.assert_unaffected();
     }
 }
 
-/// Receives frames until `enough` returns true for a frame's grant and its count of taken large
-/// messages.
+/// Receives frames until `enough` returns true. Its arguments are the grant of a frame, and the
+/// number of large messages that the library has read according to the frame.
 fn receive_until(peer: &mut Peer, enough: impl Fn(u32, u32) -> bool) {
     loop {
         let frame = peer.receive();
@@ -188,7 +189,7 @@ fn memory_that_cannot_be_read_is_named_by_its_key() {
         }
     }
     for forger in forgers {
-        forger.ends_by("rkey");
+        forger.assert_violation("rkey");
         scene.stage.bystander.assert_unaffected();
     }
     scene.finish();
@@ -208,8 +209,8 @@ fn more_large_messages_than_agreed_are_named() {
         receive_until(&mut peer, |_, taken| taken == 1);
         peer.send(&frame);
         peer.send(&frame);
-        // Wait until the peer has credit for one message more than the number of large messages in
-        // the hello.
+        // Wait until the peer's credit covers one message more than the number of large messages
+        // that the hello permits.
         receive_until(&mut peer, |grant, _| grant >= TOGETHER + 2);
         for _ in 2..=TOGETHER {
             peer.send(&frame);
@@ -271,7 +272,7 @@ fn a_forged_count_of_messages_taken_is_named() {
 }
 
 /// When a peer confirms a message, the library may reuse the message's memory. A peer that confirms
-/// a message that it has not read loses only this message.
+/// a message before reading it harms only itself: it loses this message.
 #[test]
 fn false_claim_of_reading_harms_only_the_peer() {
     let scene = Scene::new();
@@ -391,8 +392,8 @@ fn unreadable_long_message_leaks_nothing() {
     scene.finish();
 }
 
-/// If the peer never reads the library's large messages, the close fails after `close_timeout`, and
-/// reports them as undelivered.
+/// The peer never reads the library's large messages. The close must then fail after
+/// `close_timeout`, and report the messages as undelivered.
 #[test]
 fn a_peer_that_reads_nothing_is_given_up() {
     let mut config = config();
@@ -411,7 +412,7 @@ fn a_peer_that_reads_nothing_is_given_up() {
     scene.finish();
 }
 
-/// Returns a Grant frame that confirms `count` large messages in total.
+/// Returns a Grant frame that confirms that the peer has read `count` large messages in total.
 fn taken(count: u32) -> Vec<u8> {
     Frame {
         arg: count,
@@ -420,8 +421,8 @@ fn taken(count: u32) -> Vec<u8> {
     .bytes()
 }
 
-/// The device acknowledges the small messages. But they are queued in the peer's library behind a
-/// large message that the peer has not read, so the library must not report them as sent.
+/// The device acknowledges the small messages. But the peer's library queues them behind a large
+/// message that it has not read, so this library must not report them as sent.
 #[test]
 fn unread_large_message_delays_sent_of_later_ones() {
     let scene = Scene::new();
@@ -439,8 +440,8 @@ fn unread_large_message_delays_sent_of_later_ones() {
             endpoint
                 .send(Outgoing::from(b"behind both").with_id(4))
                 .unwrap();
-            // The device processes work requests in order, so when this READ completes, all earlier
-            // sends were acknowledged.
+            // The device processes work requests in order. When this READ completes, the peer's
+            // device has acknowledged all earlier sends.
             let lent = peer.lend(8);
             let ours = endpoint.one_sided().region(8, RemoteAccess::NONE).unwrap();
             let mut remote = [0; RemoteRegion::LEN];
@@ -484,8 +485,8 @@ fn unread_large_message_delays_sent_of_later_ones() {
     scene.finish();
 }
 
-/// Memory that the library exposes to one peer is unreadable for another peer that knows its
-/// address and key.
+/// Memory that the library exposes to one peer is unreadable for another peer, even if that peer
+/// knows the address and key.
 #[test]
 fn memory_lent_to_one_peer_is_closed_to_others() {
     let scene = Scene::new();

@@ -72,8 +72,8 @@ impl Random {
     }
 }
 
-/// Sends all frames. Then disconnects when the library's device has acknowledged all frames, or
-/// when the library has disconnected.
+/// Sends all frames. Then waits until the library's device has acknowledged them or the library has
+/// disconnected, and disconnects.
 fn send_all_frames(mut peer: Peer, frames: &[Vec<u8>]) {
     for frame in frames {
         peer.send(frame);
@@ -82,9 +82,9 @@ fn send_all_frames(mut peer: Peer, frames: &[Vec<u8>]) {
     peer.disconnect();
 }
 
-/// Checks that `frames` explains how the library has ended the connection, and that the library has
-/// delivered the messages in `frames` from the first one on. Returns the kind of the end, or the
-/// name of the invalid field.
+/// Checks that the connection has ended for a reason that `frames` can cause. Also checks that the
+/// delivered messages are the first messages in `frames`. Returns the kind of the end, or the name
+/// of the invalid field.
 fn check(endpoint: &Endpoint, frames: &[Vec<u8>]) -> &'static str {
     let (reason, messages) = end(endpoint);
     let kind = match reason {

@@ -56,8 +56,8 @@ fn a_second_pong_is_named() {
     scene.finish();
 }
 
-/// The peer receives pings and sends no frames. Its device acknowledges the pings, but this does
-/// not prove that its program is alive.
+/// The peer receives pings and sends no frames. The peer's device acknowledges the pings, but this
+/// does not prove that the peer's program is alive.
 #[test]
 fn a_peer_that_answers_no_ping_is_dead() {
     let mut config = config();

@@ -26,8 +26,8 @@ use crate::wire::{Frame, HEADER_LEN, PING, PONG};
 pub(crate) const DEPTH: u32 = 64;
 /// The size of a slot in bytes, which exceeds the longest frame that the library accepts.
 const SLOT: usize = 2048;
-/// Bits in the ids of work requests. They mark sends and nudges; the ids of receives have neither
-/// bit.
+/// Bits in the ids of work requests: one marks sends, the other marks nudges (empty WRITEs). The
+/// ids of receives have neither bit.
 const SEND: u64 = 1 << 32;
 const NUDGE: u64 = 1 << 33;
 
@@ -80,7 +80,7 @@ impl Server {
     /// Accepts the next request, with `private_data` in the acceptance. The library can still
     /// reject the acceptance.
     pub(crate) fn answer(self, private_data: &[u8]) -> Peer {
-        self.answer_with(private_data, Depth::MOST)
+        self.answer_with(private_data, Depth::MAX)
     }
 
     /// Like `answer`, but with READ depths `depth`.
@@ -98,7 +98,7 @@ impl Server {
         let mut event = self.await_event(CmEventType::CONNECT_REQUEST);
         let asked = event.private_data().to_vec();
         let mut peer = Peer::of(event.take_request().unwrap(), self.channel.clone());
-        peer.id.accept(&param(private_data, Depth::MOST)).unwrap();
+        peer.id.accept(&param(private_data, Depth::MAX)).unwrap();
         (peer, asked)
     }
 
@@ -113,7 +113,7 @@ impl Server {
         (peer, asked)
     }
 
-    /// Waits for the next event of this kind. Skips other events, which belong to earlier
+    /// Waits for the next event of this kind. Skips all other events: they belong to earlier
     /// connections.
     fn await_event(&self, kind: CmEventType) -> CmEvent {
         loop {
@@ -174,7 +174,7 @@ impl Peer {
 
     /// Sends a connection request, and does not wait for the answer.
     pub(crate) fn request(addr: SocketAddr, private_data: &[u8]) -> Self {
-        Self::request_with(addr, private_data, Depth::MOST)
+        Self::request_with(addr, private_data, Depth::MAX)
     }
 
     /// Like `request`, but with READ depths `depth`.
@@ -250,8 +250,8 @@ impl Peer {
         self.qp.post_recv(&[wr]).unwrap();
     }
 
-    /// Posts these bytes as one frame. The frame number in the bytes is an offset from the next
-    /// frame number.
+    /// Posts these bytes as one frame. The frame number in `frame` is relative to the next number
+    /// of this connection, so 0 makes a valid frame.
     pub(crate) fn send(&mut self, frame: &[u8]) {
         let frame = self.numbered(frame);
         self.send_as(&frame, SendWr::send);
@@ -286,8 +286,8 @@ impl Peer {
         self.post(&requests);
     }
 
-    /// Posts work requests. Software iWARP refuses them with ENOTCONN once the library has
-    /// disconnected, where other devices flush them.
+    /// Posts work requests. After the library has disconnected, software iWARP refuses them with
+    /// ENOTCONN, and other devices flush them.
     fn post(&self, requests: &[SendWr<'_>]) {
         if let Err(refused) = self.qp.post_send(requests) {
             assert_eq!(refused.error.errno, Errno::ENOTCONN as i32, "{refused}");
@@ -321,8 +321,8 @@ impl Peer {
         done.then_some(bytes)
     }
 
-    /// Waits until the library's device has acknowledged all frames, or until the connection has
-    /// ended. Returns whether the connection is still established.
+    /// Waits until the library's device has acknowledged all frames, or the connection has ended.
+    /// Returns whether the connection is still established.
     pub(crate) fn flush(&mut self) -> bool {
         let posted = self.posted;
         self.wait(|this| this.acknowledged == posted);
@@ -339,8 +339,9 @@ impl Peer {
         self.qp.to_err().unwrap();
     }
 
-    /// Posts empty WRITEs until a frame arrives. The library's driver does not notice bytes that
-    /// arrive directly after the driver's reply until more bytes arrive.
+    /// Posts empty WRITEs until a frame arrives. If bytes arrive directly after the library's
+    /// driver has replied to the connection request, the driver processes them only when more bytes
+    /// arrive.
     fn nudge_until_frame(&mut self) {
         let last = Cell::new(Instant::now());
         self.wait(|this| {
@@ -386,8 +387,8 @@ impl Peer {
                 .map(|event| event.event())
             {
                 Some(CmEventType::DISCONNECTED) => self.disconnected = true,
-                // ESTABLISHED can precede the disconnect, because the library can reject the hello
-                // in this reply only after the connection was established.
+                // ESTABLISHED can precede the disconnect. If the peer's hello is in its reply, the
+                // library can reject the hello only after the connection is established.
                 Some(CmEventType::ESTABLISHED) | None => {}
                 Some(other) => panic!("{other}"),
             }
@@ -407,7 +408,7 @@ impl Peer {
         let count = self.cq.poll(&mut some).unwrap();
         for wc in &some[..count] {
             // A work request fails only after the library has disconnected. Ignore the failure,
-            // because the DISCONNECTED event reports the disconnect.
+            // because the DISCONNECTED event also reports the disconnect.
             let Ok(success) = wc.result() else { continue };
             if success.wr_id == SEND {
                 self.acknowledged += 1;
@@ -433,7 +434,8 @@ impl Peer {
     }
 }
 
-/// The numbers of concurrent READs that a peer is able to answer and wants to issue.
+/// The number of concurrent READs that a peer is able to answer, and the number that it wants to
+/// issue.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Depth {
     pub(crate) responder_resources: u8,
@@ -442,7 +444,7 @@ pub(crate) struct Depth {
 
 impl Depth {
     /// The maximum; the device reduces it to its own limits.
-    pub(crate) const MOST: Self = Self {
+    pub(crate) const MAX: Self = Self {
         responder_resources: u8::MAX,
         initiator_depth: u8::MAX,
     };

@@ -62,8 +62,8 @@ impl Stage {
     }
 }
 
-/// Returns the library's configuration. All timeouts are longer than these tests take. A test of a
-/// timeout sets a shorter one.
+/// Returns the library's configuration. All timeouts are longer than these tests take. Tests that
+/// wait for a timeout set a shorter one.
 pub(crate) fn config() -> Config {
     let mut config = Config::default();
     config.receive_window = WINDOW;
@@ -85,9 +85,8 @@ impl Scene {
 
     pub(crate) fn with(config: Config) -> Self {
         let lab = DeviceTest::without_credits();
-        // librdmacm caches some objects of an opened device, and the order of the last operations
-        // determines which. So create and clear a stage before the count, as at the end of the
-        // test.
+        // For an opened device, librdmacm keeps some objects. Which ones it keeps depends on the
+        // last operations. The test ends by clearing a stage, so clear one before this count, too.
         Stage::new(lab.at(0), config.clone()).clear();
         Self {
             before: (lab.resources(), open_fds()),
@@ -149,8 +148,8 @@ impl Scene {
         })
     }
 
-    /// Ends the scene. Checks that no resource has leaked, and that each frame that arrived had a
-    /// posted receive (no RNR NAK).
+    /// Ends the scene. Checks that no resource has leaked, and that a receive was posted for each
+    /// frame that arrived (no RNR NAK).
     pub(crate) fn finish(self) {
         let rnr_naks = self.rnr_naks;
         let lab = self.lab.clone();
@@ -158,7 +157,7 @@ impl Scene {
         assert_eq!(lab.rnr_naks(), rnr_naks, "receiver not ready");
     }
 
-    /// Like `finish`, but permits RNR NAKs, which a peer causes if it sends without credit or does
+    /// Does the same as `finish`, but permits RNR NAKs, for peers that send without credit or do
     /// not read.
     pub(crate) fn finish_with_rnr_naks(self) {
         self.stage.clear();

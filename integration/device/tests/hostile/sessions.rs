@@ -1,5 +1,5 @@
 //! Tests of peers that violate the rules of sessions, as listener or connector. A violation ends
-//! only the attempt to resume in which it occurs, and the session still delivers each message once.
+//! only the current attempt to resume. The session still delivers each message once.
 
 use std::{net::SocketAddr, thread, time::Duration};
 
@@ -46,7 +46,7 @@ fn request(id: &[u8], epoch: u32, received: u32) -> Vec<u8> {
 }
 
 /// Returns the data that follows a hello.
-fn behind(hello: &[u8]) -> Vec<u8> {
+fn data_after_hello(hello: &[u8]) -> Vec<u8> {
     hello[Hello::LEN.into()..hello[5].into()].to_vec()
 }
 
@@ -68,7 +68,7 @@ fn resume(addr: SocketAddr, id: &[u8], epoch: &mut u32, received: u32) -> (Peer,
         let mut peer = Peer::request(addr, &request);
         let event = peer.answer();
         if event.event() == CmEventType::ESTABLISHED {
-            let data = behind(event.private_data());
+            let data = data_after_hello(event.private_data());
             peer.exchange_first_frames(&request);
             return (peer, data);
         }
@@ -88,7 +88,7 @@ fn begin(scene: &Scene) -> (Peer, Endpoint, Vec<u8>) {
             let mut peer = Peer::request(addr, &request);
             let event = peer.event(CmEventType::ESTABLISHED);
             peer.exchange_first_frames(&request);
-            let id = behind(event.private_data());
+            let id = data_after_hello(event.private_data());
             (peer, id)
         });
         let endpoint = scene.stage.listener.accept_timeout(TIME_LIMIT).unwrap();
@@ -98,7 +98,8 @@ fn begin(scene: &Scene) -> (Peer, Endpoint, Vec<u8>) {
     })
 }
 
-/// Sends a message in each direction. The library must send its message without a ping before it.
+/// Sends a message in each direction. The library must send its message without sending a ping
+/// first.
 fn assert_exchange(peer: &mut Peer, endpoint: &Endpoint) {
     peer.send(&Frame::data(b"well").bytes());
     assert_eq!(*endpoint.recv_timeout(TIME_LIMIT).unwrap(), *b"well");
@@ -179,8 +180,8 @@ fn stranger_is_refused_while_the_peer_answers() {
     finish(scene, peer, endpoint);
 }
 
-/// A queue pair in the error state sends no answers, and not every device on the library's side
-/// detects the missing answers.
+/// The old connection stays established, but its peer does not answer the library's ping. The
+/// library rejects requests to resume until the answer is overdue, and then accepts one.
 #[test]
 fn connection_without_answers_gives_way() {
     let scene = Scene::with(with_sessions());
@@ -221,7 +222,7 @@ fn wrong_answers_to_a_resume_end_their_attempt_alone() {
         hello(SESSION, &[0xff; 4]),
     ] {
         let (mut peer, asked) = server.answer_next(&answer);
-        let asked = behind(&asked);
+        let asked = data_after_hello(&asked);
         assert_eq!(asked[..ID_LEN], id);
         let epoch = u32::from_be_bytes(asked[ID_LEN..][..4].try_into().unwrap());
         assert!(epoch > last, "{epoch} follows {last}");

@@ -31,11 +31,11 @@ fn sharing(count: u32) -> Config {
     config
 }
 
-/// The peer sends more invalid frames than there are shared buffers, and does not complete the
-/// disconnect that the library starts.
+/// The peer sends more invalid frames than there are shared buffers. It does not complete the
+/// disconnect that the library then starts.
 #[test]
 fn violation_returns_its_shared_buffers() {
-    // There are enough buffers for two connections that use all their buffers.
+    // These buffers suffice for two connections, even if they use all of them.
     let scene = Scene::with(sharing(4 * SHARE));
     let (client, server) = honest(&scene);
     let nonsense = Frame {

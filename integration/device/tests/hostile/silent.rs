@@ -11,14 +11,13 @@ use crate::{
     wire::{ANSWER, DATA, FAILURE, Frame, HEADER_LEN, Hello, REQUEST},
 };
 
-/// Silent peers use up the limit of half-open connections, so the listener rejects another peer as
-/// busy. After the silent peers have timed out, a retry of the other peer succeeds.
+/// Silent peers reach the limit of half-open connections, so the listener rejects another peer as
+/// busy. After the silent peers have timed out, the other peer retries and succeeds.
 #[test]
 fn silent_peers_block_others_until_their_timeout() {
     const HALF_OPEN: u16 = 6;
     let mut config = config();
-    // The listener drops a silent peer after this timeout, which starts when the listener accepts
-    // the peer.
+    // The listener drops a peer that is silent for this long after the accept.
     config.connect_timeout = Duration::from_secs(10).mul_f64(slowness());
     let scene = Scene::with(config.clone());
     let listener = scene.requests_with(|builder| builder.half_open(HALF_OPEN));
@@ -92,7 +91,7 @@ fn request_withdrawn_during_accept_fails_as_connect() {
 }
 
 /// The listener shows a request to the application when all private data of the request have
-/// arrived. It rejects a peer that sends no private data, or other frames.
+/// arrived. It rejects a peer that sends no private data, and a peer that sends other frames.
 #[test]
 fn long_requests_are_shown_whole_or_turned_away() {
     let mut config = config();

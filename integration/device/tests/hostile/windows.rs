@@ -1,5 +1,6 @@
-//! Runs the tests of keys on a device that lends messages through memory windows. A preloaded
-//! library confines READs to the bounds of a window, because software RoCE does not.
+//! Runs the tests of keys on a device with memory windows, which the library uses to expose
+//! messages. Software RoCE does not check that a READ is within its window, so a preloaded library
+//! does.
 
 use std::{
     env, fs,
@@ -35,7 +36,7 @@ fn keys_of_windows_end_with_their_messages() {
     assert!(passed.contains("test result: ok. 5 passed"), "{passed}");
     let binds = text.lines().find_map(|line| line.strip_prefix("binds: "));
     let binds: u32 = binds.expect(&text).parse().unwrap();
-    // Each of the five tests lends a message in both roles, and the test of the device binds three
-    // windows.
+    // Each of the five tests exposes at least one message in each of the two roles. The library's
+    // own test of the device binds three more windows.
     assert!(binds >= 13, "{text}");
 }

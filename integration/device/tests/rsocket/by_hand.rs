@@ -31,16 +31,16 @@ struct Peer {
 }
 
 impl Peer {
-    /// Connects, and offers `version` as the version of the protocol.
+    /// Connects, and offers version `version` of the protocol.
     fn connect(address: SocketAddr, version: u8) -> Result<Self, CmEventType> {
-        let mut peer = Self::answered(address, version)?;
+        let mut peer = Self::half_connect(address, version)?;
         peer.id.establish().unwrap();
         Ok(peer)
     }
 
-    /// Connects without the last step, so the other side does not know whether its acceptance has
-    /// arrived.
-    fn answered(address: SocketAddr, version: u8) -> Result<Self, CmEventType> {
+    /// Connects, but omits the last step of the setup. The other side therefore does not know
+    /// whether its acceptance has arrived.
+    fn half_connect(address: SocketAddr, version: u8) -> Result<Self, CmEventType> {
         let channel = EventChannel::new().unwrap();
         let step = || channel.wait_event(TIME_LIMIT).unwrap().unwrap();
         let mut id = CmId::new(&channel, PortSpace::TCP, 0).unwrap();
@@ -87,7 +87,7 @@ impl Peer {
         if event.event() != CmEventType::CONNECT_RESPONSE {
             return Err(event.event());
         }
-        // librdmacm takes the attributes of the queue pair from the acceptance.
+        // librdmacm takes the attributes for these state changes from the acceptance.
         for state in [QpState::INIT, QpState::RTR, QpState::RTS] {
             move_to(&mut id, state);
         }
@@ -148,13 +148,13 @@ fn end_before_establishment_is_reported() {
     }
     let listener = Listener::bind(lab.at(0)).unwrap();
     let address = listener.local_addr().unwrap();
-    let answered = || {
-        let connecting = thread::spawn(move || Peer::answered(address, 1).unwrap());
+    let half_connected = || {
+        let connecting = thread::spawn(move || Peer::half_connect(address, 1).unwrap());
         let stream = listener.accept().unwrap().0;
         (connecting.join().unwrap(), stream)
     };
 
-    let (mut peer, stream) = answered();
+    let (mut peer, stream) = half_connected();
     stream.set_nonblocking(true);
     stream.shutdown(Shutdown::Write).unwrap();
     peer.id.establish().unwrap();
@@ -177,7 +177,7 @@ fn end_before_establishment_is_reported() {
         },
     ];
     for wait in waits {
-        let (mut peer, stream) = answered();
+        let (mut peer, stream) = half_connected();
         let waiting = thread::spawn(move || wait(stream));
         peer.id.establish().unwrap();
         assert_eq!(peer.receive(), DISCONNECT);

@@ -53,8 +53,8 @@ fn both_directions_at_once() {
     }
 }
 
-/// Makes one hundred connections, one after the other. Each connection needs the windows that the
-/// peer announces directly after the connect.
+/// Makes one hundred connections, one after the other. A connection can send only after it has
+/// received the windows that the peer announces directly after the connect.
 #[test]
 fn no_connection_misses_a_window() {
     const ROUNDS: u32 = 100;
@@ -150,7 +150,8 @@ fn waiting_is_bounded_where_it_should_be() {
         assert!(buffer[..count].iter().all(|byte| *byte == 7));
         got += count;
     }
-    // The received bytes fill at least one window, and at most all of the receive and send memory.
+    // The received bytes fill at least one window, and at most the receive memory and the send
+    // memory together.
     assert!((1000..=2000 + 3000).contains(&got), "{got}");
     client.wait_writable(Some(Duration::from_secs(20))).unwrap();
     client.set_nonblocking(false);
@@ -173,8 +174,8 @@ fn shutdown_wakes_blocked_readers() {
     }
 }
 
-/// One thread sleeps in the kernel, others wait for this thread, and another calls continuously.
-/// When the connection ends, all these calls must return.
+/// One thread sleeps in the kernel, other threads wait for this thread, and another thread calls
+/// continuously. When the connection ends, all calls must return.
 #[test]
 fn end_of_peer_wakes_all_waiting_threads() {
     let _test = DeviceTest::start();
@@ -199,7 +200,7 @@ fn keepalive_goes_on_without_calls() {
     client
         .set_keepalive(Some(Duration::from_millis(1)))
         .unwrap();
-    // The client sends keepalive probes. The receiver has room for only a few of them at a time.
+    // The client sends more keepalive probes than the receiver has room for at a time.
     server.set_read_timeout(Some(Duration::from_millis(200)));
     let error = server.read(&mut [0; 8]).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::TimedOut);

@@ -144,7 +144,7 @@ impl Peer {
 
     /// Sends an immediate value that announces `len` written bytes, but writes none. Waits until
     /// the immediate value has arrived.
-    pub(crate) fn claim(&mut self, len: u32) {
+    pub(crate) fn announce_bytes(&mut self, len: u32) {
         let nowhere = RemoteAddr { addr: 0, rkey: 0 };
         let write = SendWr::write_with_imm(SEND, &[], nowhere, len);
         self.qp.post_send(&[write]).unwrap();
@@ -198,14 +198,14 @@ impl Peer {
     }
 
     /// Discards all messages that have arrived.
-    pub(crate) fn forget(&mut self) {
+    pub(crate) fn discard_received(&mut self) {
         while self.poll().is_some() {}
         self.received.clear();
     }
 
-    /// Moves the queue pair to the error state, so that this peer's device acknowledges nothing any
-    /// longer. The other side is not notified.
-    pub(crate) fn lose(&self) {
+    /// Moves the queue pair to the error state. This peer's device then acknowledges nothing any
+    /// longer, and the other side receives no notification.
+    pub(crate) fn fail_queue_pair(&self) {
         self.qp.to_err().unwrap();
     }
 

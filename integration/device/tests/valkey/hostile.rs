@@ -88,15 +88,15 @@ fn claims_of_a_hostile_server_end_the_stream() {
     let Some(lab) = start() else { return };
     for len in [(1 << 20) + 1, u32::MAX] {
         let (mut client, mut peer) = connected(&lab, &Config::default());
-        peer.claim(len);
+        peer.announce_bytes(len);
         let error = client.read(&mut [0]).unwrap_err();
         let free = 1 << 20;
         assert_eq!(violation(&error), ProtocolError::Overrun { len, free });
     }
     // Announce bytes up to the end of the buffer, and then one more.
     let (mut client, mut peer) = connected(&lab, &Config::default());
-    peer.claim(1 << 20);
-    peer.claim(1);
+    peer.announce_bytes(1 << 20);
+    peer.announce_bytes(1);
     let mut bytes = vec![1; 1 << 20];
     client.read_exact(&mut bytes[1..]).unwrap();
     assert!(
@@ -119,12 +119,12 @@ fn hostile_server_fails_the_connect() {
     };
     type Act = fn(&mut Peer, &[u8]);
     let send: Act = |peer, bytes| peer.send(bytes);
-    let claim: Act = |peer, _| peer.claim(1);
+    let announce_one: Act = |peer, _| peer.announce_bytes(1);
     let early = ProtocolError::Overrun { len: 1, free: 0 };
     let cases = [
         (send, &other_set[..], ProtocolError::Select { select: 5 }),
         (send, &[9; 32][..], ProtocolError::Opcode { opcode: 0x0909 }),
-        (claim, &[], early),
+        (announce_one, &[], early),
     ];
     for (act, bytes, expected) in cases {
         let server = Server::bind(lab.at(0));
@@ -213,13 +213,13 @@ fn keepalives_arrive_while_nothing_else_happens() {
     config.receive_queue = 64;
     let (mut client, mut peer) = connected(&lab, &config);
     let keepalive = command(2);
-    // Send more messages than there are receives: the thread of the stream must post the receives
-    // again.
+    // Send more messages than the stream has receives. The stream's thread must therefore post the
+    // receives again.
     for _ in 0..8 {
         (0..16).for_each(|_| peer.send(&keepalive));
-        peer.forget();
-        // The client may have sent the first keepalive before `forget`, so only the second one
-        // shows that the stream still works.
+        peer.discard_received();
+        // The client may have sent one keepalive before `discard_received`. The second one shows
+        // that the stream still works.
         assert_eq!(peer.receive(), Received::Command(keepalive));
         assert_eq!(peer.receive(), Received::Command(keepalive));
     }
@@ -259,7 +259,7 @@ fn keepalive_detects_a_lost_host() {
     let mut config = Config::default();
     config.keepalive = Some(Duration::from_millis(50));
     let (mut client, peer) = connected(&lab, &config);
-    peer.lose();
+    peer.fail_queue_pair();
     let error = client.read(&mut [0]).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::ConnectionReset, "{error}");
     assert!(error.to_string().contains("RETRY_EXC_ERR"), "{error}");

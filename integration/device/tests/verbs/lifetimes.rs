@@ -18,7 +18,7 @@ use toolbox::{DeviceTest, Lab, open_fds};
 
 use crate::pair::{Pair, Setup, bytes, completions, connect, open, path, region, success};
 
-/// Creates an object of each kind and uses it. Afterwards receives are posted, one message was
+/// Creates an object of each kind and uses it. On return, receives are posted, one message has been
 /// received, and the completion event of this message is unread.
 fn everything() -> Vec<Box<dyn Any>> {
     let context = open();
@@ -65,8 +65,8 @@ fn everything() -> Vec<Box<dyn Any>> {
     ]
 }
 
-/// There are too many orders of eight handles to test all of them. These orders drop each handle at
-/// each position, and each pair of handles in both orders.
+/// There are too many orders of eight handles to test all of them. The tested orders drop each
+/// handle at each position, and each pair of handles in both orders.
 #[test]
 fn handles_are_dropped_in_any_order() {
     let lab = DeviceTest::without_credits();
@@ -88,8 +88,8 @@ fn handles_are_dropped_in_any_order() {
     assert_eq!(open_fds(), fds);
 }
 
-/// If the program drops all handles of a region, the region stays registered until the last request
-/// that uses it has completed.
+/// The program drops all handles of a region that a posted request uses. The region stays
+/// registered until this request has completed.
 #[test]
 fn a_posted_region_is_held() {
     let lab = Lab::get();
@@ -109,7 +109,7 @@ fn a_posted_region_is_held() {
     assert_eq!(lab.resources(), resources);
 }
 
-/// Drops all objects while the device uses them, in two orders. The memory is dropped first,
+/// Drops all objects while the device uses them, in two orders. Both orders begin with the memory,
 /// because this is the most dangerous case.
 #[test]
 fn pending_work_ends_with_its_objects() {

@@ -66,8 +66,7 @@ fn a_fence_waits_for_reads() {
     let Pair { a, b, .. } = &Pair::new();
     b.region.copy_in(0, b"old");
     a.region.copy_in(100, b"new");
-    // The second request sends the bytes that the first request reads, so the second request needs
-    // a fence.
+    // The second request sends the bytes that the first request reads, so it needs a fence.
     a.qp.post_send(&[
         SendWr::read(1, Sge::new(&a.region, ..3), at(&b.region, 0)),
         SendWr::write(2, Sge::new(&a.region, ..3), at(&b.region, 500)).fence(),
@@ -106,8 +105,8 @@ fn atomic_operations_return_the_old_value() {
     assert_eq!(a.qp.post_send(&[short]).unwrap_err().error.errno, EINVAL);
 }
 
-/// Asserts that the peer rejects the request. The request must fail on this side, and this side's
-/// queue pair must enter the error state.
+/// Asserts that the peer's device rejects the request. The request must fail on this side, and this
+/// side's queue pair must enter the error state.
 fn refused(pair: &Pair, wr: SendWr<'_>) {
     let Pair { a, b, .. } = pair;
     a.qp.post_send(&[wr.signaled()]).unwrap();
