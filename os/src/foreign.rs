@@ -178,7 +178,8 @@ pub fn take_foreign_calls() -> Vec<Arc<dyn ForeignCall>> {
     FOREIGN_CALLS.take()
 }
 
-/// Runs `code` once: immediately, or as a [`ForeignCall`] if the calling thread collects.
+/// Runs `code` once: immediately, or later as a [`ForeignCall`] if the calling thread
+/// collects foreign calls.
 pub fn call_once(code: impl FnOnce() + Send + 'static) {
     struct Once<F>(Mutex<Option<F>>);
 

@@ -65,8 +65,8 @@ impl fmt::Display for SuppressedLines {
     }
 }
 
-/// Defines one macro per log level that logs at most one line per second for each call site. The
-/// caller of such a macro holds no lock.
+/// Defines one macro per log level that logs at most one line per second for each call site. A
+/// caller of these macros must hold no lock.
 macro_rules! sparse {
     ($dollar:tt $($name:ident $level:ident),*) => { $(
         /// Logs at most one line per second for each call site. If lines were suppressed, the next

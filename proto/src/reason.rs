@@ -175,8 +175,8 @@ pub enum CloseReason {
     /// its `Config::read_timeout`. A later attempt can succeed, so a connector with
     /// `Config::retry_refused` retries.
     PeerOutOfResources,
-    /// The peer ended the connection because a timeout in its `Config` passed. This side has
-    /// received the last frame of the peer, so both processes were running.
+    /// The peer ended the connection because a timeout in its `Config` expired. The peer's
+    /// last frame, which says this, has arrived, so neither process had died.
     PeerGaveUp(PeerTimeout),
     /// The peer's library ended the connection with a code that this version does not know.
     PeerFailed(u32),

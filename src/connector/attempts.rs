@@ -159,7 +159,7 @@ impl Tried {
         let from = self.transport;
         info!(
             Connect,
-            "connector: cannot connect to {} over {from}, tries {over} next: {error}",
+            "connector: cannot connect to {} over {from}: {error}; trying {over} next",
             Shown(address)
         );
         self.is_silent = from == Transport::Rdma && error.is_silence();

@@ -56,9 +56,10 @@ pub(super) trait Work: Send {
 /// Holds the reactor while the engine's thread runs foreign code.
 pub(super) struct Custody {
     state: Mutex<State>,
-    /// Notified when the engine has ended, or when a sleeping relief must wake up.
+    /// Notified when the engine has ended, or when the sleeping relief thread must wake up.
     changed: Condvar,
-    /// The engine's thread and the relief, to be joined. Lock order: `state` before `threads`.
+    /// The engine's thread and its relief thread, which are still to be joined. Lock order: `state`
+    /// before `threads`.
     threads: Mutex<HashMap<ThreadId, JoinHandle<()>>>,
 }
 

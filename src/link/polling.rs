@@ -521,9 +521,9 @@ impl Link {
         self.readable.update(|| unread() || self.is_ready());
     }
 
-    /// Makes the fd unreadable between a refused send and the caller's second attempt. If the
-    /// second attempt is refused too, the fd becomes readable when the window has room. Room that
-    /// appears between the two attempts is possibly not reported, but the second attempt uses it.
+    /// Makes the fd unreadable after a refused send, before the caller tries again. If the second
+    /// attempt is refused too, the fd becomes readable when the window has room. The fd may not
+    /// report room that appears between the two attempts, but the second attempt uses that room.
     pub(crate) fn prepare_room_fd(&self) {
         self.writable.update(|| self.is_over());
     }

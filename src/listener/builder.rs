@@ -252,7 +252,8 @@ impl ListenerBuilder {
                     if pause == FIRST_PAUSE {
                         info!(
                             Listener,
-                            "listener: waits up to {:?} for its address: {error}", self.within
+                            "listener: the address is in use, retrying for up to {:?}: {error}",
+                            self.within
                         );
                     }
                     thread::sleep(pause.min(left));

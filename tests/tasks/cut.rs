@@ -6,8 +6,7 @@ use std::{
     task::{Context, Poll},
 };
 
-/// A future that is dropped when it returns pending and `left` is 0. Each earlier pending poll
-/// decrements `left`.
+/// A future that is dropped after `left` + 1 polls have returned `Pending`.
 pub(crate) struct Cut<F> {
     future: Option<Pin<Box<F>>>,
     left: u32,

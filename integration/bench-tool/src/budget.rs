@@ -19,8 +19,8 @@ use crate::{
 /// The path of the file with the stored figures, in the checkout.
 pub(crate) const FILE: &str = "integration/bench-tool/budget.json";
 
-/// The factor by which a figure may be worse than the stored one: 3 %. Repeated counted figures
-/// differ by less than 1 %.
+/// The factor by which a figure may be worse than the stored one. When a measurement is repeated,
+/// counts of instructions differ by less than 1 %.
 const SLACK: f64 = 1.03;
 
 /// The figures that were measured when the budget was last renewed.

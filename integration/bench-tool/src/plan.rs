@@ -103,8 +103,8 @@ fn usual_count(measure: Measure, size: usize) -> u64 {
 }
 
 /// Returns all runs of a round, without duplicates. The two runs of a pair are adjacent. After a
-/// run has closed connections, the kernel still works for a while, so the order affects the result
-/// of `Connect`. Our program therefore always runs first.
+/// run has closed its connections, the kernel is busy with them for a while, so the order affects
+/// the result of `Connect`. Our program therefore always runs first.
 pub(crate) fn runs(pairs: &[Pair]) -> Vec<Run> {
     let mut runs = Vec::new();
     for run in pairs.iter().flat_map(|pair| match pair.ours.measure {

@@ -1,5 +1,5 @@
-//! Tests a network that loses all packets. The outage ends a connection with the default
-//! configuration, but not one with `Config::survive`. Both hosts run this program: host `a`
+//! Tests connections over a network that loses all packets. The outage ends a connection with the
+//! default configuration, but not one with `Config::survive`. Both hosts run this program: host `a`
 //! listens, host `b` connects.
 
 use std::{process::Command, thread, time::Duration};

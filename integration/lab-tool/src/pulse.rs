@@ -158,7 +158,8 @@ fn stopped(before: &Observation, now: &Observation) -> Option<&'static str> {
     }
 }
 
-/// Returns whether all registers are unchanged, or those of a virtual processor that is not halted.
+/// Returns whether the registers of all virtual processors are unchanged, or those of at least one
+/// virtual processor that is not halted.
 fn make_no_progress(before: &str, now: &str) -> bool {
     let one_each = before.split("CPU#").zip(now.split("CPU#"));
     let is_stuck = |(before, now): (&str, &str)| before == now && now.contains("HLT=0");

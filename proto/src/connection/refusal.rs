@@ -160,8 +160,8 @@ pub(super) fn is_refusal(cause: &CloseReason) -> bool {
     )
 }
 
-/// Returns whether an error usually lasts longer than a few seconds: there is no route, or the
-/// process has no permission.
+/// Returns whether the cause of this error usually persists for more than a few seconds, such as a
+/// missing route or a missing permission.
 pub(super) fn is_permanent(errno: i32) -> bool {
     matches!(
         errno,

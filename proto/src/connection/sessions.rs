@@ -119,9 +119,9 @@ impl Connection {
         Unconfirmed {
             messages: transfer.send_credit.unconfirmed(),
             large: transfer.outbound.untaken(),
-            // The peer posts the receive of a Rendezvous again immediately, so the credit returns
-            // before the large message is read. The credit of any other message returns only after
-            // the delivery of the message.
+            // The peer immediately reposts the receive that a Rendezvous used, so its credit
+            // returns before the large message is read. The credit of any other message returns
+            // only after the delivery of the message.
             max_messages: transfer.send_credit.window() + LARGE_IN_FLIGHT,
         }
     }

@@ -102,7 +102,7 @@ set edit:completion:arg-completer[rdmsg] = {|@words|
             cand --report 'Print the counters at this interval [default: only on SIGUSR1 and at the end]'
             cand --threads 'The number of threads that carry bytes [default: one for each processor]'
             cand --resume 'The time for which a connection that was lost between the bridges can be resumed, 0 to 3600. The plain ends see only a pause. Both bridges need this option; the smaller time applies. With 0, or after a restart of one bridge, a lost connection is reset. The bridge of the service keeps at most 1024 lost connections'
-            cand --eager-size 'The longest piece in bytes that is sent into a buffer of the peer. The peer reads longer pieces from the sender''s memory. The smaller value of both bridges applies. A connection over RDMA locks about 60 buffers of this size [default: 65536 with rdmsg+tcp:// and on hosts without RDMA, otherwise 4096]'
+            cand --eager-size 'The longest piece in bytes that is sent into a buffer of the peer. The peer reads longer pieces from the sender''s memory. The smaller of the two bridges'' values applies. A connection over RDMA locks about 60 buffers of this size [default: 65536 with rdmsg+tcp:// and on hosts without RDMA, otherwise 4096]'
             cand --statistics 'Export statistics for `rdmsg top`'
             cand -h 'Print help (see more with ''--help'')'
             cand --help 'Print help (see more with ''--help'')'

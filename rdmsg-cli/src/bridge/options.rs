@@ -91,9 +91,9 @@ pub(crate) struct Options {
     pub(crate) statistics: bool,
 
     /// The longest piece in bytes that is sent into a buffer of the peer. The peer reads longer
-    /// pieces from the sender's memory. The smaller value of both bridges applies. A connection
-    /// over RDMA locks about 60 buffers of this size [default: 65536 with rdmsg+tcp:// and on hosts
-    /// without RDMA, otherwise 4096]
+    /// pieces from the sender's memory. The smaller of the two bridges' values applies. A
+    /// connection over RDMA locks about 60 buffers of this size [default: 65536 with rdmsg+tcp://
+    /// and on hosts without RDMA, otherwise 4096]
     #[arg(long, value_name = "BYTES", value_parser = clap::value_parser!(u32).range(64..=1 << 20))]
     pub(crate) eager_size: Option<u32>,
 }

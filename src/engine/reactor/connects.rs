@@ -84,7 +84,10 @@ impl Reactor {
         let Some(reply) = entry.reply.take() else {
             return;
         };
-        debug!(Connection, "{}: connects again: {reason}", entry.link);
+        debug!(
+            Connection,
+            "{}: the peer refused the request, connecting again: {reason}", entry.link
+        );
         request.refused += 1;
         let path = PeerPath::new(entry.peer, entry.id.transport());
         let config = Arc::clone(&entry.config);

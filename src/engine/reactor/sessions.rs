@@ -228,7 +228,8 @@ impl Reactor {
             let result = if works { "works" } else { "does not work" };
             debug!(
                 Connection,
-                "{}: RDMA to the peer {result}: the trial connection ended: {reason}", entry.link
+                "{}: RDMA to the peer {result}, because the trial connection ended with: {reason}",
+                entry.link
             );
             entry
                 .link

@@ -1,5 +1,5 @@
-//! Implements traits of HTTP and gRPC servers and clients for streams and listeners. The feature
-//! for each crate is named after the crate.
+//! Implements, for streams and listeners, the traits of HTTP and gRPC servers and clients. Each
+//! feature has the name of the crate whose traits it implements.
 
 #[cfg(feature = "axum")]
 mod axum;

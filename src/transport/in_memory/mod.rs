@@ -1,4 +1,4 @@
-//! An in-process [transport](super) for tests, without descriptors, timers and threads.
+//! An in-process [transport](super) for tests, without descriptors, timers or threads.
 //!
 //! The thread that posts a request also carries it out: it copies a frame to a receive of the peer,
 //! or accesses the memory that the peer has exposed, and adds the completions to both queues. While

@@ -82,8 +82,9 @@ impl QueuePair {
     ///
     /// # Safety
     ///
-    /// Until a completion covers the request or the queue pair is destroyed, the memory stays
-    /// mapped in whole pages, and no reference to the memory conflicts with the request.
+    /// Until a completion covers the request or the queue pair is destroyed, every page that
+    /// contains part of the memory stays mapped, and no reference to the memory conflicts with the
+    /// request.
     pub(crate) unsafe fn post_send(
         &self,
         id: WorkId,

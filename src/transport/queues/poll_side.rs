@@ -146,7 +146,7 @@ impl PollSide {
         self.events.as_ref()
     }
 
-    /// Records that an empty queue now means that all receives have completed.
+    /// From now on, an empty queue means that all receives have completed.
     pub(crate) fn drains_when_empty(&mut self) {
         self.drains_when_empty = true;
     }

@@ -249,8 +249,8 @@ impl QueuePair {
 
 impl QueuePair {
     /// Posts frames in order, in the same way as [`post_frame`](Self::post_frame), but with a
-    /// single call, which wakes the peer less often. `slot` returns the memory for the frame at
-    /// this index.
+    /// single call, which wakes the peer less often. `slot` returns the memory for the frame
+    /// with the given index.
     ///
     /// # Safety
     ///

@@ -98,8 +98,9 @@ impl QueuePair {
             signalled,
             inline: true,
         };
-        // SAFETY: the caller guarantees the room, and that no other thread posts. `parts` borrows
-        // the bytes until the call returns, and the driver has copied them by then.
+        // SAFETY: the caller guarantees that the send queue has room and that no other thread posts
+        // to it. `parts` borrows the bytes until the call returns; by then, the driver has copied
+        // them.
         unsafe { self.0.post_send_raw(request) }
     }
 

@@ -72,7 +72,7 @@ enum Role {
         /// Exit after this number of messages, including those that the broker dropped
         #[arg(short = 'n', long)]
         count: Option<u64>,
-        /// Print only the numbers of messages when the program ends
+        /// Print nothing but the message counts at the end
         #[arg(short, long)]
         quiet: bool,
     },

@@ -32,7 +32,8 @@ fn peer_gone_after_frames_is_disconnect_without_close() {
     scene.finish();
 }
 
-/// The peer disconnects while the library has messages in flight and a thread waits for credit.
+/// The peer disconnects while the library has messages in flight and a thread is waiting for
+/// credit.
 #[test]
 fn peer_gone_during_send_wakes_waiting_sender() {
     let scene = Scene::new();

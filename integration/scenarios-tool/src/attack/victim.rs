@@ -308,8 +308,8 @@ fn objects(lab: &Lab) -> String {
 
 /// Echoes each message. Returns when the peer disconnects, or does not receive an echo within 1 s.
 fn echo(endpoint: &Endpoint) -> Option<()> {
-    // The writable memory region of this connection. The peer requests its token with
-    // `REQUEST_REGION`.
+    // The writable memory region of this connection. The peer requests the region's
+    // token with `REQUEST_REGION`.
     let mut region = None;
     loop {
         match endpoint.next_completion().ok()? {

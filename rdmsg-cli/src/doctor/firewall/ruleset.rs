@@ -41,7 +41,7 @@ pub(super) enum Hook {
     Output,
 }
 
-/// The effect of a chain with a hook on a RoCE packet.
+/// What a base chain, which is a chain with a hook, does to a RoCE packet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Verdict<'a> {
     Passes,

@@ -40,7 +40,7 @@ pub enum AsyncElement {
     Port(u8),
     /// The whole device.
     Device,
-    /// An object of a type that this crate never creates, or the object of an event type that this
+    /// An object of a type that this crate never creates, or the object of an event whose type this
     /// crate does not define.
     Unknown,
 }
