@@ -24,7 +24,7 @@ use crate::{
 #[derive(Debug)]
 #[cfg_attr(test, derive(Clone, Hash))]
 pub(super) struct Accepting {
-    /// The deadline of the current step.
+    /// The deadline of the current `step`.
     deadline: Instant,
     /// The peer's hello.
     hello: Hello,
@@ -36,8 +36,8 @@ pub(super) struct Accepting {
 enum Step {
     /// The application has not decided yet.
     Requested,
-    /// The application has accepted the request. The connection waits until the engine gives it a
-    /// turn, and then sends a reply with these bytes.
+    /// The application has accepted the request. The connection waits until the limit on concurrent
+    /// setups permits it to continue, and then sends a reply with these bytes.
     Accepted(PrivateBytes),
     /// The driver is creating the transport. The reply, with these bytes, will be sent afterwards.
     Preparing(PrivateBytes),
@@ -139,8 +139,9 @@ impl Accepting {
         matches!(self.step, Step::Preparing(_) | Step::Replied)
     }
 
-    /// Accepts the request. If the private data of the request follow in a frame, the driver
-    /// accepts in order to receive that frame. Otherwise, the application has accepted.
+    /// Accepts the request. The application calls this function, with one exception: if the private
+    /// data of the request follow in a frame, the driver calls it, because the peer sends the frame
+    /// only after the reply.
     pub(super) fn accept(&mut self, side: &mut Side, data: &[u8], now: Instant) {
         if let Step::Requested = self.step {
             self.step = Step::Accepted(data.into());
@@ -192,8 +193,8 @@ impl Accepting {
 
     pub(super) fn on_cm_event(&mut self, side: &mut Side, event: CmInput<'_>) -> Progress {
         match (&self.step, event) {
-            // The active side must send first, so its first frame establishes the connection, not
-            // this event.
+            // This event does not establish the connection. The active side must send first, so its
+            // first frame establishes the connection.
             (Step::Replied, CmInput::Established { .. }) if side.active_speaks_first() => Ok(None),
             (Step::Replied, CmInput::Established { .. }) => self.agree(side, VecDeque::new()),
             // The peer has withdrawn its request or refused the reply.

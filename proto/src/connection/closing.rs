@@ -1,17 +1,18 @@
 //! Ends a connection: from the close or the failure until the last work request has completed.
 //!
-//! While the queue pairs of both sides still work, closing comes first: each side sends a Close and
-//! acknowledges the other side's Close. The messages of a side are *delivered* when the CloseAck
-//! for its Close has arrived. Acknowledgements by devices do not prove delivery, because a device
-//! also acknowledges frames for a process that never reads them. Conversely, a device does not
-//! acknowledge a frame if its queue pair fails right after it has received the frame. The side that
-//! closed first sends its CloseAck, and disconnects when the peer's device has acknowledged this
-//! frame. The other side waits for the event DISCONNECTED. A side acknowledges a Close after it has
-//! read everything, and disconnects after the large messages of both sides have been read.
+//! The close handshake comes first, if the queue pairs of both sides still work. Each side sends a
+//! Close and acknowledges the other side's Close. The messages of a side are *delivered* when the
+//! CloseAck for its Close has arrived. An acknowledgement by a device does not prove delivery,
+//! because a device also acknowledges frames that no process ever reads. A missing acknowledgement
+//! does not disprove delivery, because a queue pair can fail between receiving a frame and
+//! acknowledging the frame. The side that closed first sends its CloseAck, and disconnects when the
+//! peer's device has acknowledged this frame. The other side waits for the event DISCONNECTED. A
+//! side acknowledges a Close after it has read everything, and disconnects after the large messages
+//! of both sides have been read.
 //!
-//! Draining comes last. It ends when a marker behind the last work request of each queue has
-//! completed. Counting completions would not suffice, because an unsignalled send that succeeded
-//! before the error produces no completion.
+//! Draining comes last. A marker is posted behind the last work request of each queue, and draining
+//! ends when both markers have completed. Counting completions would not suffice, because an
+//! unsignalled send that succeeded before the error produces no completion.
 
 use std::time::{Duration, Instant};
 
@@ -92,19 +93,19 @@ pub(super) struct Draining {
     deadline: Instant,
     sends_done: bool,
     recvs_done: bool,
-    /// Whether no further connection manager event is expected: the last one has arrived, or none
-    /// will arrive.
+    /// Whether the connection manager will report no further event: either the last event has
+    /// arrived, or no event is expected.
     cm_done: bool,
     /// The reason for the end of the connection. `PeerDisconnected` while the peer is suspected of
     /// a violation.
     reason: CloseReason,
-    /// The suspected violation, which becomes the reason if the peer does not disconnect before
-    /// this side does. `None` if the peer is not suspected.
+    /// The suspected violation. It becomes the reason for the end unless the peer disconnects
+    /// before this side does. `None` if the peer is not suspected.
     suspected_violation: Option<CloseReason>,
 }
 
-/// The maximum time to wait for completions on a transport that cannot report when all work
-/// requests are flushed. Only work requests that complete within this time are processed.
+/// The maximum time to wait for completions on a transport that does not report when all work
+/// requests are flushed. Work requests that complete later are ignored.
 const UNMARKED: Duration = Duration::from_millis(20);
 
 impl Draining {
@@ -131,7 +132,8 @@ impl Draining {
         self.cm_done = true;
     }
 
-    /// Returns the maximum time until everything is flushed and the cause of the end is known.
+    /// Returns the maximum time until all work requests are flushed and the cause of the end is
+    /// known.
     fn timeout(&self, side: &Side) -> Duration {
         let unmarked = side.traits.is_some_and(|traits| !traits.flushes);
         if unmarked && !is_symptom(&self.reason) {
@@ -306,14 +308,14 @@ impl Open {
         }
     }
 
-    /// Ends the connection with this reason.
+    /// Ends the connection, with `reason` as the reason for the end.
     pub(super) fn fail(&mut self, side: &mut Side, reason: CloseReason, now: Instant) {
         let gone = !expects_disconnected(&reason);
         if let Phase::Closing(closing) = &self.phase
             && matches!(closing.role, Role::Initiator | Role::Responder)
         {
             if !self.transfer.delivered() {
-                // The close remains the reason for the end. Only this log line names the failure.
+                // The close remains the reason for the end. The failure is only logged.
                 let text = format_args!("the connection failed during the close: {reason}");
                 side.outputs.note(Level::Info, text);
             }
@@ -411,10 +413,10 @@ impl Open {
         }
     }
 
-    /// Ends the connection because a READ of a large message was refused. Either the peer has
-    /// violated the protocol, or its process has ended: the kernel releases the memory of an ended
-    /// process first, and disconnects afterwards. Therefore this side does not disconnect
-    /// immediately, but waits to see whether the peer disconnects.
+    /// Ends the connection because the peer's device refused a READ of a large message. Either the
+    /// peer has violated the protocol, or the peer's process has ended: the kernel first releases
+    /// the memory of an ended process, and disconnects afterwards. This side therefore waits for a
+    /// while before it disconnects, to find out whether the peer disconnects.
     fn suspect(&mut self, side: &mut Side, suspected_violation: CloseReason, now: Instant) {
         //= PROTOCOL.md#violations
         //# The kernel of a process that is killed may refuse a READ, too, since it revokes keys
@@ -499,7 +501,7 @@ impl Open {
         }
         side.outputs.note(
             Level::Debug,
-            format_args!("cause of the end: {new}; first reported as: {old}"),
+            format_args!("found the cause of the end: {new} (first reported as \"{old}\")"),
         );
         new
     }

@@ -16,24 +16,24 @@ use crate::{
     reject::{Reject, RejectCode},
 };
 
-/// A point in the sequence of sent frames. A flush completes when everything that was sent before
-/// this point has been received.
+/// A point in the sequence of sent frames. A flush completes when the peer has received everything
+/// that was sent before this point.
 #[derive(Clone, Copy, Debug)]
 #[cfg_attr(test, derive(Hash))]
 pub struct Flush {
-    /// The number of Pongs whose arrival proves that the peer has processed all frames before this
-    /// point.
+    /// The total number of received Pongs at which the peer is known to have processed all frames
+    /// before this point.
     answered: u64,
     /// The number of large messages that were sent before this point.
     taken: u32,
 }
 
-/// A point in the sequence of sent frames. The arrival of a certain Pong proves that all frames
-/// before this point have arrived.
+/// A point in the sequence of sent frames. A Pong for a later Ping proves that all frames before
+/// this point have arrived.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Proof {
-    /// The number of Pongs whose arrival proves that the peer has processed all frames before this
-    /// point.
+    /// The total number of received Pongs at which the peer is known to have processed all frames
+    /// before this point.
     answered: u64,
 }
 
@@ -51,7 +51,7 @@ impl Flush {
     }
 }
 
-/// An open connection, while the driver posts the receive of a delivered message again.
+/// An open connection for which the driver reposts the receive of a delivered message.
 #[derive(Debug)]
 pub struct Releasing<'a> {
     open: &'a mut Open,
@@ -72,8 +72,8 @@ impl Connection {
     /// [`REPLY_DATA_MAX`](crate::REPLY_DATA_MAX) bytes.
     ///
     /// If [`has_long_request`](Self::has_long_request) returns true, the driver must call this
-    /// function twice. The first call passes the driver's own `data`, and only lets the rest of the
-    /// request arrive. The second call, after [`Event::Requested`](crate::Event::Requested),
+    /// function twice. The first call passes the driver's own `data`, and makes the peer send the
+    /// rest of the request. The second call, after [`Event::Requested`](crate::Event::Requested),
     /// accepts on behalf of the application.
     pub fn accept(&mut self, data: &[u8], now: Instant) {
         match &mut self.state {
@@ -123,8 +123,9 @@ impl Connection {
     }
 
     /// Rejects the request, or ends the established connection, because the listener ended before
-    /// the program accepted the connection. Has no effect between the reply and the establishment.
-    /// The caller must then call this function again after the establishment.
+    /// the program accepted the connection. If the reply was already sent and the connection is not
+    /// established yet, this function has no effect, and the caller must call it again when the
+    /// connection is established.
     pub fn reject_untaken(&mut self, now: Instant) {
         match &mut self.state {
             State::Setup(_) => {
@@ -150,7 +151,7 @@ impl Connection {
         }
     }
 
-    /// Ends the connection immediately, after an attempt of at most 100 ms to send the
+    /// Ends the connection without the close handshake. First tries for at most 100 ms to send the
     /// application's `code` to the peer.
     pub fn abort(&mut self, code: u32, now: Instant) {
         self.end_at_once(CloseReason::LocallyAborted, Control::Abort, code, now);
@@ -193,8 +194,8 @@ impl Connection {
     }
 
     /// Does the same as [`send`](Self::send), if the message fits into a frame and can be sent now.
-    /// Otherwise returns `None`, without counting a stall, and without a later
-    /// [`Writable`](crate::Event::Writable).
+    /// Otherwise returns `None`. In that case the send is not counted as a stall, and no
+    /// [`Writable`](crate::Event::Writable) event follows.
     #[inline(always)]
     pub fn send_at_once(&mut self, len: usize) -> Option<Transmit> {
         match &mut self.state {
@@ -250,9 +251,9 @@ impl Connection {
     /// Assigns a slot and a header to a part of a message of `len` bytes. The part begins at
     /// `offset`. Returns the frame and the length of the part.
     ///
-    /// Before the first part, the caller has checked that [`send_method`](Self::send_method)
-    /// returns [`SendMethod::Fragments`] and that [`may_send`](Self::may_send) succeeds. The caller
-    /// must post all parts immediately.
+    /// Before the first part, the caller must check that [`send_method`](Self::send_method) returns
+    /// [`SendMethod::Fragments`] and that [`may_send`](Self::may_send) succeeds. The caller must
+    /// post all parts immediately.
     pub fn send_fragment(&mut self, len: u32, offset: u32) -> Result<(Transmit, u32), SendRefused> {
         let (open, _) = self.open_for_sending()?;
         Ok(open.sending_messages()?.send_fragment(len, offset))
@@ -291,8 +292,8 @@ impl Connection {
         Ok(())
     }
 
-    /// Returns whether a send was refused as blocked, and
-    /// [`Event::Writable`](crate::Event::Writable) has not been reported since.
+    /// Returns whether a send was refused as blocked since the last
+    /// [`Event::Writable`](crate::Event::Writable).
     pub fn is_blocked(&self) -> bool {
         matches!(&self.state, State::Open(open) if open.transfer.is_blocked())
     }
@@ -328,7 +329,7 @@ impl Connection {
     }
 
     /// Sends a Ping. The Pong proves that everything posted before the Ping has arrived. Returns
-    /// `None` if the connection is ending. In that case, the reason for the end shows whether
+    /// `None` if the connection is ending. In that case, the reason for the end states whether
     /// everything has arrived.
     pub fn prove_arrival(&mut self) -> Option<Proof> {
         let (open, side) = self.open()?;
@@ -344,7 +345,7 @@ impl Connection {
             .is_some_and(|open| open.transfer.probe.answered >= proof.answered)
     }
 
-    /// Records that the receive of a delivered message has been posted again, either for this
+    /// Records that the driver has reposted the receive of a delivered message, either for this
     /// connection or for all connections that share receives. Returns true if no output is pending.
     /// If the result is false, an output may be pending.
     #[inline(always)]
@@ -356,7 +357,7 @@ impl Connection {
     }
 
     /// Returns the connection if it is open and [accepts receives](Self::accepts_receives). The
-    /// caller posts the receive of a delivered message, and then calls [`Releasing::release`].
+    /// caller then reposts the receive of a delivered message, and calls [`Releasing::release`].
     #[inline(always)]
     pub fn releasing(&mut self) -> Option<Releasing<'_>> {
         let (open, side) = self.open()?;
@@ -418,7 +419,7 @@ impl Connection {
     }
 
     /// Stores a control message for the session's next connection, because the current connection
-    /// is lost or the next one is not established yet.
+    /// is lost or the next connection is not established yet.
     pub fn keep_control_message(&mut self, message: &[u8]) -> Result<(), ControlRefused> {
         self.side.control_messages.send(message)
     }
@@ -432,7 +433,7 @@ impl Connection {
         }
     }
 
-    /// Returns the maximum number of control messages that an application can leave untaken.
+    /// Returns the maximum number of control messages that can wait for the application.
     #[cfg(test)]
     pub(super) fn control_window(&self) -> u32 {
         self.side.control_messages.window()
@@ -450,7 +451,8 @@ impl Connection {
         self.side.control_messages.set_longest(Some(longest));
     }
 
-    /// Sets the counters and the window of control messages. No control message was sent before.
+    /// Sets the counters and the window of control messages. Must be called before the first
+    /// control message is sent.
     #[cfg(test)]
     pub(super) fn start_control_messages_at(&mut self, start: u32, window: u32) {
         self.side.control_messages.start_at(start, window);
@@ -469,8 +471,8 @@ impl Connection {
 /// Commands for messages that the driver has accepted from the application and holds back.
 impl Connection {
     /// Delays the Finish and the Close until [`release_ending`](Self::release_ending), because the
-    /// driver holds back messages of the application. Returns false if the connection's state does
-    /// not permit messages to be held back.
+    /// driver holds back messages of the application. Returns false if messages cannot be held back
+    /// in the connection's current state.
     pub fn hold(&mut self) -> bool {
         match self.open() {
             Some((open, _)) => open.sending_messages().map(|it| it.control.hold()).is_ok(),
@@ -479,8 +481,8 @@ impl Connection {
     }
 
     /// Does the same as [`batch_room`](Self::batch_room), but for messages that the driver holds
-    /// back. The call succeeds even after the application has finished or closed. The call fails
-    /// after the peer has closed, because the peer then ignores messages.
+    /// back. The call succeeds even after the application has finished or closed. It fails after
+    /// the peer has closed, because the peer then ignores messages.
     pub fn held_room(&mut self) -> Result<BatchRoom, SendRefused> {
         let (open, _) = self.open_for_sending()?;
         open.sending_held()?.batch_room()
@@ -553,16 +555,17 @@ impl Connection {
         open.is_some_and(|open| open.transfer.may_copy(len, buffered, reader_is_waiting))
     }
 
-    /// Records that a message of `len` bytes was copied. The copy counts as buffered until the call
-    /// of [`release_copied`](Self::release_copied).
+    /// Records that a message of `len` bytes was copied. The copy occupies the stream buffer until
+    /// the call of [`release_copied`](Self::release_copied).
     pub fn copied(&mut self, len: u32) {
         if let Some((open, _)) = self.open() {
             open.transfer.inbound.copied(len.into());
         }
     }
 
-    /// Returns whether the caller should copy a large message out of its memory, because the
-    /// application holds more than half of the maximum number of large messages.
+    /// Returns whether the caller should copy a large message and free the memory that the message
+    /// was received into. This is the case if the application holds more than half of the maximum
+    /// number of large messages.
     pub fn may_copy_large(&self) -> bool {
         let open = self.opened();
         open.is_some_and(|open| open.transfer.inbound.may_copy_large())

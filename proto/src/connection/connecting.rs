@@ -1,4 +1,4 @@
-//! The active side of a connection, which attempts to connect until one attempt succeeds or the
+//! The active side of a connection. It attempts to connect until an attempt succeeds or the
 //! deadline passes.
 
 use std::{
@@ -28,7 +28,7 @@ use crate::{
 #[derive(Debug)]
 #[cfg_attr(test, derive(Clone, Hash))]
 pub(super) struct Connecting {
-    /// The deadline of all attempts together.
+    /// The overall deadline of all attempts.
     deadline: Instant,
     /// The maximum wait before the next attempt.
     backoff: Duration,
@@ -46,7 +46,7 @@ pub(super) struct Connecting {
 #[derive(Debug)]
 #[cfg_attr(test, derive(Clone, Hash))]
 enum Step {
-    /// The next attempt waits until the engine gives it a turn.
+    /// The next attempt waits until the limit on concurrent attempts permits it.
     Waiting,
     ResolvingAddr,
     ResolvingRoute,
@@ -59,7 +59,7 @@ enum Step {
 
 /// The maximum wait before the second attempt. The maximum doubles with each further attempt.
 const FIRST_BACKOFF: Duration = Duration::from_millis(50);
-/// The maximum wait before any attempt.
+/// The upper bound of the maximum wait.
 const LONGEST_BACKOFF: Duration = Duration::from_secs(1);
 
 /// Pseudo-random numbers (SplitMix64).
@@ -83,10 +83,10 @@ impl Jitter {
 }
 
 /// Returns whether a connection failed because of this side's port: the port is in use, or was
-/// recently used for a connection to the same peer. This happens on iWARP, whose ports are TCP
-/// ports, because the connection manager chooses a port without checking TCP's ports. The next
-/// attempt uses another port. The wait before that attempt does not grow, because the peer has not
-/// refused anything.
+/// recently used for a connection to the same peer. This happens on iWARP: its ports are TCP ports,
+/// but the connection manager chooses a port without checking TCP's ports. The next attempt uses
+/// another port. The wait before that attempt does not grow, because the peer has not refused
+/// anything.
 const fn is_local_port_error(errno: i32) -> bool {
     matches!(errno, libc::EADDRINUSE | libc::EADDRNOTAVAIL)
 }
@@ -110,10 +110,10 @@ impl Connection {
         Self::new(side, Setup::Connecting(connecting))
     }
 
-    /// Creates the active side of a connection like [`connect`](Self::connect), but for another
-    /// attempt after `refused` attempts were refused. The attempt starts after a wait, whose length
-    /// depends on `refused`. `cause` is the reason of the last refusal. The attempt also fails with
-    /// `cause` if its deadline passes before it is refused itself.
+    /// Creates the active side of a connection like [`connect`](Self::connect), but for a retry
+    /// after `refused` refused attempts. The retry starts after a random wait, which grows with
+    /// `refused`. `cause` is the reason of the last refusal. If the deadline of the retry passes,
+    /// the connection fails with `cause`.
     pub fn connect_again(
         params: Params,
         seed: u64,
@@ -138,9 +138,9 @@ impl Connection {
         Self::new(side, Setup::Connecting(connecting))
     }
 
-    /// Returns whether the caller may [connect again](Self::connect_again), after this active side
-    /// has failed with `reason` before the connection was established. Returns false if the request
-    /// had no private data in a separate frame, because the state machine itself repeats such
+    /// Returns whether the caller may [connect again](Self::connect_again), after the connection
+    /// has failed with `reason` before it was established. Returns true only if the request had
+    /// private data in a separate frame, because the state machine itself retries all other
     /// requests.
     pub fn may_connect_again(&self, reason: &CloseReason) -> bool {
         self.has_long_request() && self.side.params.retry_refused && is_refusal(reason)
@@ -245,8 +245,8 @@ impl Connecting {
                 let rejected = Reject::parse(private_data).filter(|_| resumes);
                 side.over = rejected.and_then(|(reject, _)| reject.session_over());
                 let cause = match rejection(reason, private_data) {
-                    // A request that resumes no session was rejected because of its session. The
-                    // peer must therefore be incompatible.
+                    // The peer rejected the session of a request that resumes no session. The peer
+                    // must therefore be incompatible.
                     CloseReason::SessionLost if !resumes => {
                         CloseReason::PeerIncompatible(Mismatch {
                             field: "session",
@@ -269,7 +269,7 @@ impl Connecting {
                 let is_transient = side.params.retry_refused && is_transient(&cause, reason);
                 self.try_again_if(is_transient, side, cause, now)
             }
-            // A peer that disconnects before it answers can be a server that is ending. Another
+            // A peer that disconnects before it answers may be a server that is ending. Another
             // server may replace it, so a retry can succeed.
             (Step::Requested(_), CmInput::Disconnected) => {
                 let is_transient = side.params.retry_refused;
@@ -336,8 +336,8 @@ impl Connecting {
         }
     }
 
-    /// Handles the failure of the call that resolves the address. If the error concerns the
-    /// address, it can be temporary, like the error in the event ADDR_ERROR. An error that concerns
+    /// Handles the failure of the call that resolves the address. An error that concerns the
+    /// address can be temporary, like the error in the event ADDR_ERROR. An error that concerns
     /// another argument is permanent.
     pub(super) fn on_resolve_addr_failure(
         &mut self,
@@ -359,8 +359,8 @@ impl Connecting {
     }
 
     /// Handles the failure of the connect call. Some drivers establish a TCP connection before the
-    /// call returns. On these drivers, the call fails with an error that other drivers report in an
-    /// event.
+    /// call returns. With these drivers, the call itself fails with an error that other drivers
+    /// report later, in an event.
     pub(super) fn on_connect_call_failure(
         &mut self,
         side: &mut Side,
@@ -384,8 +384,8 @@ impl Connecting {
         self.on_cm_event(side, event, now)
     }
 
-    /// Starts the next attempt after a wait, if `is_transient` states that another attempt can
-    /// succeed. Otherwise returns the cause as an error.
+    /// Starts the next attempt after a wait, if the cause `is_transient`. Otherwise returns the
+    /// cause as an error.
     fn try_again_if(
         &mut self,
         is_transient: bool,
@@ -410,8 +410,8 @@ impl Connecting {
     ) -> Progress {
         self.step = Step::Backoff(now + self.jitter.draw(longest));
         self.last = Some(cause);
-        // The transport and the id are destroyed now, because the next attempt can be far in the
-        // future.
+        // The transport and the id are destroyed now, because the next attempt may start much
+        // later.
         side.cm(CmOp::Discard);
         Ok(None)
     }

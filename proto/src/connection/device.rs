@@ -12,12 +12,12 @@ impl Connection {
     }
 
     /// Sends a Ping to the peer immediately, because the path to the peer might be interrupted. The
-    /// peer counts as dead if no sign of life arrives on this connection within the shorter of
+    /// peer is considered dead if no sign of life arrives on this connection within the shorter of
     /// `timeout` and `keepalive_timeout`.
     ///
     /// Before this call, the caller must report all available completions. If the keepalive is off,
-    /// the Ping still detects an interruption, because the device reports the Ping as failed after
-    /// its own retries.
+    /// the Ping still detects an interruption, because the device retransmits the Ping and finally
+    /// reports it as failed.
     pub fn suspect_path(&mut self, timeout: Duration, now: Instant) {
         if let Some((open, side)) = self.open() {
             open.suspect_path(side, timeout, now);

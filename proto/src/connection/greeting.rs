@@ -1,7 +1,7 @@
 //! The exchange of private data that are too long for the connect request.
 //!
 //! The active side sends its private data in a frame as soon as the queue pairs work, and the
-//! passive side answers in a frame. Only then does the connection count as established. Each wait
+//! passive side answers in a frame. Only then is the connection considered established. Each wait
 //! has a deadline of `connect_timeout`, because a peer might not complete the exchange.
 
 use std::{sync::Arc, time::Instant};
@@ -119,7 +119,7 @@ impl Open {
         self.give_up_greeting(side, CloseReason::TimedOut(phase), now);
     }
 
-    /// Handles private data from the peer: those of a Request or those of an Answer.
+    /// Handles private data from the peer, in a Request or an Answer frame.
     pub(super) fn on_private_data(
         &mut self,
         side: &mut Side,
@@ -149,9 +149,9 @@ impl Open {
                 }
                 Ok(())
             }
-            // The connection is already ending: a work request can fail before the frame that
-            // reveals the cause is processed, or this side has stopped waiting for the Answer. The
-            // peer can send messages after the Answer; they are not accepted.
+            // The connection is already ending. Either a work request failed before this frame was
+            // processed, or this side has stopped waiting for the Answer. The peer may send
+            // messages after the Answer, but this side no longer accepts them.
             (Phase::Closing(_) | Phase::Draining(_), Kind::Answer) if !self.was_established() => {
                 self.transfer.accepts = Accepts::Nothing;
                 if header.arg == Answer::Rejected.number() {

@@ -14,9 +14,9 @@ use crate::{
 
 /// Inputs from the connection manager and the engine.
 impl Connection {
-    /// Performs the expensive steps of the setup. The connection has requested this turn with
-    /// [`CmOp::AwaitTurn`](crate::CmOp). The turn lasts until [`has_turn`](Self::has_turn) returns
-    /// false.
+    /// Performs the expensive steps of the setup, now that the limit on concurrent setups permits
+    /// them. The connection has requested this call with [`CmOp::AwaitTurn`](crate::CmOp), and
+    /// counts against the limit until [`has_turn`](Self::has_turn) returns false.
     pub fn take_turn(&mut self, now: Instant) {
         if self.next_timeout().is_some_and(|at| at <= now) {
             return self.handle_timeout(now);
@@ -86,9 +86,9 @@ impl Connection {
                 | CmCall::Accept,
                 _,
             ) => self.fail(CloseReason::Os(error), now),
-            // A failure of one of these calls has no lasting effect, because the peer's deadline,
-            // the default RNR timer or the destruction of the id later has the same effect as the
-            // call.
+            // The connection can do without these calls. Without a rejection, the peer's attempt
+            // ends at its deadline. The RNR timer keeps its default. The driver destroys the id
+            // later in any case.
             (CmCall::AwaitTurn | CmCall::Discard | CmCall::Reject | CmCall::SetMinRnrTimer, _) => {
                 let text = format_args!("a connection manager call failed: {error}");
                 self.side.outputs.note(Level::Debug, text);
@@ -136,8 +136,8 @@ impl Connection {
         passes
     }
 
-    /// Returns whether [`handle_timeout`](Self::handle_timeout) at `now` needs the counters of
-    /// moved bytes to judge whether the peer is alive.
+    /// Returns whether [`handle_timeout`](Self::handle_timeout) at `now` needs the byte counters to
+    /// judge whether the peer is alive.
     pub fn judges_peer_at(&self, now: Instant) -> bool {
         matches!(&self.state, State::Open(open) if open.judges_peer_at(now))
     }
@@ -315,7 +315,7 @@ impl Connection {
             Work::Recv { .. } | Work::Send { .. } | Work::Read { .. } | Work::Invalidation => {}
         }
         match &mut self.state {
-            // The queue pair has failed and stays unusable, even if the event ESTABLISHED follows.
+            // The queue pair has failed and cannot be used, even if the event ESTABLISHED follows.
             State::Setup(setup) if setup.has_queue_pair() => {
                 self.fail(CloseReason::WorkRequest { status, vendor_err }, now.now());
             }

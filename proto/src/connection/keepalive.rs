@@ -8,8 +8,8 @@ use crate::{
     frame::{Control, KEEPALIVE_TIMEOUT},
 };
 
-/// The minimum tolerance for late checks. Even if the timeout is short, a check that is late by at
-/// most this time counts as on time.
+/// The minimum tolerance for late checks. A check that is late by at most this time is treated as
+/// on time, even if the timeout is short.
 const TOLERANCE: Duration = Duration::from_millis(50);
 
 /// The number of checks per Ping, while the peer's engine gives signs of life only on other
@@ -17,21 +17,21 @@ const TOLERANCE: Duration = Duration::from_millis(50);
 /// interval, so the connection sends a Ping every 16 intervals.
 const CHECKS_PER_PING: u64 = 32;
 
-/// The time for the peer's answer after the transport has retransmitted bytes.
+/// The maximum time that the peer has to answer after the transport has retransmitted bytes.
 const ANSWER: Duration = Duration::from_millis(100);
 
-/// Checks twice per interval whether the peer gave a sign of life. Because of the periodic checks,
-/// the arrival of a frame need not read the clock.
+/// Checks twice per interval whether the peer gave a sign of life. Because the checks are periodic,
+/// the code that handles a frame need not read the clock.
 ///
 /// A check detects a silence between half an interval and one interval after the last sign of life.
-/// If the peer then gives no sign of life within one timeout, the peer counts as dead. A dead peer
-/// is therefore detected at most `interval + timeout` after its last sign of life.
+/// If the peer then gives no sign of life within one timeout, the peer is considered dead. A dead
+/// peer is therefore detected at most `interval + timeout` after its last sign of life.
 ///
-/// Over TCP, the peer's system might not have had a chance to answer, because the kernel
+/// Over TCP, the peer's system might not have been able to answer in this time, because the kernel
 /// retransmits lost bytes after increasing pauses. The timeout is therefore extended in two cases:
 ///
-/// - If the peer's system has not acknowledged all bytes, the peer counts as dead only after the
-///   next retransmission, at most one timeout later.
+/// - If the peer's system has not acknowledged all bytes, the peer is considered dead only after
+///   the next retransmission, at most one timeout later.
 /// - If the peer's system has received bytes of this side only after a retransmission, the peer's
 ///   own bytes may also have been lost. The peer therefore has a second timeout.
 #[derive(Debug)]
@@ -49,12 +49,12 @@ pub(super) struct Keepalive {
     retransmissions_before: u64,
     /// The state of the silence after the timeout has passed.
     overtime: Overtime,
-    /// The timeout while the path is suspected. `None` if it is not suspected. A suspicion begins
-    /// with the loss of a port, or with a Ping that `must_ping_here` required. Until it ends, only
-    /// signs of life on this connection count.
+    /// The timeout that applies while the path is suspected. `None` if the path is not
+    /// suspected. The loss of a port, or a Ping that `must_ping_here` required, starts a suspicion.
+    /// During a suspicion, only signs of life on this connection count.
     suspected: Option<Duration>,
-    /// The number of checks, counted from the connection's number. Connections with different
-    /// numbers therefore send their Pings at different checks.
+    /// The number of checks, counted from the number of the connection. The connections of a
+    /// process therefore send their Pings at different checks.
     check_count: u64,
 }
 
@@ -62,8 +62,8 @@ pub(super) struct Keepalive {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(test, derive(Hash))]
 pub struct Activity {
-    /// The number of received frames, plus the number of completions that prove a transfer of
-    /// bytes.
+    /// The number of received frames, plus the number of completions which prove that the peer's
+    /// host received bytes.
     pub signs: u64,
     /// The number of chunks of large messages that were read.
     pub chunks: u64,
@@ -175,9 +175,9 @@ impl Keepalive {
             self.silent_since = None;
             self.overtime = Overtime::None;
             self.deadline = next;
-            // Even if the peer is alive on other connections, it can have lost this connection.
+            // Even if the peer is alive on other connections, it may have lost this connection.
             // Only an unanswered Ping reveals the loss, because some drivers retry a send forever.
-            // Not every check sends this Ping, because such a loss is rare and the peer can have
+            // Not every check sends this Ping, because such a loss is rare and the peer may have
             // many connections.
             let probes = !here && self.must_ping_here();
             self.check_count = self.check_count.wrapping_add(1);
@@ -195,7 +195,7 @@ impl Keepalive {
         let since = match self.silent_since {
             Some(since) if late <= (timeout / 4).max(TOLERANCE) => since,
             // This check is late because this side was busy. The peer's answer might have arrived
-            // but not been read, so the timeout restarts.
+            // without being read, so the timeout restarts.
             Some(_) | None => now,
         };
         let new = self.silent_since.replace(since) != Some(since);
@@ -248,7 +248,7 @@ impl Keepalive {
                 Check::Alive
             }
             // The peer has received the retransmitted bytes, but the peer's answer might have been
-            // lost, and not be retransmitted yet.
+            // lost, and might not have been retransmitted yet.
             (
                 Overtime::AwaitsRetransmission {
                     acknowledged: before,
@@ -346,8 +346,8 @@ impl Probe {
 }
 
 impl Open {
-    /// Returns whether [`on_timeout`](Self::on_timeout) at `now` needs the counters of moved bytes
-    /// to judge whether the peer is alive.
+    /// Returns whether [`on_timeout`](Self::on_timeout) at `now` needs the byte counters to judge
+    /// whether the peer is alive.
     pub(super) fn judges_peer_at(&self, now: Instant) -> bool {
         let timers = &self.transfer.timers;
         let keepalive = timers.keepalive.as_ref().map(Keepalive::deadline);

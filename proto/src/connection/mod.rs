@@ -127,10 +127,9 @@ impl Connection {
 
     /// Returns the promised receives to the account.
     ///
-    /// Before the call, the caller must destroy the queue pair and post all its receives again,
-    /// except those of the `held` messages that the application holds. When the application
-    /// releases one of these messages, the caller posts the receive again and frees it in the
-    /// account.
+    /// Before the call, the caller must destroy the queue pair and repost all its receives, except
+    /// those of the `held` messages that the application holds. When the application releases one
+    /// of these messages, the caller reposts the receive and frees it in the account.
     pub fn release_account(&mut self, held: u32) {
         if let Some(account) = self.side.account.take() {
             let window = self.side.params.window;
@@ -148,8 +147,8 @@ impl Connection {
         self.side.exposed_writable = true;
     }
 
-    /// Returns true if no output is pending, as is the case after most inputs while messages are
-    /// exchanged. If the result is false, an output may be pending.
+    /// Returns true if no output is pending. This is the usual case while messages are exchanged.
+    /// If the result is false, an output may be pending.
     #[inline]
     pub fn is_settled(&self) -> bool {
         match &self.state {
@@ -163,8 +162,8 @@ impl Connection {
     }
 
     /// Removes and returns the next output. If the deadline has changed, the last output reports
-    /// the change. Functions that handle inputs do not report it, because this function compares
-    /// the deadline with the deadline that was last reported.
+    /// the change. Only this function detects such a change: it compares the deadline with the
+    /// deadline that was last reported.
     #[inline]
     pub fn poll_output(&mut self) -> Option<Output> {
         self.side.outputs.pop().or_else(|| self.changed_timer())
@@ -234,7 +233,7 @@ impl Connection {
         })
     }
 
-    /// Returns whether the driver must post a free receive buffer again.
+    /// Returns whether the driver must repost a free receive buffer.
     #[inline]
     pub fn accepts_receives(&self) -> bool {
         match &self.state {
@@ -244,8 +243,8 @@ impl Connection {
         }
     }
 
-    /// Returns whether the connection still occupies its turn, because its setup can perform an
-    /// expensive step at any moment.
+    /// Returns whether the setup counts against the limit on concurrent setups, because it can
+    /// perform an expensive step at any moment.
     pub fn has_turn(&self) -> bool {
         matches!(&self.state, State::Setup(setup) if setup.has_turn())
     }
@@ -294,7 +293,7 @@ impl Connection {
         self.opened().map(Open::activity).unwrap_or_default()
     }
 
-    /// Returns the connection if it was ever established, even after its end.
+    /// Returns the connection if it was ever open, even after its end.
     #[inline]
     fn opened(&self) -> Option<&Open> {
         match &self.state {
@@ -322,7 +321,8 @@ impl Connection {
         }
     }
 
-    /// Begins the exchange of messages, or the preceding exchange of private data.
+    /// Completes the setup. Begins the exchange of messages, or the exchange of private data if
+    /// that is still necessary.
     fn establish(&mut self, agreed: Agreed, now: Instant) {
         let side = &mut self.side;
         let mut open = Box::new(Open::new(side, &agreed.hello, agreed.greeting, now));
@@ -344,7 +344,7 @@ impl Connection {
     /// Ends the connection with this reason.
     fn fail(&mut self, reason: CloseReason, now: Instant) {
         match &mut self.state {
-            // A connection manager event will report the cause of this symptom.
+            // A connection manager event will follow and report the cause of this symptom.
             State::Setup(setup) if setup.has_queue_pair() && is_symptom(&reason) => {}
             State::Setup(_) => self.end(reason, false),
             State::Open(open) => {

@@ -16,23 +16,24 @@ use crate::{Activity, CmInput, CmOp, Event, Output, hello::Hello};
 ///
 /// The handlers of an open connection are divided among files: `receiving` handles frames,
 /// `sending` handles messages and completions, `reading` reads large messages, `greeting` exchanges
-/// private data, `closing` ends the connection, and `keepalive` and `nudge` act on silence.
+/// private data, `closing` ends the connection, and `keepalive` and `nudge` handle peers that are
+/// silent.
 #[derive(Debug)]
 #[cfg_attr(test, derive(Clone, Hash))]
 pub(super) struct Open {
     pub(super) phase: Phase,
-    /// Whether the connection has ever counted as established.
+    /// Whether the connection has ever been in the phase [`Phase::Established`].
     was_established: bool,
     pub(super) transfer: Transfer,
-    /// The sides that do not know the result of the close handshake, if the connection was lost
-    /// during the handshake.
+    /// The sides that do not know the result of the close handshake, because the connection was
+    /// lost during the handshake.
     pub(super) lost_in_close: LostInClose,
 }
 
 #[derive(Debug)]
 #[cfg_attr(test, derive(Clone, Hash))]
 pub(super) enum Phase {
-    /// Private data are being exchanged. The connection does not count as established yet.
+    /// Private data are being exchanged. The connection is not considered established yet.
     Greeting(Greeting),
     /// Messages flow.
     Established,
@@ -42,7 +43,8 @@ pub(super) enum Phase {
     Draining(Draining),
 }
 
-/// The sides that do not know the result of a close handshake during which the connection was lost.
+/// The sides that do not know the result of the close handshake, because the connection was lost
+/// during the handshake.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(test, derive(Hash))]
 pub(super) enum LostInClose {
@@ -56,8 +58,8 @@ pub(super) enum LostInClose {
 }
 
 impl Open {
-    /// Begins the exchange of messages with the peer that sent this hello, or the preceding
-    /// exchange of private data.
+    /// Creates the state of a connection to the peer that sent this hello. The connection first
+    /// exchanges private data if `greeting` is not `None`.
     pub(super) fn new(
         side: &mut Side,
         hello: &Hello,
@@ -105,7 +107,7 @@ impl Open {
         }
     }
 
-    /// Returns whether the connection has ever counted as established.
+    /// Returns whether the connection has ever been in the phase [`Phase::Established`].
     #[inline]
     pub(super) fn was_established(&self) -> bool {
         self.was_established
@@ -122,7 +124,7 @@ impl Open {
         matches!(self.phase, Phase::Closing(_) | Phase::Draining(_))
     }
 
-    /// Returns whether the queue pair works, as far as this side knows.
+    /// Returns false if this side knows that the queue pair no longer works.
     #[inline]
     pub(super) fn is_connected(&self) -> bool {
         !matches!(self.phase, Phase::Draining(_))

@@ -93,8 +93,10 @@ impl Open {
         now: impl Clock,
     ) {
         if self.transfer.accepts == Accepts::Nothing {
-            let text = format_args!("ignores a frame after an abort or a violation");
-            side.outputs.note(Level::Debug, text);
+            side.outputs.note(
+                Level::Debug,
+                format_args!("ignored a frame that arrived after an abort or a protocol violation"),
+            );
             return self.repost(side, buffer);
         }
         let is_control = matches!(
@@ -242,7 +244,7 @@ impl Open {
         transfer.counters.messages_received += 1;
         transfer.counters.bytes_received += descriptor.len;
         transfer.counters.large_received += 1;
-        // The content of the frame is no longer needed, so its buffer can be posted again.
+        // The content of the frame is no longer needed, so its buffer can be reposted.
         self.discard_receive(side, buffer);
         self.read_on(side, now);
         Ok(())
@@ -329,7 +331,7 @@ impl Open {
         Ok(())
     }
 
-    /// Handles a control message, which the driver copies before the buffer is posted again.
+    /// Handles a control message. The driver copies the message before the buffer is reposted.
     fn on_control_message(
         &mut self,
         side: &mut Side,
@@ -413,7 +415,7 @@ impl Open {
                     return Err(Kind::Control(control).unexpected("no pong without a ping"));
                 }
                 side.outputs.push(Output::Event(Event::Answered));
-                // Another Ping might have waited until this Pong arrived.
+                // Another Ping may have been waiting for this Pong.
                 self.send_control(side);
             }
             Control::Finish => {
@@ -478,29 +480,29 @@ impl Open {
         if let Some(arrival) = self.transfer.inbound.arrive(arrival) {
             side.outputs.push(Output::Event(Event::Arrived(arrival)));
         }
-        // This arrival may have consumed the peer's last credit, while this side has receives that
-        // it can grant.
+        // The peer may have used its last credit for this arrival, while this side has receives
+        // that it can grant.
         self.grant_if_due(side);
     }
 
-    /// Asks the driver to post a buffer again, because its content is no longer needed. Does
-    /// nothing if the connection no longer accepts receives.
+    /// Asks the driver to repost a buffer, because its content is no longer needed. Does nothing if
+    /// the connection no longer accepts receives.
     pub(super) fn repost(&mut self, side: &mut Side, buffer: u32) {
         if self.reposts(side) {
             side.outputs.push(Output::Repost(buffer));
         }
     }
 
-    /// Returns whether the driver must post free buffers again. Shared buffers are posted again
-    /// until the connection ends, because other connections use them. After the end, the driver
-    /// itself posts the remaining shared buffers again.
+    /// Returns whether the driver must repost free buffers. Shared buffers are reposted until the
+    /// connection ends, because other connections use them. After the end, the driver reposts the
+    /// remaining shared buffers without being asked.
     fn reposts(&self, side: &Side) -> bool {
         side.params.shared || self.is_connected()
     }
 }
 
 /// Checks that `incoming` is allowed before the Answer to a long request. Until the Answer, the
-/// connection does not count as established.
+/// connection is not considered established.
 fn check_greets(incoming: &Incoming) -> Result<(), Violation> {
     //= PROTOCOL.md#long-requests
     //# Until the Answer, both sides must send nothing else than Ping, Pong, Grant, Abort and

@@ -145,10 +145,10 @@ pub(super) fn is_transient(cause: &CloseReason, reason: RejectReason) -> bool {
     is_refusal(cause) || reason == RejectReason::STALE_CONN
 }
 
-/// Returns whether no program accepted the request, or the peer lacked resources for another
-/// connection. A listener whose process ends also causes such a reason, because its kernel answers
-/// the waiting requests: over RDMA with a rejection without private data, and over TCP by ending
-/// the connection.
+/// Returns whether the cause is a refusal: no program accepted the request, or the peer lacked
+/// resources for another connection. A listener whose process ends also causes a refusal, because
+/// its kernel answers the waiting requests: over RDMA with a rejection without private data, and
+/// over TCP by ending the connection.
 pub(super) fn is_refusal(cause: &CloseReason) -> bool {
     matches!(
         cause,
@@ -160,8 +160,8 @@ pub(super) fn is_refusal(cause: &CloseReason) -> bool {
     )
 }
 
-/// Returns whether the cause of this error usually persists for more than a few seconds, such as a
-/// missing route or a missing permission.
+/// Returns whether this error usually persists for more than a few seconds, because its cause is,
+/// for example, a missing route or a missing permission.
 pub(super) fn is_permanent(errno: i32) -> bool {
     matches!(
         errno,

@@ -39,7 +39,7 @@ impl Open {
         }
     }
 
-    /// Returns the transfer if the connection still sends for the application, even if the
+    /// Returns the transfer if the connection is established. This includes a connection whose
     /// application has sent its Finish.
     #[inline]
     pub(super) fn sending(&mut self) -> Result<&mut Transfer, SendRefused> {
@@ -76,8 +76,8 @@ impl Open {
         self.disconnect_if_done(side, now);
     }
 
-    /// Counts a receive that has been posted again. Returns true if no output is pending. If the
-    /// result is false, an output may be pending.
+    /// Counts a reposted receive. Returns true if no output is pending. If the result is false, an
+    /// output may be pending.
     #[inline(always)]
     pub(super) fn release(&mut self, side: &mut Side, now: impl Clock) -> bool {
         let transfer = &mut self.transfer;
@@ -103,8 +103,8 @@ impl Open {
         self.grant_if_due(side);
     }
 
-    /// Sends a grant whose maximum delay has passed, because the peer must not wait any longer for
-    /// an application that holds messages.
+    /// Sends a grant that has been delayed for the maximum time. The peer must not wait any longer
+    /// for an application that holds messages.
     pub(super) fn on_grant_timeout(&mut self, side: &mut Side, now: Instant) {
         let transfer = &mut self.transfer;
         let Some(delayed) = transfer.timers.grant.filter(|it| it.deadline <= now) else {
@@ -136,16 +136,16 @@ impl Open {
         }
     }
 
-    /// Reports room to a sender that waits for it, so that the sender retries. There is no room:
-    /// the retry fails and returns the reason for the end.
+    /// Reports [`Event::Writable`] to a sender that was refused and can never send again. The
+    /// sender then retries, and the error of the retry contains the reason.
     pub(super) fn report_blocked(&mut self, side: &mut Side) {
         if self.transfer.take_blocked() {
             side.outputs.push(Output::Event(Event::Writable));
         }
     }
 
-    /// Reports room to a sender that waits for it. While this side closes, this sender can be the
-    /// driver, which still has to send messages that it held back.
+    /// Reports [`Event::Writable`] if a refused send can be retried now. While this side closes,
+    /// only the driver can have a refused send, of messages that it holds back.
     #[inline]
     pub(super) fn report_writable(&mut self, side: &mut Side) {
         if self.transfer.is_blocked() && self.is_connected() && self.transfer.take_writable() {

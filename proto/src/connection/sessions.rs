@@ -65,8 +65,8 @@ impl Connection {
         }
     }
 
-    /// Returns the number of messages that were delivered. This excludes a large message that was
-    /// not read completely, and all messages behind it.
+    /// Returns the number of messages that were delivered. A large message that was not read
+    /// completely is not counted, and neither are the messages behind it.
     #[must_use]
     pub fn delivered_messages(&self) -> u32 {
         self.opened().map_or(0, |open| {
@@ -92,8 +92,8 @@ impl Connection {
         })
     }
 
-    /// Records that the application has released a message. The receive of the message is not
-    /// posted again, because the connection is ending.
+    /// Records that the application has released a message whose receive is not reposted, because
+    /// the connection is ending.
     pub fn give_up_receive(&mut self) {
         if let Some((open, _)) = self.open() {
             open.transfer.recv_credit.give_up();
@@ -109,7 +109,7 @@ impl Connection {
         }
     }
 
-    /// Returns bounds on the number of sent messages that are not known to be received.
+    /// Returns bounds on the number of sent messages that the peer might not have received.
     #[must_use]
     pub fn unconfirmed(&self) -> Unconfirmed {
         let Some(open) = self.opened() else {
@@ -119,9 +119,9 @@ impl Connection {
         Unconfirmed {
             messages: transfer.send_credit.unconfirmed(),
             large: transfer.outbound.untaken(),
-            // The peer immediately reposts the receive that a Rendezvous used, so its credit
-            // returns before the large message is read. The credit of any other message returns
-            // only after the delivery of the message.
+            // The peer immediately reposts the receive that a Rendezvous used, and returns its
+            // credit before it reads the large message. The peer returns the credit of any other
+            // message only after the message was delivered.
             max_messages: transfer.send_credit.window() + LARGE_IN_FLIGHT,
         }
     }

@@ -68,8 +68,8 @@ impl Setup {
         }
     }
 
-    /// Returns whether the setup still occupies its turn, because it can perform an expensive step
-    /// now.
+    /// Returns whether the setup counts against the limit on concurrent setups, because it can
+    /// perform an expensive step at any moment.
     pub(super) fn has_turn(&self) -> bool {
         match self {
             Self::Connecting(connecting) => connecting.has_turn(),
@@ -77,8 +77,8 @@ impl Setup {
         }
     }
 
-    /// Returns whether the queue pair can receive: the request has been sent, or the reply is being
-    /// sent.
+    /// Returns whether the queue pair can receive. It can as soon as the request is sent or the
+    /// reply is being sent.
     pub(super) fn has_queue_pair(&self) -> bool {
         match self {
             Self::Connecting(connecting) => connecting.has_queue_pair(),

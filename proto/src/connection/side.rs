@@ -30,16 +30,16 @@ pub(super) struct Side {
     /// The message counts in the peer's rejection, if the peer has closed the session that this
     /// side attempts to resume.
     pub(super) over: Option<SessionOver>,
-    /// The account of the receives that this connection shares with others. `None` if the
-    /// connection shares no receives, or has returned them.
+    /// The account of the shared receives. `None` if the connection does not share receives, or has
+    /// returned its share.
     pub(super) account: Option<Arc<Account>>,
     /// Whether this side has ever exposed memory that the peer may write. If so, the peer may send
     /// immediate data.
     pub(super) exposed_writable: bool,
     /// The deadline that was last reported to the driver.
     pub(super) reported_timeout: Option<Instant>,
-    /// The control messages of both directions. The numbers of control messages continue on the
-    /// session's next connection.
+    /// The control messages of both directions. Their numbering continues on the session's next
+    /// connection.
     pub(super) control_messages: ControlMessages,
 }
 

@@ -22,14 +22,14 @@ pub(super) struct Timers {
 #[derive(Clone, Copy, Debug)]
 #[cfg_attr(test, derive(Hash))]
 pub(super) struct DelayedGrant {
-    /// The time at which this side checks the grant again.
+    /// The time at which this side decides again whether to send the grant.
     pub(super) deadline: Instant,
     /// The limit that was announced to the peer before the delay began.
     pub(super) announced: u32,
 }
 
-/// The maximum delay of a grant. While grants are delayed, the timer fires at this interval instead
-/// of being set again for each grant.
+/// The maximum delay of a grant. While grants are delayed, the timer fires periodically at this
+/// interval, so that it need not be set for each grant.
 pub(super) const MAX_GRANT_DELAY: Duration = Duration::from_millis(2);
 
 impl Timers {
@@ -69,8 +69,8 @@ pub(super) fn earlier(one: Option<Instant>, other: Option<Instant>) -> Option<In
 
 /// A value that records whether it was borrowed mutably.
 ///
-/// Most messages do not touch the timers. The mutable borrow marks the value automatically when a
-/// message does.
+/// Most messages do not touch the timers. If a message does, the mutable borrow marks the value as
+/// changed.
 #[derive(Debug)]
 #[cfg_attr(test, derive(Clone, Hash))]
 pub(super) struct Tracked<T> {
@@ -79,7 +79,7 @@ pub(super) struct Tracked<T> {
 }
 
 impl<T> Tracked<T> {
-    /// Wraps a value, which counts as borrowed mutably at first.
+    /// Wraps a value, which is initially marked as changed.
     pub(super) fn new(value: T) -> Self {
         Self {
             value,

@@ -144,7 +144,7 @@ impl Transfer {
         Self::starting_at(params, hello, 0)
     }
 
-    /// Creates the state of a connection whose frame counters begin at `start`, which is 0 except
+    /// Creates the state of a connection whose frame counters begin at `start`. `start` is 0 except
     /// in tests.
     pub(super) fn starting_at(params: &Params, hello: &Hello, start: u32) -> Self {
         let granted = match hello.credits {
@@ -222,9 +222,9 @@ impl Transfer {
 
     /// Returns the progress of the large messages that this side receives.
     ///
-    /// The count of chunks includes all connections to the peer's engine, because reads on a slow
-    /// path wait behind the reads of other connections. If the transport counts bytes, each byte
-    /// counts as a chunk.
+    /// The number of chunks includes the chunks on all connections to the peer's engine, because
+    /// reads on a slow path wait behind the reads of other connections. If the transport counts
+    /// bytes, this number includes the bytes that were read.
     pub(super) fn progress(&self) -> Progress {
         let inbound = &self.inbound;
         Progress {
@@ -273,8 +273,8 @@ impl Transfer {
         } else {
             receives / 2
         };
-        // An empty message is never copied, so it occupies its receive until the application takes
-        // it. If empty messages were copied, no credit would limit their number.
+        // An empty message is never copied: it keeps its receive until the application takes it.
+        // Otherwise nothing would limit the number of empty messages.
         len > 0 && held > enough && self.inbound.has_room_for(len.into(), buffered)
     }
 
@@ -397,8 +397,8 @@ impl Transfer {
         self.blocked = Some(least);
     }
 
-    /// Returns whether a refused send can be retried now. If so, records that no refused send waits
-    /// any longer.
+    /// Returns whether a refused send can be retried now. If so, clears the record of refused
+    /// sends.
     #[inline]
     pub(super) fn take_writable(&mut self) -> bool {
         self.is_blocked() && self.take_room()
@@ -428,7 +428,7 @@ impl Transfer {
         self.blocked.is_some()
     }
 
-    /// Returns whether a send was refused, and records that no refused send waits any longer.
+    /// Returns whether a send was refused, and clears the record of refused sends.
     #[inline]
     pub(super) fn take_blocked(&mut self) -> bool {
         self.blocked.take().is_some()
@@ -443,8 +443,7 @@ impl Transfer {
     }
 
     /// Sends a message if it fits into a frame, and a credit and a slot are available. The function
-    /// does not check the maximum message length, because a message of at most the eager size never
-    /// exceeds it.
+    /// need not check the maximum message length, which is never less than the eager size.
     #[inline(always)]
     pub(super) fn send_at_once(&mut self, len: usize) -> Option<Transmit> {
         let fits =
@@ -658,8 +657,8 @@ impl Transfer {
 
     // Receiving.
 
-    /// Counts the messages in a frame from the peer, or a write with immediate data, which also
-    /// consumes a credit.
+    /// Consumes the peer's credits for `count` messages in a frame, or one credit for a write with
+    /// immediate data. Returns a violation if the peer must not send them now.
     #[inline]
     pub(super) fn take_credits(&mut self, kind: Kind, count: u32) -> Result<(), Violation> {
         if self.has_peer_closed() {
@@ -676,8 +675,7 @@ impl Transfer {
         Ok(())
     }
 
-    /// Returns a violation if a frame of this kind must not arrive between two fragments of a
-    /// message.
+    /// Returns a violation if the rest of a message in fragments must arrive first.
     #[inline]
     pub(super) fn check_order(&self, kind: Kind) -> Result<(), Violation> {
         //= PROTOCOL.md#frames
