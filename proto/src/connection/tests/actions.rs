@@ -110,8 +110,8 @@ impl Pair {
         is_sent
     }
 
-    /// Reports to the peer that this side wants to leave. Returns false if the connection refuses
-    /// to send the report.
+    /// Reports to the peer that this side wants to end the connection soon. Returns false if the
+    /// connection refuses to send the report.
     pub(super) fn ask_to_leave(&mut self, at: usize) -> bool {
         let is_asked = self.sides[at].conn.ask_to_leave().is_ok();
         self.sides[at].leaves |= is_asked;

@@ -25,8 +25,7 @@ fn permutations(rest: &[Step]) -> Vec<Vec<Step>> {
     all
 }
 
-/// Takes up to `count` steps. Each of them is the first step in `order` that is possible at that
-/// time.
+/// Takes up to `count` steps. Each time, takes the first step in `order` that is possible.
 fn take_some(pair: &mut Pair, order: &[Step], count: usize) {
     for _ in 0..count {
         let Some(step) = order.iter().find(|step| pair.can(**step)) else {

@@ -203,12 +203,12 @@ fn first_closer_disconnects_after_close_ack() {
     for step in [
         Step::Wire(A),
         Step::Cq(B),
-        // B's Close, and B's CloseAck for A's Close.
+        // B's Close arrives, followed by B's CloseAck for A's Close.
         Step::Wire(B),
         Step::Wire(B),
         Step::Cq(A),
         Step::Cq(A),
-        // A's CloseAck for B's Close.
+        // A's CloseAck for B's Close arrives.
         Step::Wire(A),
         Step::Cq(B),
     ] {

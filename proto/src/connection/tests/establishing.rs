@@ -243,7 +243,7 @@ fn queued_attempt_has_no_objects_and_ends_in_time() {
         assert_eq!(conn.next_timeout(), Some(deadline));
         assert!(matches!(ops(conn)[..], [CmOp::AwaitTurn]));
     }
-    // A turn after the deadline has no effect.
+    // A call of `take_turn` after the deadline has no effect.
     active.take_turn(deadline);
     assert_eq!(active.close_reason(), Some(&late));
     assert!(matches!(ops(&mut active)[..], []));
@@ -359,8 +359,8 @@ fn iwarp_peer_is_nudged_until_it_answers() {
     pair.finish();
 }
 
-/// Checks that this side also nudges the passive side after this side has closed. The passive side
-/// might not have noticed the Close.
+/// Checks that the active side nudges the passive side even after the active side has closed,
+/// because the passive side might not have noticed the Close.
 #[test]
 fn on_iwarp_a_side_that_is_closed_at_once_is_nudged() {
     let mut pair = over_iwarp();

@@ -12,7 +12,7 @@ use crate::{
     frame::{Control, Header, Kind},
 };
 
-/// Returns parameters with room for the Answer to a long request.
+/// Returns parameters with an eager size that suffices for the Answer to a long request.
 fn roomy() -> Params {
     Params {
         eager_size: 4096,

@@ -215,7 +215,7 @@ fn a_close_is_acknowledged_once_and_after_both() {
             .map(|open| open.transfer.accepts);
         assert_eq!(accepts, Some(Accepts::Nothing));
         pair.finish();
-        // The reason remains the first cause of the end.
+        // The first cause of the end remains the reason.
         match pair.reason(B) {
             CloseReason::LocallyClosed => assert!(closes),
             violation => assert_eq!(violated_field(violation), "kind"),
@@ -331,7 +331,7 @@ fn sharing() -> Connection {
     conn
 }
 
-/// Returns the receive buffers that the connection's outputs post again.
+/// Returns the receive buffers that the connection's outputs repost.
 fn returned_buffers(conn: &mut Connection) -> Vec<u32> {
     std::iter::from_fn(|| conn.poll_output())
         .filter_map(|output| match output {
@@ -384,8 +384,8 @@ fn control_frame_buffers_return_while_draining() {
     assert_eq!(returned_buffers(&mut conn), [0, 1, 2]);
 }
 
-/// Checks that a connection does not post receives again after its end. The driver itself posts all
-/// of them.
+/// Checks that a connection reposts no receives after its end, because the driver itself then
+/// reposts all of them.
 #[test]
 fn nothing_is_given_back_one_by_one_after_the_end() {
     let now = Instant::now();

@@ -325,7 +325,7 @@ fn a_flush_waits_for_what_was_sent_before_it() {
     assert!(pair.sides[A].conn.is_flushed(&first) && pair.sides[A].conn.is_flushed(&second));
     assert!(pair.sides[A].answered >= 1);
 
-    // The receiver has no memory for the last message, so a flush behind this message must wait.
+    // The receiver has no memory for the last message, so a flush after this message must wait.
     assert!(pair.send_large(A, 3 * MIB));
     let third = pair.flush(A);
     pair.run();

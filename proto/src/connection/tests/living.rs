@@ -248,7 +248,8 @@ fn bytes_retransmitted_in_silence_extend_timeout_once() {
         stop(&mut pair, B);
         let start = pair.now;
         while pair.sides[A].conn.close_reason().is_none() {
-            // Both retransmissions happened before the silence was detected.
+            // Two retransmissions happen before the silence is detected. If `repeats` is true, a
+            // third one follows.
             let late = pair.now - start > INTERVAL;
             let moved = MovedBytes {
                 retransmissions: if repeats && late { 3 } else { 2 },
@@ -315,8 +316,8 @@ fn engine_alive_elsewhere_needs_few_probes() {
 #[test]
 fn busy_side_does_not_time_out_its_peer() {
     let mut pair = Pair::established(alive(), alive());
-    // Ten times, neither side polls for 20 s, so a side may read a Pong up to 20 s after its
-    // arrival.
+    // Neither side polls for 20 s, ten times in a row. A side may therefore read a Pong up to 20 s
+    // after its arrival.
     for _ in 0..10 {
         pair.wait(Duration::from_secs(20));
         assert!(pair.sides[A].ended.is_none() && pair.sides[B].ended.is_none());

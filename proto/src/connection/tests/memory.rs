@@ -107,7 +107,7 @@ fn slow_link_with_progress_is_alive() {
 }
 
 /// Checks that a close continues while the peer answers Pings, even if the peer reads the message
-/// late.
+/// only much later.
 #[test]
 fn slow_close_continues_while_peer_answers() {
     let patient = Params {

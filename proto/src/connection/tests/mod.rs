@@ -70,7 +70,7 @@ fn pair() -> Pair {
     Pair::established(params(), params())
 }
 
-/// Creates an active connection, and gives this connection its turn to connect.
+/// Creates an active connection, and lets it begin to connect.
 fn started(params: Params, nonce: u64, data: &[u8], now: Instant) -> Connection {
     let mut conn = Connection::connect(params, nonce, data, now);
     assert!(matches!(

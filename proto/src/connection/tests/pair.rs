@@ -284,7 +284,7 @@ impl Pair {
                     self.report_disconnected(B);
                 }
             }
-            // The simulation immediately gives the connection its turn.
+            // The simulation does not limit the number of concurrent attempts.
             CmOp::AwaitTurn => self.sides[at].conn.take_turn(self.now),
             CmOp::CreateId | CmOp::SetMinRnrTimer => {}
             CmOp::Reject { .. } | CmOp::Discard => panic!("not in these scenes: {op:?}"),
@@ -361,8 +361,8 @@ impl Pair {
                 let side = &mut self.sides[at];
                 match side.cq.pop_front().unwrap() {
                     Completion::Recv { buffer, frame } => {
-                        // The fast path and the general path must have the same effect, so the test
-                        // uses both in turn.
+                        // The fast path and the general path must have the same effect, so the
+                        // simulation alternates between them.
                         let short = !side.received.is_multiple_of(3);
                         match short.then(|| side.conn.take_message(&frame)).flatten() {
                             Some(len) => {

@@ -100,8 +100,8 @@ fn sizes() -> impl Strategy<Value = Params> {
             shared,
             send_slots,
             keepalive_interval: keepalive.map(Duration::from_millis),
-            // Time passes without a poll by either side. That alone must not make a side consider
-            // its peer dead.
+            // Time passes while neither side polls. A side must not consider its peer dead for this
+            // reason alone.
             keepalive_timeout: Duration::from_secs(86_400),
             ..params()
         })
@@ -161,9 +161,9 @@ proptest! {
     #![proptest_config(cases(250))]
 
     /// Checks that no credit is lost, that a close delivers everything, and that both sides report
-    /// the delivery, even if a device's last acknowledgements are lost with its queue pair. The
-    /// pair itself checks that each frame finds a receive, that no slot is used twice, and that
-    /// messages stay in order.
+    /// the delivery. This must hold even if the last acknowledgements of a device are lost when its
+    /// queue pair fails. The pair itself checks that each frame finds a receive, that no slot is
+    /// used twice, and that messages stay in order.
     #[test]
     fn nothing_is_lost_and_no_credit_leaks(
         a in sizes(),
@@ -206,8 +206,8 @@ proptest! {
     }
 
     /// Checks each way to end the connection, at each side: each side must end once and in bounded
-    /// time, and messages must stay in order. If a side reports complete delivery, a clean end or a
-    /// truncated end, the report must be true.
+    /// time, and messages must stay in order. A side that reports complete delivery, a clean end or
+    /// a truncated end must be right.
     #[test]
     fn every_ending_operation_ends_the_connection(
         a in sizes(),

@@ -271,8 +271,8 @@ fn synchronous_connect_error_equals_event_error() {
     }
 }
 
-/// Checks a retry that happens even without `retry_refused`, because the peer has not refused the
-/// connection.
+/// Checks that a local error is retried even without `retry_refused`, because the peer has not
+/// refused the connection.
 #[test]
 fn local_port_in_use_is_retried_with_another() {
     let now = Instant::now();

@@ -117,7 +117,7 @@ pub(super) struct Side {
     /// The sends that have arrived but are not acknowledged. A reply to such a send can arrive
     /// before the acknowledgement.
     pub(super) unacknowledged: VecDeque<InFlight>,
-    /// The slots whose sends are not known to be completed, oldest first.
+    /// The slots whose sends have not been reported as completed, oldest first.
     pub(super) slots: VecDeque<u32>,
     pub(super) cq: VecDeque<Completion>,
     pub(super) cm: VecDeque<Cm>,
@@ -152,9 +152,9 @@ pub(super) struct Side {
     pub(super) ended: Option<(CloseReason, bool)>,
     /// Whether the peer's Finish has arrived.
     pub(super) peer_finished: bool,
-    /// Whether this side has reported that it wants to leave.
+    /// Whether this side has reported that it wants to end the connection soon.
     pub(super) leaves: bool,
-    /// Whether the peer has reported that it wants to leave.
+    /// Whether the peer has reported that it wants to end the connection soon.
     pub(super) peer_leaves: bool,
     /// The number of control messages sent.
     pub(super) control_sent: u32,
@@ -413,8 +413,8 @@ impl Side {
         }
     }
 
-    /// Promises up to `count` more receives to the peers of the other connections, as far as the
-    /// account has free receives.
+    /// Promises more receives to the peers of the other connections: up to `count`, if that many
+    /// are free.
     pub(super) fn others_claim(&mut self, count: u32) {
         if let Some(shared) = &mut self.shared {
             shared.promised += shared.account.trade(0, 0, count);

@@ -105,7 +105,7 @@ fn link_that_returns_ends_a_suspicion() {
     );
 }
 
-/// Checks that the report changes no deadline, because the path was not suspected.
+/// Checks that the report of a restored link changes no deadline if the path was not suspected.
 #[test]
 fn return_of_a_link_that_was_not_lost_changes_nothing() {
     let mut pair = Pair::established(alive(), alive());

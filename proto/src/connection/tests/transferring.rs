@@ -115,14 +115,14 @@ fn batch_takes_one_credit_per_message() {
     assert!(!pair.send(A));
     pair.run();
     assert_eq!(pair.sides[B].received, 4);
-    // B's application still holds the last message of the first batch. This message occupies its
+    // B's application still holds the last message of the first batch. This message occupies a
     // buffer and one credit of the window.
     pair.release(B, true);
     pair.release(B, true);
     pair.release(B, false);
     pair.run();
-    // B grants the other credit in its next frame. B sends no Grant for it, because one credit is
-    // less than half of the window.
+    // B grants the remaining credit in its next frame. B sends no Grant for this credit, because
+    // one credit is less than half of the window.
     assert_eq!(pair.send_batch(A, 10), 2);
     pair.run();
     assert_eq!(pair.sides[B].received, 6);
@@ -152,9 +152,9 @@ fn receiver_that_holds_most_credits_grants_the_rest() {
     let mut pair = pair();
     assert_eq!((0..10).filter(|_| pair.send(A)).count(), 4);
     pair.run();
-    // B's application holds three messages forever. All other messages pass one at a time, with the
-    // fourth credit of the window. B delays only the first grant, and then sends each grant
-    // immediately.
+    // B's application holds three messages until the end of the test. All other messages pass one
+    // at a time, with the fourth credit of the window. B delays only the first grant, and then
+    // sends each grant immediately.
     for number in 0..50 {
         pair.release(B, false);
         pair.run();
@@ -317,8 +317,8 @@ fn message_for_blocked_sender_takes_general_path() {
     assert!(side.conn.is_settled());
 }
 
-/// Checks that a Grant that finds no free slot is sent later. B's sends do not complete, so B's
-/// Grants fill the slots that are reserved for control frames.
+/// Checks that B sends a Grant later if no slot is free. B's sends do not complete, so B's Grants
+/// fill the slots that are reserved for control frames.
 #[test]
 fn grant_without_slot_is_sent_at_next_completion() {
     let tiny = Params {

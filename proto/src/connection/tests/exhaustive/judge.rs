@@ -182,8 +182,8 @@ fn check_blocked(me: &Side) {
     }
 }
 
-/// Checks that the report of this side about the end is correct: the reason, and whether everything
-/// was delivered.
+/// Checks the report of this side about the end: the reason must be correct, and everything must
+/// have been delivered if the report says that.
 fn check_end(world: &World, at: usize, reason: &CloseReason, delivered: bool) {
     let (me, peer) = (&world.pair.sides[at], &world.pair.sides[1 - at]);
     if delivered {
@@ -255,8 +255,8 @@ fn check_cause(world: &World, at: usize, reason: &CloseReason) {
         CloseReason::ReadTimeout | CloseReason::PeerGaveUp(PeerTimeout::Read) => {
             world.has_done(SideEvent::Wait, A)
         }
-        // If the peer has sent its Close, the Close is the cause, even if this side processes it
-        // after the disconnect.
+        // If the peer has sent its Close, the Close is the cause, even if this side processes the
+        // Close after the disconnect.
         CloseReason::PeerDisconnected => world.is_disturbed() && !is_closed,
         _ => false,
     };

@@ -49,8 +49,7 @@ impl Mistake {
                 side.unacknowledged.is_empty() && next.is_some() && !next_is_read
             }
             Self::GrantMore => next_header(side).is_some(),
-            // This mistake is not made once, but after every transition: see
-            // [`repeat`](Self::repeat).
+            // This mistake is repeated after every transition: see [`repeat`](Self::repeat).
             Self::AcknowledgeClose => false,
             Self::TakeEarly => next_header(side).is_some() && !side.reads.is_empty(),
             Self::DrainEarly => {

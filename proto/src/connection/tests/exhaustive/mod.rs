@@ -15,10 +15,11 @@
 //! # Reduction
 //!
 //! If two transitions commute, both orders lead to the same state. Therefore [`reduction`] selects
-//! a set of a state's transitions, and the search makes only these transitions. It still finds all
-//! final states if the other transitions cannot affect this set: whatever happens first, the
-//! transitions in the set stay possible, have the same effect, and do not gain new alternatives.
-//! Because there are no cycles, the other transitions follow later. There are four such sets:
+//! a set of a state's transitions, and the search makes only these transitions. The search still
+//! finds all final states if the other transitions cannot affect this set. That is: whatever
+//! happens first, the transitions in the set stay possible, have the same effect, and do not gain
+//! new alternatives. Because there are no cycles, the other transitions follow later. There are
+//! four such sets:
 //!
 //! * *Unobservable.* A draining side polls a flushed work request or a completed send. A flushed
 //!   work request adds no cause to the end. A completed send frees a slot, but a draining side
@@ -29,18 +30,18 @@
 //!   cannot fail if the budget has no fault left and no side can disconnect. A side disconnects
 //!   after both CloseAcks have been sent and all frames of the side are acknowledged. A READ is not
 //!   in the set, because its arrival checks memory that the peer can revoke.
-//! * *One side continues.* Each queue of a side that can receive completions has one, and no queue
-//!   pair can fail. Later completions are polled behind the current ones, so the set contains
-//!   everything that the library and the application of this side can do.
+//! * *One side continues.* Each queue in which a side can receive completions contains a
+//!   completion, and no queue pair can fail. Later completions are polled after the current ones,
+//!   so the set contains everything that the library and the application of this side can do.
 //! * *One side drains.* The queue pair of the side has failed, and the connection manager has
 //!   reported the failure to both sides. The side sends nothing and receives nothing, so its polls
 //!   affect only the side itself.
 //!
-//! In the last two sets, one side is ahead of the other, so the search compares both sides in fewer
-//! states. It can then miss a verdict that a side reports too early, if the verdict becomes true
-//! later. However, the same verdict is false in a scope in which the peer can be killed, and the
-//! search does not reduce the states of such a scope. The test `keep_outcomes_with_reduction`
-//! compares the final states with those of a search of all orders.
+//! With the last two sets, the search advances one side before the other, and checks fewer
+//! combinations of the states of both sides. It can then miss a verdict that is wrong when a side
+//! reports it, but becomes true later. However, such a verdict stays wrong in a scope in which the
+//! peer can be killed, and the search does not reduce the states of such a scope. The test
+//! `keep_outcomes_with_reduction` compares the final states with those of a search of all orders.
 
 mod fingerprint;
 mod judge;
@@ -117,7 +118,7 @@ fn visit_every_state_of_small_scopes() {
         assert!(found.is_complete, "{}", scope.name);
         ends.extend(found.outcomes);
     }
-    // The scopes must lead to these ends. Otherwise the search would prove little.
+    // The search must reach these ends. Otherwise it would prove little.
     for reason in [
         "LocallyClosed, true",
         "LocallyClosed, false",

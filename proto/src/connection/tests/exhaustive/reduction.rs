@@ -110,8 +110,8 @@ fn has_acknowledged(side: &Side) -> bool {
 }
 
 /// Returns the arrival or the acknowledgement of a frame from the side `at`. Returns `None` if the
-/// peer can disconnect, because it could do so before this step. The side `at` itself cannot
-/// disconnect before all its frames are acknowledged.
+/// peer can disconnect, because the peer could disconnect before the frame arrives. The side `at`
+/// itself cannot disconnect before all its frames are acknowledged.
 fn carried(world: &World, at: usize) -> Option<Act> {
     if !is_live(world) || may_disconnect(world, 1 - at) {
         return None;

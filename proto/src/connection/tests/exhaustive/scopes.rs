@@ -13,7 +13,7 @@ pub(super) struct Scope {
     pub(super) chunk: u64,
     /// The maximum number of bytes of large messages in flight.
     pub(super) memory: u64,
-    /// The maximum number of control messages that an application can leave untaken.
+    /// The maximum number of control messages that can wait for the application.
     pub(super) control_window: u32,
     pub(super) shared: bool,
     /// Whether the search begins before the connection is established.
@@ -59,7 +59,7 @@ macro_rules! scopes {
     };
 }
 
-/// The scopes that each test run searches. The search takes a few seconds in all.
+/// The scopes that each test run searches. Searching all of them takes a few seconds.
 pub(super) const QUICK: &[Scope] = scopes! {
     "a message and a close" => Send 1 0, Close 1 0;
     "a large message and a close" => Large 1 0, Close 1 0;
@@ -67,7 +67,7 @@ pub(super) const QUICK: &[Scope] = scopes! {
     "a message and a lost host" => Send 1 0, Vanish 0 1;
 };
 
-/// The scopes whose search takes about a minute in all.
+/// Further scopes. Searching all of them takes about a minute.
 pub(super) const SMALL: &[Scope] = scopes! {
     "messages both ways, both close" => Send 1 1, Close 1 1;
     "two messages one way, both close" => Send 2 0, Close 1 1;
@@ -143,7 +143,7 @@ pub(super) const SMALL: &[Scope] = scopes! {
     "there is no memory" => Large 1 0, LoseMemory 0 1, RestoreMemory 0 1;
 };
 
-/// The scopes whose search takes hours in all.
+/// Large scopes. Searching all of them takes hours.
 pub(super) const LARGE: &[Scope] = scopes! {
     "three messages, window 2, both close" window 2, slots 2 => Send 2 1, Close 1 1;
     "messages both ways, window 3, both close" window 3, slots 4 => Send 2 2, Close 1 1;

@@ -90,7 +90,7 @@ impl Search {
                 let count = acts.len();
                 for (done, act) in acts.into_iter().enumerate() {
                     found.transitions += 1;
-                    // The state need not be copied for its last transition.
+                    // The last transition from a state need not copy the state.
                     let is_last = done + 1 == count;
                     let to = if is_last {
                         world.take()
@@ -127,8 +127,8 @@ impl Search {
         found
     }
 
-    /// Makes a transition, and then each transition that commutes with all others. Adds the
-    /// descriptions of these transitions to `lines`.
+    /// Makes a transition, and then further transitions as long as one of them commutes with all
+    /// others. Adds the descriptions of these transitions to `lines`.
     fn take(&self, world: &mut World, act: Act, mut lines: Option<&mut Vec<String>>) {
         let mut next = Some(act);
         while let Some(act) = next {

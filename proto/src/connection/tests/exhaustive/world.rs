@@ -24,13 +24,13 @@ pub(super) enum SideEvent {
     Send,
     /// Sends up to three messages in a single frame.
     Batch,
-    /// Sends a message of 100 bytes, which the peer reads from this side's memory.
+    /// Sends a message of 100 bytes, which the peer reads from memory of this side.
     Large,
     /// Sends a message of 100 bytes in two frames.
     Fragments,
     /// Has the driver hold back a message for which there is no room.
     Hold,
-    /// Sends a control message of 4 bytes.
+    /// Reports to the peer that this side wants to end the connection soon.
     Control,
     /// Asks to leave.
     Leave,
@@ -62,7 +62,7 @@ pub(super) enum SideEvent {
     Vanish,
     /// Removes the device.
     Remove,
-    /// Makes the device report the oldest work request as failed after its retries.
+    /// Makes the device report the oldest work request as failed, after all retries.
     GiveUp,
     /// Makes the peer's device refuse the oldest work request, which must be a READ.
     Refuse,
