@@ -1,11 +1,11 @@
 //! Accounting for a pool of receives that several connections share.
 //!
-//! Each posted receive of the pool is either promised to the peer of one connection, or free. No
-//! more receives are promised than are posted, so each data frame that a peer sends finds a
-//! receive. A promise to an idle connection cannot be revoked. Therefore half of the receives are
-//! reserved for the minimum that each present and future connection needs. Established connections
-//! share the other half. When it runs out, connections that have more than their share return
-//! receives.
+//! Each posted receive of the pool is either promised to the peer of one connection, or free. The
+//! number of promised receives never exceeds the number of posted receives, so each data frame from
+//! a peer finds a receive. A promise to an idle connection cannot be revoked. Therefore half of the
+//! receives are reserved for the minimum that each current and future connection needs. Established
+//! connections share the other half. When it runs out, connections that have more than their share
+//! return receives.
 
 use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};
 
@@ -15,9 +15,9 @@ use super::credit::CONTROL_RECEIVES;
 /// that the application is processing, and one for the next message.
 const FLOOR: u16 = 2;
 
-/// The number of receives above the minimum that a connection can have, as a multiple of the spare
-/// receives left in the pool. A factor of 4 lets a few busy connections use most of the pool, while
-/// many connections still leave some receives for the next one.
+/// The maximum number of receives that a connection can have above its minimum, as a multiple of
+/// the spare receives left in the pool. A factor of 4 lets a few busy connections use most of the
+/// pool, while many connections together still leave some receives for the next one.
 const SHARE: u32 = 4;
 
 /// The total number of receives in a pool, and the number of free ones.
@@ -26,7 +26,7 @@ pub struct Account {
     total: u32,
     free: AtomicU32,
     /// The number of free receives that are reserved for future connections. The number is negative
-    /// if the minimums of the present connections add up to more than half of all receives.
+    /// if the minimums of the current connections add up to more than half of all receives.
     reserved: AtomicI32,
 }
 
@@ -66,7 +66,7 @@ impl Account {
     }
 
     /// Ends the accounting of a connection: frees the `count` receives that were promised to its
-    /// peer, and reserves the connection's minimum for future connections again.
+    /// peer, and again reserves the minimum of this connection for future connections.
     pub fn close(&self, window: u16, count: u32) {
         let need = Self::min_receives(window).cast_signed();
         // `reserved` increases before `free` does, so a concurrent `trade` sees too few spare
@@ -84,9 +84,9 @@ impl Account {
         );
     }
 
-    /// Frees `given` receives of a connection, and reserves up to `wanted` receives for the same
-    /// connection. `more` is the number of other receives that the connection has above its floor.
-    /// Returns the number of reserved receives.
+    /// Frees `given` receives of a connection, and then reserves up to `wanted` receives for the
+    /// same connection. `more` is the number of other receives that the connection has above its
+    /// floor. Returns the number of reserved receives.
     ///
     /// A connection above its [`SHARE`] of the spare receives reserves fewer receives than it
     /// frees. All busy connections therefore end up with equal shares, regardless of the order in
@@ -96,11 +96,11 @@ impl Account {
         loop {
             let reserved = self.reserved.load(Ordering::Relaxed).max(0).cast_unsigned();
             let spare = (free + given).saturating_sub(reserved);
-            // Each call reserves at most a quarter of the room, because otherwise the number of
+            // Each call reserves at most a quarter of `room`. Otherwise the connection's number of
             // receives would alternate between two values.
             let room = spare.saturating_mul(SHARE).saturating_sub(more);
             let taken = wanted.min(room.div_ceil(4));
-            // In this case, which is usual for a busy connection, no shared cache line is written.
+            // A busy connection usually returns here, without writing to a shared cache line.
             if taken == given {
                 return taken;
             }
@@ -165,7 +165,7 @@ mod tests {
         assert!(account.open(64));
     }
 
-    /// Checks the numbers in the documentation of `Config::shared_receive` and in the example in
+    /// Checks the numbers in the documentation of `Config::shared_receive` and in the example of
     /// the crate documentation.
     #[test]
     fn connection_keeps_its_written_receives() {

@@ -61,8 +61,8 @@ pub struct Parts<'a> {
 }
 
 impl Parts<'_> {
-    /// Returns the number of payload bytes that the iterator has not yielded. If bytes remain at
-    /// the end of the iteration, the payload is malformed.
+    /// Returns the number of payload bytes that the iterator has not yielded. If the number is not
+    /// 0 at the end of the iteration, the payload is malformed.
     fn rest(&self) -> usize {
         self.payload.len() - self.at
     }

@@ -7,9 +7,9 @@
 //! therefore shows that the application has taken all messages below `n` − [`CONTROL_WINDOW`]. A
 //! sender keeps each message until a grant shows that the peer has received the message.
 //!
-//! Numbers and grants continue on the next connection of a session. The sender repeats all messages
-//! that it has kept, and the receiver ignores repeated messages. The number of the first message on
-//! a connection also shows the last grant that its sender has received.
+//! Numbers and grants continue on the next connection of a session. The sender resends all messages
+//! that it has kept, and the receiver ignores messages that it already has. The number of the first
+//! message on a connection also shows the last grant that its sender has received.
 
 use std::{collections::VecDeque, sync::Arc};
 
@@ -34,7 +34,7 @@ pub enum ControlRefused {
         /// The maximum length in bytes.
         limit: u32,
     },
-    /// The peer's application has not taken [`CONTROL_WINDOW`] earlier control messages.
+    /// The peer's application has not yet taken the last [`CONTROL_WINDOW`] control messages.
     Full,
     /// The connection is ending or has ended.
     Closed(CloseReason),
@@ -55,8 +55,8 @@ pub(super) struct ControlMessages {
     next_to_post: u32,
     /// The total number of messages that the peer has permitted this side to send.
     limit: u32,
-    /// The messages whose receipt no grant has confirmed yet, oldest first. The last message has
-    /// the number `sent` − 1.
+    /// The messages whose receipt has not been confirmed by a grant, oldest first. The last message
+    /// has the number `sent` − 1.
     kept: VecDeque<Arc<[u8]>>,
     /// The number of the next message from the peer on the current connection. On a connection that
     /// resumes a session, the value is `None` until the peer's first message arrives.
@@ -75,9 +75,8 @@ impl ControlMessages {
         Self::starting_at(0, CONTROL_WINDOW)
     }
 
-    /// Creates the state of a connection whose counters begin at `start`, and whose applications
-    /// can leave up to `window` messages untaken. Outside tests, the values are 0 and
-    /// [`CONTROL_WINDOW`].
+    /// Creates the state of a connection whose counters begin at `start`, and which uses `window`
+    /// instead of [`CONTROL_WINDOW`]. Outside tests, the values are 0 and [`CONTROL_WINDOW`].
     pub(super) fn starting_at(start: u32, window: u32) -> Self {
         Self {
             window,
@@ -93,7 +92,8 @@ impl ControlMessages {
         }
     }
 
-    /// Restarts all counters at `start` with this window. Must be called between two messages.
+    /// Restarts all counters at `start`, with this window. Must not be called while a message is in
+    /// flight.
     #[cfg(test)]
     pub(super) fn start_at(&mut self, start: u32, window: u32) {
         let longest = self.longest;
@@ -101,8 +101,8 @@ impl ControlMessages {
         self.longest = longest;
     }
 
-    /// Continues the numbering on the session's next connection, on which nothing has been sent
-    /// yet.
+    /// Continues the numbering on the session's next connection. Must be called before anything is
+    /// sent on that connection.
     pub(super) fn resume(&mut self) {
         //= PROTOCOL.md#control-messages
         //# On a connection that resumes a session, a side sends first all control messages that it
@@ -171,8 +171,8 @@ impl ControlMessages {
         Ok(())
     }
 
-    /// Counts a message from the peer with this number. Returns true if the message must be
-    /// delivered, and false if it was already delivered over an earlier connection of the session.
+    /// Checks and counts a message from the peer. Returns true if the message must be delivered,
+    /// and false if it was already delivered over an earlier connection of the session.
     pub(super) fn receive(&mut self, number: u32) -> Result<bool, Violation> {
         //= PROTOCOL.md#control-messages
         //# The number of each is that behind the one before it.

@@ -1,5 +1,5 @@
-//! Flow control: each data frame of the peer finds a posted receive, even if the application
-//! releases no message.
+//! Flow control. A side grants credit only for receives that it has posted. Each data frame from
+//! the peer therefore finds a posted receive, even if the application releases no messages.
 //!
 //! A grant is absolute: it is the total number of data frames that the peer may have sent since the
 //! connection was established, modulo 2³². A repeated grant changes nothing, a later grant replaces
@@ -84,9 +84,9 @@ impl SendCredit {
         self.window
     }
 
-    /// Returns an upper bound on the number of sent data frames that the peer has not received. The
-    /// bound follows from the grant, which exceeds the number of received frames by at most the
-    /// window.
+    /// Returns an upper bound on the number of sent data frames that the peer might not have
+    /// received. The bound follows from the grant, which exceeds the number of received frames by
+    /// at most the window.
     #[inline]
     pub(super) fn unconfirmed(&self) -> u32 {
         self.window - self.available().min(self.window)
@@ -131,18 +131,18 @@ impl SendCredit {
 #[cfg_attr(test, derive(Clone, Hash))]
 pub(super) struct RecvCredit {
     window: u32,
-    /// The minimum number of receives that are always promised to the peer.
+    /// The minimum number of receives that are promised to the peer at any time.
     floor: u32,
     /// The number of data frames received.
     received: u32,
-    /// The number of data frames whose receives have been posted again.
+    /// The number of data frames whose receives have been reposted.
     released: u32,
     /// The number of data frames for which a receive has been posted since the connection was
     /// established. Of these receives, `limit` − `released` are promised to the peer or contain its
     /// messages. This difference equals the window, unless connections share receives or the
     /// application still holds messages from earlier connections.
     limit: u32,
-    /// The value of `limit` that was last sent to the peer.
+    /// Whether the peer has used up its credit since this side last reposted a receive.
     announced: u32,
     /// Whether the peer has used up its credit since this side last posted a receive again.
     used_up: bool,
@@ -196,14 +196,14 @@ impl RecvCredit {
         self.received
     }
 
-    /// Returns the number of received data frames whose receives have not been posted again.
+    /// Returns the number of received data frames whose receives have not been reposted.
     #[inline]
     pub(super) fn held(&self) -> u32 {
         self.received.wrapping_sub(self.released)
     }
 
-    /// Counts a receive that was posted again. With an `account`, the receive belongs to the pool
-    /// of all connections that share the account.
+    /// Counts a reposted receive. With an `account`, the receive belongs to the pool of all
+    /// connections that share the account.
     #[inline]
     pub(super) fn release(&mut self, account: Option<&Account>) {
         debug_assert!(
@@ -235,7 +235,7 @@ impl RecvCredit {
         }
     }
 
-    /// Counts a receive that is released but not posted again, because the connection is ending.
+    /// Counts a receive that is released but not reposted, because the connection is ending.
     #[inline]
     pub(super) fn give_up(&mut self) {
         debug_assert!(
@@ -245,9 +245,9 @@ impl RecvCredit {
         self.released = self.released.wrapping_add(1);
     }
 
-    /// Promises the peer all receives of the window except `held`, the number of messages from
-    /// earlier connections of the session that the application still holds. Never reduces the
-    /// number of promised receives.
+    /// Promises the whole window to the peer, less `held` receives. `held` is the number of
+    /// messages from earlier connections of the session that the application still holds. Never
+    /// reduces the number of promised receives.
     pub(super) fn withhold(&mut self, held: u32) {
         let more = self.window.saturating_sub(held + self.promised());
         self.limit = self.limit.wrapping_add(more);
@@ -267,10 +267,10 @@ impl RecvCredit {
         self.announced
     }
 
-    /// Returns whether a Grant frame is due. It is due if the limit has grown by half the window,
-    /// or if the peer has used up its credit. In the second case, while grants may be delayed, the
-    /// limit must also have grown by at least the number of messages that the application holds.
-    /// Otherwise each message that a slow application releases would cause a Grant frame.
+    /// Returns whether a Grant frame is due: the limit has grown by half the window, or the peer
+    /// has used up its credit. In the second case, while grants may be delayed, the limit must also
+    /// have grown by at least the number of messages that the application holds. Otherwise each
+    /// message that a slow application releases would cause a Grant frame.
     #[inline]
     pub(super) fn grant_due(&self) -> bool {
         let more = self.limit.wrapping_sub(self.announced);

@@ -22,8 +22,8 @@ pub enum DeviceFault {
 }
 
 impl DeviceFault {
-    /// Returns whether the fault is in the device or the path and not in the peer. If so, a session
-    /// can continue over another connection.
+    /// Returns whether the fault is in the device or the path, and not in the peer. In that case, a
+    /// session can continue over another connection.
     pub(crate) const fn is_loss(self) -> bool {
         match self {
             Self::Device | Self::QueuePair | Self::CompletionQueue | Self::SharedReceives => true,

@@ -113,7 +113,7 @@ impl Kind {
         Self::ALL.into_iter().find(|kind| kind.number() == number)
     }
 
-    /// Returns the violation for a frame of this kind that is not allowed in the connection's
+    /// Returns the violation to report if a frame of this kind is not allowed in the connection's
     /// current state. `expected` describes the allowed behaviour.
     pub(super) fn unexpected(self, expected: &'static str) -> Violation {
         Violation::new("kind", self.number().into(), expected)
@@ -532,8 +532,7 @@ mod tests {
             let header = Header { kind, sequence, grant, len: payload.len() as u32 + more, arg };
             let frame = [&header.emit()[..], &payload].concat();
             prop_assert_eq!(Header::parse(&frame), Ok(header));
-            // The header of a truncated Fragment is still valid if at least one byte of its payload
-            // remains.
+            // The header of a truncated Fragment is still valid if one byte of payload remains.
             let is_cut = Header::parse(&frame[..frame.len() - 1]).is_err();
             prop_assert!(is_cut || (kind == Kind::Fragment && payload.len() > 1));
             if kind == Kind::Fragment {

@@ -3,27 +3,27 @@ use std::{
     net::{IpAddr, Ipv6Addr},
 };
 
-/// Limits the number of bytes that many connections use at the same time, and queues the
-/// connections that wait for bytes.
+/// Limits the memory in bytes that many connections use at the same time, and queues the claims of
+/// connections that must wait.
 ///
-/// A connection claims the bytes of a message chunk by chunk, so a message that does not arrive
-/// uses almost no bytes. One host uses at most three quarters of the limit. Waiting hosts take
+/// A connection claims the memory of a message chunk by chunk, so a message that does not arrive
+/// occupies little memory. One host uses at most three quarters of the limit. Waiting hosts take
 /// turns. The claims of one host are granted in order, except that claims for later chunks of a
 /// message are granted before claims for the first chunks of other messages.
 ///
 /// Without an exception from the limit, messages that have partly arrived could deadlock: all of
-/// them wait for bytes, and none becomes complete and is released. Therefore a claim for a later
-/// chunk may exceed the limit by up to an eighth of the limit. Beyond that, one message at a time
-/// may exceed the limit until it is complete, so that the application can release it. The same
-/// rules apply to the share of each host. A claim is always granted if no bytes are in use.
+/// them would wait for memory, and none would become complete and be released. Therefore a claim
+/// for a later chunk may exceed the limit by up to an eighth of the limit. Beyond that, one message
+/// at a time may exceed the limit until it is complete, so that the application can release it. The
+/// same rules apply to the share of each host. A claim is always granted if no bytes are in use.
 #[derive(Debug)]
 pub struct Gauge {
     total: Level,
     hosts: HashMap<Host, Share>,
     /// The number of waiting claims of all hosts.
     waiting: usize,
-    /// Granted claims that their claimants have not fetched yet. The bytes of these claims count as
-    /// used.
+    /// Granted claims that their claimants have not fetched yet. The bytes of these claims are
+    /// already in use.
     granted: Vec<Claim>,
     /// The claimants whose waiting claims were granted since the last call of
     /// [`served`](Self::served).
@@ -111,8 +111,8 @@ impl Level {
                 && (self.exceeding == Some(claim.claimant) || self.used <= self.most()))
     }
 
-    /// Returns the number of bytes in use up to which any claim for a later chunk may exceed the
-    /// limit.
+    /// Returns the maximum number of bytes in use at which any claim for a later chunk is still
+    /// granted. This number exceeds the limit by an eighth.
     fn most(&self) -> u64 {
         self.limit.saturating_add(self.limit / 8)
     }
@@ -138,8 +138,8 @@ impl Level {
 }
 
 impl Share {
-    /// Returns the index of the claim to grant next for this host, if the host's share has room for
-    /// the claim.
+    /// Returns the index of the claim to grant next for this host. Returns `None` if no claim
+    /// waits, or if the host's share has no room.
     fn next(&self) -> Option<usize> {
         let front = self.waiting.front()?;
         if self.level.has_room_for(front) {
@@ -223,9 +223,9 @@ impl Gauge {
         self.fetch(claimant)
     }
 
-    /// Claims `bytes` without queueing. Returns true if the bytes are granted. They are granted if
-    /// no other claim waits, the share of the host has room, and at most `limit` bytes are in use
-    /// afterwards.
+    /// Claims `bytes` without queueing. Returns true if the bytes are granted. This requires that
+    /// no other claim waits, that the share of the host has room, and that at most `limit` bytes
+    /// are in use afterwards.
     pub fn try_claim(&mut self, host: Host, bytes: u64, limit: u64) -> bool {
         let claim = Claim {
             claimant: u64::MAX,
@@ -251,7 +251,7 @@ impl Gauge {
             || self.hosts.get(&host).is_some_and(waits)
     }
 
-    /// Returns whether a claim waits that could be granted if this host released bytes.
+    /// Returns whether a waiting claim could be granted if this host released bytes.
     pub fn is_contended_at(&self, host: Host) -> bool {
         self.waiting > 0
             && self.hosts.iter().any(|(other, share)| {
@@ -318,7 +318,7 @@ impl Gauge {
         }
     }
 
-    /// Returns the next claim to grant, as the host and the index in the queue of the host.
+    /// Returns the next claim to grant: its host, and its index in the queue of that host.
     fn next(&self) -> Option<(Host, usize)> {
         if self.waiting == 0 {
             return None;
@@ -369,8 +369,8 @@ impl Gauge {
 
 /// A peer's host, to which the limit for one host applies.
 ///
-/// A host can use any number of IPv6 addresses in its /64 network, so all addresses of one /64
-/// network count as the same host.
+/// A host can use any number of IPv6 addresses in its /64 network, so all addresses of a /64
+/// network are treated as one host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Host(IpAddr);
 
@@ -608,9 +608,9 @@ mod tests {
     proptest! {
         #![proptest_config(cases(2048))]
 
-        /// Checks the limits after each of a random sequence of claims and releases. Also checks
-        /// that every message becomes complete, provided that the application releases complete
-        /// messages.
+        /// Checks the limits after each step of a random sequence of claims and releases. Also
+        /// checks that every message becomes complete, provided that the application releases
+        /// complete messages.
         #[test]
         fn the_bounds_hold_and_every_message_becomes_complete(
             ops in prop::collection::vec(op(), 1..200)

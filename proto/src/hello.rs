@@ -58,8 +58,8 @@ pub(crate) struct Hello {
     pub eager_size: u32,
     pub max_message: u64,
     pub keepalive_ms: u32,
-    /// A random number that identifies the sender's engine. A sign of life on one connection counts
-    /// for all connections to the same engine.
+    /// A random number that identifies the sender's engine. A sign of life on one connection is a
+    /// sign of life for all connections to the same engine.
     pub engine: u64,
 }
 

@@ -1,4 +1,4 @@
-//! The queue of messages from the peer for the application, in the order in which the peer sent
+//! The queue of messages that have arrived or were announced, in the order in which the peer sent
 //! them.
 
 use std::{collections::VecDeque, time::Instant};
@@ -83,7 +83,7 @@ enum Demand {
     Memory(Read),
     /// A free slot of the send ring for this read, whose memory is prepared.
     Slot(Read),
-    /// Prepared memory for this fragment, and the copy to that memory.
+    /// The copy of this fragment to the message's memory.
     Copy(FragmentCopy),
 }
 
@@ -156,9 +156,9 @@ impl Queued {
 }
 
 impl Inbound {
-    /// Creates an empty queue. At any time, the queue holds at most `max_held` large messages with
-    /// a total of `limit` bytes. Large messages are read in chunks of at most `longest_chunk`
-    /// bytes.
+    /// Creates an empty queue. `max_held` and `limit` bound the number and the total length in
+    /// bytes of the large messages that are being received or that the application holds. Large
+    /// messages are read in chunks of at most `longest_chunk` bytes.
     pub(super) fn new(max_held: u16, limit: u64, longest_chunk: u64) -> Self {
         Self {
             queue: VecDeque::new(),
@@ -238,7 +238,7 @@ impl Inbound {
     }
 
     /// Queues a fragment with `len` bytes of payload. `rest` is the number of bytes from the start
-    /// of this fragment to the end of its message. The caller has checked both values.
+    /// of this fragment to the end of its message. The caller must have checked both values.
     pub(super) fn fragment(&mut self, buffer: u32, len: u32, rest: u32) {
         if self.missing().is_none() {
             let source = Source::Fragments {
@@ -364,7 +364,7 @@ impl Inbound {
     }
 
     /// Records that the fragment of the last [`Step::Copy`] has been copied. Returns the receive
-    /// buffer of the fragment. This buffer can now be posted again.
+    /// buffer of the fragment, which can now be reposted.
     pub(super) fn fragment_copied(&mut self) -> Option<u32> {
         let Demand::Copy(copy) = self.demand else {
             debug_assert!(false, "the copy was asked for");
@@ -502,13 +502,15 @@ impl Inbound {
         self.limit.saturating_sub(used)
     }
 
-    /// Returns whether `len` copied bytes fit below the limit in addition to `others` bytes.
+    /// Returns whether `len` bytes can be copied without exceeding the limit, if another `others`
+    /// bytes are counted as used.
     pub(super) fn has_room_for(&self, len: u64, others: u64) -> bool {
         others.saturating_add(len) <= self.room()
     }
 
-    /// Returns whether the application should copy the next large message out of its memory,
-    /// because the application holds more than half of the maximum number of large messages.
+    /// Returns whether the application should copy the next large message and free the memory that
+    /// the message was received into. This is the case if the application holds more than half of
+    /// the maximum number of large messages.
     pub(super) fn may_copy_large(&self) -> bool {
         2 * self.held > self.max_held
     }
@@ -530,7 +532,7 @@ impl Inbound {
         self.held_bytes
     }
 
-    /// Returns the number of messages that have arrived or were announced, and have not been
+    /// Returns the number of messages that have arrived or were announced, but have not been
     /// delivered: an incomplete large message and the messages behind it.
     pub(super) fn undelivered(&self) -> u64 {
         let messages = |queued: &Queued| match queued {

@@ -25,8 +25,8 @@ pub struct Negotiated {
     /// The maximum length in bytes of a message that this side accepts.
     pub recv_limit: u64,
     /// The time without a sign of life after which this side probes the peer: the smaller interval
-    /// of both sides. If the peer's interval is below 100 ms, it counts as 100 ms. `None` if this
-    /// side's configuration has no interval. This side always answers the peer's probes.
+    /// of both sides. If the peer's interval is below 100 ms, 100 ms is used instead. `None` if
+    /// this side's configuration has no interval. This side always answers the peer's probes.
     pub keepalive_interval: Option<Duration>,
     /// Whether the session resumes after the connection is lost. Both sides must set
     /// `Config::resume`. Each side applies its own time limit, which the other side does not know.

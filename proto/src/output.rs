@@ -68,14 +68,14 @@ impl CmInput<'_> {
     }
 }
 
-/// A source of the current time. Inputs that seldom need the time take a `Clock`, so that they read
-/// it only if necessary. Reading the system's clock costs about the same as processing a message.
+/// A source of the current time. Functions that rarely need the time take a `Clock`, and read it
+/// only if necessary. Reading the system's clock costs about the same as processing a message.
 pub trait Clock: Copy {
     /// Returns the current time.
     fn now(self) -> Instant;
 }
 
-/// Callers that have already read the clock pass the time.
+/// An `Instant` is a `Clock` for callers that have already read the time.
 impl Clock for Instant {
     fn now(self) -> Instant {
         self
@@ -119,15 +119,16 @@ pub enum Output {
     Post(Transmit),
     /// Post a control frame with this payload.
     PostWithPayload(Transmit, Arc<[u8]>),
-    /// Post this receive buffer again, because its frame has been processed.
+    /// Repost this receive buffer, because its frame has been processed.
     Repost(u32),
-    /// Post this receive buffer again and call `release`. The frame in the buffer consumed a
-    /// credit, and its content is no longer needed.
+    /// Repost this receive buffer and call `release`. The frame in the buffer consumed a credit,
+    /// and its content is no longer needed.
     Release(u32),
     /// Reserve memory for a large message from the peer with this id and length in bytes, and
-    /// report the memory with `handle_memory`. This output is repeated until memory is available.
+    /// report the reservation with `handle_memory`. This output is repeated until memory is
+    /// available.
     Begin { id: u32, len: u64 },
-    /// Prepare the memory of this chunk of a large message, and report the memory with
+    /// Prepare the memory of this chunk of a large message, and report the prepared memory with
     /// `handle_prepared`. An [`Output::Read`] of the chunk follows. This output is repeated until
     /// memory is available.
     Prepare { id: u32, offset: u64, len: u64 },
@@ -155,7 +156,7 @@ pub enum Output {
 
 /// The queue of outputs that the driver has not fetched.
 ///
-/// Most inputs produce a single output, which is not stored in `rest`.
+/// Most inputs produce a single output, which is stored in `first` and needs no space in `rest`.
 #[derive(Debug)]
 #[cfg_attr(test, derive(Clone))]
 pub(super) struct Outputs {
@@ -279,8 +280,8 @@ impl TransportTraits {
 /// A connection manager call, or an action that accompanies one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum CmOp {
-    /// Call `take_turn` as soon as the limit on concurrent attempts permits another attempt.
-    /// Connections get their turns in the order in which they began to wait.
+    /// Call `take_turn` as soon as the limit on concurrent setups permits another one. Waiting
+    /// connections proceed in the order in which they began to wait.
     AwaitTurn,
     /// Create a connection manager id.
     CreateId,
@@ -352,7 +353,7 @@ pub enum Event {
     /// accept or reject the request.
     Requested,
     /// A message, immediate data or a Finish has arrived and must be delivered. These events occur
-    /// in the order in which the peer sent.
+    /// in the order in which the peer sent the messages.
     Arrived(Arrival),
     /// A control message of `len` bytes has arrived. The message follows the frame's header in this
     /// receive buffer. The driver must copy the message, because [`Output::Repost`] follows, and
@@ -366,7 +367,7 @@ pub enum Event {
     /// The peer has taken this number of further large messages, the oldest ones first. The driver
     /// can free the memory of these messages.
     Taken(u32),
-    /// A Pong has arrived. The result of `is_flushed` can have changed.
+    /// A Pong has arrived. The result of `is_flushed` may have changed.
     Answered,
     /// A send that was refused with [`SendRefused::Blocked`] can be retried. The retry succeeds, is
     /// blocked again, or fails with another cause. Blocked sends can also be retried after
@@ -385,16 +386,16 @@ pub enum Event {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(test, derive(Hash))]
 pub enum Arrival {
-    /// A message in a receive buffer. The buffer is posted again after the call of `release`.
+    /// A message in a receive buffer. The driver reposts the buffer and then calls `release`.
     Message { buffer: u32, offset: u32, len: u32 },
-    /// Several messages in one receive buffer, each with a length prefix. The buffer is posted
-    /// again after all of these messages are released.
+    /// Several messages in one receive buffer, each with a length prefix. The buffer is reposted
+    /// when all of these messages have been released.
     Batch { buffer: u32, len: u32, count: u32 },
-    /// A large message that was read or copied completely. The message's memory counts as in use
+    /// A large message that was read or copied completely. The message's memory remains in use
     /// until the call of `release_large`.
     Large { id: u32, len: u64 },
     /// The immediate data of a write, with which the peer wrote `len` bytes to this side's memory.
-    /// The write consumed a receive buffer, which is posted again after the call of `release`.
+    /// The write consumed a receive buffer. The driver reposts the buffer and then calls `release`.
     Immediate {
         buffer: u32,
         imm_data: u32,

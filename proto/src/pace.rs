@@ -12,9 +12,9 @@ pub const LONGEST_CHUNK: u64 = 1 << 20;
 /// transfers a chunk of this length in half a second.
 pub const SHORTEST_CHUNK: u64 = 64 << 10;
 
-/// If a chunk takes at most this time, the length of the next chunks is doubled.
+/// If the read of a chunk takes at most this time, the length of the next chunks is doubled.
 const QUICK: Duration = Duration::from_millis(100);
-/// If a chunk takes longer than this time, the length of the next chunks is halved.
+/// If the read of a chunk takes longer than this time, the length of the next chunks is halved.
 const SLOW: Duration = Duration::from_millis(400);
 
 /// Adapts the length of the chunks in which large messages are read, and the number of concurrent
@@ -29,8 +29,8 @@ const SLOW: Duration = Duration::from_millis(400);
 pub(super) struct Pace {
     chunk: u64,
     longest: u64,
-    /// The time since which the oldest read in progress has been the oldest: when it was posted, or
-    /// when the previous read completed.
+    /// The time at which the oldest read in progress became the oldest: when it was posted, or when
+    /// the previous read completed.
     since: Option<Instant>,
 }
 

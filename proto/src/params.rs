@@ -22,8 +22,8 @@ pub struct Params {
     pub large_memory: u64,
     /// The maximum length in bytes of the chunks in which a large message is read.
     pub longest_chunk: u64,
-    /// The maximum time without progress of a large message, either because no bytes arrive or
-    /// because no memory is available.
+    /// The maximum time in which a large message makes no progress, either because no bytes arrive
+    /// or because no memory is available.
     pub read_timeout: Duration,
     /// The number of data slots of the send ring, in addition to `READS` and `CONTROL_SENDS`.
     pub send_slots: u32,
@@ -61,8 +61,8 @@ pub struct Params {
     pub held: u16,
     /// Whether the hello offers or resumes a session.
     pub session: SessionOffer,
-    /// The maximum number of bytes of a byte stream, in both directions together, that are in
-    /// flight to the peer or received and not read.
+    /// The maximum number of bytes of a byte stream that are in flight to the peer, or received and
+    /// not read. The limit applies to both directions together.
     pub stream_buffer: u64,
     /// A random number with which this side identifies its engine in the hello.
     pub engine: u64,
@@ -109,8 +109,8 @@ impl Params {
     /// Returns the maximum number of bytes of large messages in flight to the peer.
     ///
     /// For a byte stream, the maximum is half of the stream buffer plus one piece. A receiver
-    /// reports pieces in pairs. The additional piece lets the receiver continue to read while it
-    /// reports two pieces.
+    /// reports two pieces at a time. The additional piece lets the receiver continue to read in the
+    /// meantime.
     pub fn outbound_limit(&self) -> u64 {
         if self.stream {
             let bytes = self.half_stream_buffer() + self.stream_piece();
@@ -120,8 +120,8 @@ impl Params {
         }
     }
 
-    /// Returns the maximum number of bytes that this side holds, in large messages and in copied
-    /// bytes of a byte stream together.
+    /// Returns the maximum number of bytes that this side holds in large messages and, for a byte
+    /// stream, in copies.
     pub fn inbound_limit(&self) -> u64 {
         if self.stream {
             self.large_memory.min(self.half_stream_buffer())

@@ -142,7 +142,7 @@ fn the_constants_are_as_protocol_md_says() {
     assert_eq!(told, constants);
 }
 
-/// A quotation in the code of a rule of PROTOCOL.md.
+/// A rule of PROTOCOL.md that a comment in the code quotes.
 struct Quote {
     /// The file and the line of the quotation, for error messages.
     location: String,
@@ -197,7 +197,8 @@ fn with_single_spaces(text: &str) -> String {
     text.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
-/// Returns an error message if PROTOCOL.md does not contain the quotation below its heading.
+/// Returns an error message if the section that the quotation names does not contain the quoted
+/// text.
 fn quote_error(quote: &Quote) -> Option<String> {
     let Quote {
         location,

@@ -9,13 +9,13 @@ const FIRST_BACKOFF: Duration = Duration::from_millis(10);
 const LONGEST_BACKOFF: Duration = Duration::from_secs(1);
 
 /// Limits the time in which large messages make no progress. The limit is necessary because other
-/// connections can be waiting for the memory of these messages.
+/// connections may be waiting for the memory of these messages.
 ///
-/// While other connections wait for memory, a message must also arrive at a minimum rate: in each
-/// timeout, at least an eighth of the number of bytes received so far.
+/// While other connections wait for memory, a message must also arrive at a minimum rate: within
+/// each timeout, at least an eighth of the bytes that have been received so far.
 ///
-/// The watchdog checks the progress of reads periodically, so that the arrival of a chunk need not
-/// set a timer. A stalled read is detected after 1 to 1.5 times the timeout.
+/// The watchdog checks the progress of reads periodically, so that no timer must be set when a
+/// chunk arrives. A stalled read is detected after 1 to 1.5 times the timeout.
 #[derive(Debug)]
 #[cfg_attr(test, derive(Clone, Hash))]
 pub(super) struct ReadWatchdog {
@@ -214,9 +214,9 @@ mod tests {
         }
     }
 
-    /// Calls `check` at each deadline, until the verdict is not `Fine`. By check `n`, `arrived(n)`
-    /// chunks have arrived. Returns the number of checks, the last verdict, and the time of that
-    /// verdict.
+    /// Calls `check` at each deadline, until the verdict is not `Fine`. `arrived(n)` is the number
+    /// of chunks that have arrived by check `n`. Returns the number of checks, the last verdict,
+    /// and the time of that verdict.
     fn checks(
         read_watchdog: &mut ReadWatchdog,
         arrived: impl Fn(u32) -> u64,

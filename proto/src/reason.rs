@@ -95,7 +95,8 @@ impl fmt::Display for Mismatch {
 #[cfg_attr(test, derive(Hash))]
 #[non_exhaustive]
 pub enum Phase {
-    /// Waiting for a turn, because this host limits the number of concurrent connection attempts.
+    /// Waiting for other connections to be established, because this host limits the number of
+    /// concurrent attempts.
     Waiting,
     /// Resolving the address.
     ResolvingAddr,
@@ -119,7 +120,7 @@ impl fmt::Display for Phase {
     }
 }
 
-/// The timeout that passed at the peer, because the peer received no sign of life or no bytes from
+/// The timeout that expired at the peer, because the peer received no sign of life or no bytes from
 /// this side.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(test, derive(Hash))]
@@ -175,8 +176,8 @@ pub enum CloseReason {
     /// its `Config::read_timeout`. A later attempt can succeed, so a connector with
     /// `Config::retry_refused` retries.
     PeerOutOfResources,
-    /// The peer ended the connection because a timeout in its `Config` expired. The peer's
-    /// last frame, which says this, has arrived, so neither process had died.
+    /// The peer ended the connection because a timeout in its `Config` expired. The peer's process
+    /// was still running, because it has reported the timeout in its last frame.
     PeerGaveUp(PeerTimeout),
     /// The peer's library ended the connection with a code that this version does not know.
     PeerFailed(u32),
@@ -192,7 +193,7 @@ pub enum CloseReason {
     PeerIncompatible(Mismatch),
     /// The peer violated the protocol.
     ///
-    /// A violation of the [field](Violation::field) `rkey` can have another cause: the peer's
+    /// A violation of the [field](Violation::field) `rkey` may have another cause: the peer's
     /// process was killed while this side was reading a message above the eager size. In that case,
     /// the peer's kernel revokes the key of the message before it disconnects.
     ProtocolViolation(Violation),
@@ -220,8 +221,8 @@ pub enum CloseReason {
     ReadTimeout,
     /// The peer closed the connection, and everything that the peer sent has been delivered.
     ///
-    /// A `send` can already fail with this reason while messages still arrive, because the peer no
-    /// longer receives.
+    /// A `send` may already fail with this reason while messages are still arriving, because the
+    /// peer no longer receives messages.
     PeerClosed,
     /// The peer closed the connection and disconnected before this side had read all messages from
     /// the peer's memory. The last `missing` messages are lost. Either the peer's `close` failed,
@@ -239,8 +240,7 @@ pub enum CloseReason {
     /// The connection was lost, and the peer no longer has its session: the peer's process has
     /// ended, or the peer has ended the session.
     ///
-    /// A [`Completion::Failed`] reports each message that has an id and is not known to have
-    /// arrived.
+    /// A [`Completion::Failed`] reports each message that has an id and may not have arrived.
     ///
     /// [`Completion::Failed`]: https://docs.rs/rdmsg/latest/rdmsg/enum.Completion.html
     SessionLost,
@@ -253,8 +253,8 @@ pub enum CloseReason {
     WakerPanicked,
     /// This process was forked. The connection belongs to the parent process, and continues there.
     Forked,
-    /// No memory was available for a message above the eager size, which the peer had announced,
-    /// for longer than `Config::read_timeout`. The usual cause is that the process has reached its
+    /// For longer than `Config::read_timeout`, no memory was available for a message above the
+    /// eager size that the peer had announced. The usual cause is that the process has reached its
     /// limit on locked memory.
     OutOfMemory(OsError),
     /// A system call failed. Over TCP, this includes all failures of connect(2) except a refused
@@ -308,7 +308,7 @@ impl CloseReason {
         match self {
             Self::WorkRequest { status, .. } => matches!(
                 *status,
-                // Devices report the last two statuses if there is no path to the peer.
+                // A device reports one of the last two statuses if there is no path to the peer.
                 WcStatus::RETRY_EXC_ERR
                     | WcStatus::WR_FLUSH_ERR
                     | WcStatus::RESP_TIMEOUT_ERR
@@ -443,8 +443,9 @@ impl fmt::Display for CloseReason {
             ),
             Self::ReadTimeout => write!(
                 f,
-                "the peer announced a message that cannot be read: its host does not answer, or \
-                 the path to it is too slow for read_timeout in the Config; {LONG_PACKETS}"
+                "the peer announced a message that cannot be read: the peer's host does not \
+                 answer, or the path to it is too slow for read_timeout in the Config; \
+                 {LONG_PACKETS}"
             ),
             Self::PeerClosed => f.write_str("closed by the peer"),
             Self::Truncated { missing } => write!(
@@ -458,9 +459,9 @@ impl fmt::Display for CloseReason {
                 f.write_str("the peer disconnected without closing; its process may have ended")
             }
             Self::SessionLost => f.write_str(
-                "the connection was lost, and the peer does not know its session: its process has \
-                 ended, or it has ended the session; each message that may not have arrived has a \
-                 Completion::Failed",
+                "the connection was lost, and the peer does not know its session: the peer's \
+                 process has ended, or the peer has ended the session; a Completion::Failed \
+                 reports each message that may not have arrived",
             ),
             Self::LocallyClosed => f.write_str("closed by this side"),
             Self::LocallyAborted => f.write_str("aborted by this side"),
@@ -481,7 +482,8 @@ impl fmt::Display for CloseReason {
                 if error.call == "ibv_reg_mr" {
                     write!(
                         f,
-                        "if this process may lock no more memory, {RAISE_MEMLOCK}, or "
+                        "if this process has reached its limit on locked memory, \
+                         {RAISE_MEMLOCK}, or "
                     )?;
                 }
                 f.write_str(
@@ -491,8 +493,8 @@ impl fmt::Display for CloseReason {
             }
             Self::Os(error) if (error.call, error.errno) == ("ibv_reg_mr", libc::ENOMEM) => write!(
                 f,
-                "{error}: this process may lock no more memory; {RAISE_MEMLOCK}, or lower \
-                 large_memory or registration_cache in the Config"
+                "{error}: this process has reached its limit on locked memory; {RAISE_MEMLOCK}, or \
+                 lower large_memory or registration_cache in the Config"
             ),
             Self::Os(error) => write!(f, "{error}"),
         }

@@ -29,7 +29,7 @@ pub enum RejectCode {
     Resources = 5,
     /// The rejected side serves no READs.
     ResponderResources = 6,
-    /// The rejected side cannot have READs outstanding.
+    /// The rejected side cannot issue READs.
     InitiatorDepth = 7,
     /// Too many requests wait at the rejecting side, its application did not answer in time, or its
     /// listener is being closed.

@@ -17,7 +17,7 @@ use super::{
 };
 
 /// The number of receives per connection, in its own queue or in the pool: 16 for messages, and the
-/// others for control frames.
+/// rest for control frames.
 const RECEIVES: u32 = 33;
 
 /// The total number of messages of all connections, except under [`Load::Incast`].
@@ -31,20 +31,19 @@ const BURST: u32 = 16;
 const SHARED_WINDOW: u16 = 64;
 
 /// The time in nanoseconds that the server needs to process a message, as measured on software
-/// RoCE. Only the ratio of this time and `GRANT`, the time to send a Grant frame, matters.
+/// RoCE. Only the ratio of this time to `GRANT`, the time to send a Grant frame, matters.
 const SERVICE: u64 = 16_000;
 const GRANT: u64 = 14_000;
 
-/// The time in nanoseconds in which a message travels from one host to the other.
+/// The time in nanoseconds that a message takes from one host to the other.
 const DELAY: u64 = 20_000;
 
 /// The distribution of the times at which connections want to send messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Load {
-    /// Random times. The messages arrive at nine tenths of the rate at which the server can process
-    /// them.
+    /// Random times. The messages arrive at 90 % of the rate at which the server can process them.
     FanIn,
-    /// The same as `FanIn`, but a hundredth of the connections send nine tenths of the messages.
+    /// The same as `FanIn`, but 1 % of the connections send 90 % of the messages.
     Skewed,
     /// All messages are sent at once.
     Incast,
@@ -234,8 +233,8 @@ impl Simulation {
         }
     }
 
-    /// Plans the end of processing the first message in the queue. The server first finishes
-    /// sending its current grant.
+    /// Plans the time at which the server has processed the first message in the queue. Before
+    /// that, the server finishes sending its current grant.
     fn serve(&mut self) {
         let sending = self.busy.saturating_sub(self.now);
         self.plan(sending + SERVICE, Event::Served);

@@ -2,16 +2,16 @@
 //!
 //! Slots are assigned in order. Most sends are unsignalled: they have no completion of their own,
 //! but the completion of a later signalled send also covers everything posted before it. A full
-//! ring must contain a signalled send, whose completion frees slots. Therefore the distance between
-//! two signalled sends is at most a quarter of the data slots, and one more frame than this
-//! distance can always be posted.
+//! ring must contain a signalled send, because only its completion frees slots. Therefore the
+//! distance between two signalled sends is at most a quarter of the number of data slots. The ring
+//! always has more slots than this distance.
 
 /// The number of slots that are reserved for control frames, so that a grant never waits behind
 /// data.
 ///
-/// This is the maximum number of control frames that are not known to be complete: two Pings, two
-/// Pongs, two Grants, a Finish, and one of each kind of frame that ends a connection. If no slot is
-/// free, a control frame waits for the next completion.
+/// This is the maximum number of control frames that have not been reported as completed: two
+/// Pings, two Pongs, two Grants, a Finish, and one of each kind of frame that ends a connection. If
+/// no slot is free, a control frame waits for the next completion.
 pub const CONTROL_SENDS: u32 = 10;
 
 /// The number of slots that are reserved for reads of large messages, so that data and reads do not
@@ -38,9 +38,9 @@ pub(super) struct SendRing {
     max_unsignalled: u32,
     /// The number of slots assigned since the ring was created.
     taken: u64,
-    /// The first slot in use that can hold data, and the last slot that holds data. Slots are
-    /// numbered from 1 in the order in which they are assigned. Both numbers are 0 if no slot in
-    /// use holds data.
+    /// The range of slots in use that can hold data: slots before `first_data` and after
+    /// `last_data` hold none. Slots are numbered from 1 in the order in which they are assigned.
+    /// `first_data` is 0 if no slot in use holds data.
     first_data: u64,
     last_data: u64,
 }

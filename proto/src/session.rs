@@ -13,13 +13,13 @@
 //! deliver more. The active side drains its connection before it sends the request. The passive
 //! side drains its connection when the request arrives, before it replies. Only the active side
 //! connects, and each of its attempts has a higher epoch, so the passive side does not mistake a
-//! late request for a new request.
+//! delayed request for a new request.
 //!
 //! Grants show which messages have been received, because a side grants at most its window beyond
 //! the messages that it has released. Therefore at most `window - available` of the sent messages
-//! are not known to be received. A message above the eager size, and each message behind it, is
-//! known to be received only when the peer reports the large message as taken. Sessions need no
-//! additional frames or acknowledgements.
+//! are unconfirmed, that is, might not have been received. A message above the eager size, and each
+//! message behind it, stays unconfirmed until the peer reports the large message as taken. Sessions
+//! need no additional frames or acknowledgements.
 
 use std::{
     collections::VecDeque,
@@ -130,16 +130,16 @@ pub enum ResumeRefused {
     Impossible(Violation),
 }
 
-/// Bounds on the number of messages that were sent over a connection and are not known to be
-/// received.
+/// Bounds on the number of unconfirmed messages: messages that were sent over a connection and that
+/// the peer might not have received.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Unconfirmed {
-    /// The maximum number of messages that are not known to be received.
+    /// The maximum number of unconfirmed messages.
     pub messages: u32,
     /// The number of messages above the eager size that the peer has not read. The first of these
     /// messages, and all messages behind it, have not been received.
     pub large: u32,
-    /// The maximum number of unconfirmed messages, if the peer follows the protocol.
+    /// The upper bound of `messages`, if the peer follows the protocol.
     pub max_messages: u32,
 }
 
@@ -150,16 +150,17 @@ pub struct Session<M> {
     epoch: u32,
     /// The number of messages received over earlier connections of the session.
     received: u32,
-    /// The number of the oldest kept message, or of the next message if none is kept.
+    /// The last messages sent over the current connection. Once the ring has its maximum length,
+    /// [`Unconfirmed::max_messages`], the next message overwrites the oldest one.
     front: u32,
     /// The last messages sent over the current connection. When the ring has reached its maximum
     /// length, [`Unconfirmed::max_messages`], the next message overwrites the oldest one.
     ring: Vec<Kept<M>>,
     /// The index in `ring` at which the next message is stored.
     next: u32,
-    /// The number of unconfirmed messages at the time when `next` was last 0. If this number plus
-    /// `next` exceeds the length of the ring, the oldest unconfirmed messages are no longer in the
-    /// ring. A peer that follows the protocol has received them.
+    /// The number of unconfirmed messages minus `next`, modulo 2³². If there are more unconfirmed
+    /// messages than entries in the ring, the oldest unconfirmed messages have been overwritten. A
+    /// peer that follows the protocol has received these messages.
     kept_at_wrap: u32,
     /// Messages of earlier connections that must be resent, oldest first.
     to_resend: VecDeque<Kept<M>>,
@@ -192,7 +193,8 @@ impl<M> Default for Session<M> {
 impl<M: Default> Session<M> {
     // Functions for a session whose connection works:
 
-    /// Keeps a message that was sent. `write` overwrites an earlier value with the message.
+    /// Keeps a message that was sent. `write` must overwrite the earlier value, if any, with the
+    /// message.
     #[inline(always)]
     pub fn keep(
         &mut self,
@@ -232,8 +234,8 @@ impl<M: Default> Session<M> {
         self.kept_at_wrap.wrapping_add(self.next)
     }
 
-    /// Discards all kept messages that are known to be received. `known` bounds the number of
-    /// messages that are not known to be received.
+    /// Discards the kept messages that the peer has received. `known` bounds the number of messages
+    /// that the peer might not have received.
     pub fn confirm(&mut self, known: Unconfirmed) {
         let untaken = match known.large.checked_sub(1) {
             None => 0,
@@ -265,8 +267,8 @@ impl<M: Default> Session<M> {
 
     /// Suspends the session after the loss of a connection. The connection has delivered `received`
     /// messages, and can deliver nothing more. Returns the number of messages that were sent over
-    /// this connection and may have to be resent. [`suspended_mut`](Self::suspended_mut) returns
-    /// these messages first.
+    /// this connection and may have to be resent. These are the first messages that
+    /// [`suspended_mut`](Self::suspended_mut) returns.
     pub fn suspend(&mut self, received: u32, known: Unconfirmed) -> usize {
         self.received = self.received.wrapping_add(received);
         self.confirm(known);
@@ -350,9 +352,9 @@ impl<M: Default> Session<M> {
         Ok(())
     }
 
-    /// Resumes the session over a new connection, on which nothing has been sent yet. `received` is
-    /// the total number of messages that the peer has received. Returns the kept messages that the
-    /// peer has received, which need not be resent.
+    /// Resumes the session over a new connection. Must be called before anything is sent over this
+    /// connection. `received` is the total number of messages that the peer has received. Returns
+    /// the kept messages that the peer has received, which need not be resent.
     pub fn resume(&mut self, received: u32) -> Result<impl Iterator<Item = M>, Violation> {
         debug_assert_eq!(self.kept(), 0, "nothing is sent before the number");
         self.check_received(received)?;
@@ -384,7 +386,8 @@ impl<M: Default> Session<M> {
         next.map(|kept| kept.message)
     }
 
-    /// Returns a message to the front of the queue, because there was no room to send it.
+    /// Puts a message back at the front of the queue of messages to resend, because there was no
+    /// room to send it.
     pub fn put_back(&mut self, message: M, is_large: bool) {
         self.to_resend.push_front(Kept { message, is_large });
         self.is_closed = true;

@@ -310,7 +310,7 @@ pub(super) fn cases(cases: u32) -> Config {
 mod tests {
     use super::*;
 
-    /// Calls `call` with each string over `alphabet` of at most `longest` bytes.
+    /// Calls `call` with each string of at most `longest` bytes from `alphabet`.
     fn for_each_string(alphabet: &[u8], longest: usize, call: &mut dyn FnMut(&[u8])) {
         fn extend(string: &mut Vec<u8>, alphabet: &[u8], more: usize, call: &mut dyn FnMut(&[u8])) {
             call(string);

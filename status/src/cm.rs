@@ -183,9 +183,9 @@ impl RejectReason {
     /// Returns a text that explains the usual cause of a rejection without private data. Returns
     /// `None` if the reason's name already states the cause.
     ///
-    /// The connection manager on the peer's host itself sends `CONSUMER_DEFINED` in two cases: the
-    /// listener on the port is bound to another address, or the program ended before it accepted
-    /// the request.
+    /// The connection manager on the peer's host sends `CONSUMER_DEFINED` without the peer's
+    /// program in two cases: the listener on the port is bound to another address, or the program
+    /// ended before it accepted the request.
     #[must_use]
     pub const fn explanation(self) -> Option<&'static str> {
         const IWARP_REFUSED: i32 = -libc::ECONNREFUSED; // The status on iWARP.
@@ -196,7 +196,7 @@ impl RejectReason {
             Self::CONSUMER_DEFINED => Some(
                 "rejected without a cause (CONSUMER_DEFINED): the listener on this port at the \
                  peer speaks another protocol, is bound to the other of IPv4 and IPv6, accepts no \
-                 further connection, or ended at that moment",
+                 further connection, or has just ended",
             ),
             _ => None,
         }

@@ -31,8 +31,8 @@ impl OsError {
         )
     }
 
-    /// Returns a text that names the exhausted resource and how to obtain more of it. Returns
-    /// `None` if the error has another cause than a shortage.
+    /// Returns a text that names the exhausted resource and the limit to raise. Returns `None` if
+    /// the error is not caused by a shortage.
     fn shortage(&self) -> Option<&'static str> {
         let is_of_rdma = self.call.starts_with("ibv_") || self.call.starts_with("rdma_");
         Some(match (self.errno, self.call) {
@@ -49,8 +49,7 @@ impl OsError {
                  pids.max of the control group or container, nproc (`ulimit -u`) or the limit on \
                  the address space (`ulimit -v`)"
             }
-            // The caller's own error contains this error and already names the limit on locked
-            // memory.
+            // The error that contains this one already names the limit on locked memory.
             (libc::ENOMEM, "ibv_reg_mr") => return None,
             (libc::ENOMEM, "mmap" | "malloc") => {
                 "the kernel refused to map memory: raise the limit on the address space \
@@ -58,9 +57,10 @@ impl OsError {
                  group, or see vm.overcommit_memory"
             }
             (libc::ENOMEM, _) if is_of_rdma => {
-                "the RDMA device or its driver has no such object left, or this process may \
-                 lock no more memory (`ulimit -l`): close connections (`rdma resource` counts the \
-                 objects), or lower receive_window and send_depth in the Config"
+                "the RDMA device or its driver cannot create another such object, or this process \
+                 has reached its limit on locked memory (`ulimit -l`): close connections (`rdma \
+                 resource` counts the objects), or lower receive_window and send_depth in the \
+                 Config"
             }
             (libc::ENOMEM | libc::ENOBUFS, _) => {
                 "the kernel has no memory left: see `free`, and memory.max of the control group"

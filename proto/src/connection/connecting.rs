@@ -46,7 +46,7 @@ pub(super) struct Connecting {
 #[derive(Debug)]
 #[cfg_attr(test, derive(Clone, Hash))]
 enum Step {
-    /// The next attempt waits until the limit on concurrent attempts permits it.
+    /// The next attempt waits until the limit on concurrent setups permits it.
     Waiting,
     ResolvingAddr,
     ResolvingRoute,

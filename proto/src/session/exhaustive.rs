@@ -1,16 +1,16 @@
 //! Searches all orders of the steps of two sessions, within bounds.
 //!
-//! A breadth-first search visits each state of a [`World`]. It checks that each message is
+//! A breadth-first search visits each state of a [`World`]. The search checks that each message is
 //! delivered once and in order, and is kept until its delivery. It also checks that each state has
 //! a path to a state in which all messages are delivered. If a check fails, the search prints a
-//! path to the violation. Because the search is breadth-first, no path is shorter.
+//! shortest path to the violation.
 //!
 //! The model makes three simplifications:
 //!
 //! - A side processes a message as soon as it arrives, because a side that leaves a connection
 //!   first processes everything that has arrived.
-//! - A report of grants takes no time. If it arrived later, nothing that the sender has done before
-//!   would change.
+//! - A report of grants arrives immediately. A delay would not affect the sender's actions before
+//!   the report arrives.
 //! - The passive side refuses one request and sends a Ping. At the next request, it knows whether
 //!   the active side has answered. Further refused requests are equivalent to lost requests.
 
@@ -51,7 +51,7 @@ const SMALL: &[Scope] = &[
     scope([1, 1], [0, 0], 1, [1, 3], u32::MAX),
     scope([2, 1], [0b01, 0b1], 2, [2, 1], u32::MAX),
     scope([2, 2], [0b01, 0b10], 2, [2, 0], 0),
-    // In these scopes, the active side moves to another path to the peer, and back.
+    // With trials, the active side checks another path to the peer, and can move to that path.
     with_trials(2, scope([2, 1], [0, 0], 1, [1, 1], u32::MAX)),
     with_trials(2, scope([1, 1], [0, 0], 1, [0, 2], 0)),
     with_trials(1, scope([2, 1], [0b1, 0], 2, [1, 1], u32::MAX)),

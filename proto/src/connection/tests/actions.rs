@@ -133,8 +133,8 @@ impl Pair {
         self.perform_outputs(at);
     }
 
-    /// Accepts a message from the application although there is no room for it, and holds it back.
-    /// Returns false if the connection refuses to hold messages back.
+    /// Passes a message to the driver, which holds it back, because it cannot be sent now. Returns
+    /// false if the connection does not permit the driver to hold back messages.
     pub(super) fn hold_back(&mut self, at: usize) -> bool {
         let side = &mut self.sides[at];
         let frame = side.conn.negotiated().map_or(0, |sides| sides.send_eager);

@@ -184,7 +184,7 @@ fn control_message_behind_a_close_is_not_delivered() {
 
 #[test]
 fn grant_must_not_exceed_the_sent_control_messages() {
-    // B has sent as many control messages as A has permitted so far.
+    // B has sent the maximum number of control messages that A has permitted.
     for (limit, field) in [(3, None), (4, None), (5, Some("permit"))] {
         let mut pair = pair();
         for _ in 0..CONTROL_WINDOW {

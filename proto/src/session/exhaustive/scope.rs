@@ -16,8 +16,9 @@ pub(super) struct Scope {
     pub(super) cuts: u8,
     /// The maximum number of times that a side gives up a working connection or attempt.
     pub(super) suspicions: u8,
-    /// The maximum number of checks by the active side whether another path to the peer works. If
-    /// the active side leaves its connection after a check, this counts as one of the `suspicions`.
+    /// The maximum number of times that the active side checks whether another path to the peer
+    /// works. If the active side leaves its connection after a check, this is counted in
+    /// `suspicions` as well.
     pub(super) trials: u8,
     /// The maximum number of requests from another host that knows the identity of the session.
     pub(super) forged_requests: u8,
@@ -69,7 +70,7 @@ pub(super) const fn scope(
     }
 }
 
-/// Returns the scope with this number of checks of another path to the peer.
+/// Returns the scope, with `trials` as the maximum number of checks of another path to the peer.
 pub(super) const fn with_trials(trials: u8, scope: Scope) -> Scope {
     Scope { trials, ..scope }
 }

@@ -36,8 +36,8 @@ pub(super) enum Act {
     ForgedRequest,
     /// The side considers the connection of its attempt established.
     Establish(usize),
-    /// The active side checks another path to the peer with a request that has the epoch of its
-    /// working connection.
+    /// The active side sends a request over another path, to check whether the path works. The
+    /// request has the epoch of the working connection.
     Trial,
 }
 
@@ -70,7 +70,7 @@ struct Flow {
     /// receiver has freed but not reported yet.
     available: u8,
     returned: u8,
-    /// The number of large messages that the sender considers untaken. `taken` is the number of
+    /// The number of large messages that the sender considers unread. `taken` is the number of
     /// large messages that the receiver has read but not reported yet.
     untaken: u8,
     taken: u8,
@@ -113,9 +113,9 @@ pub(super) struct World {
     suspicions: u8,
     trials: u8,
     forged_requests: u8,
-    /// Whether the passive side has refused a request because its connection seemed to work. At the
-    /// next request, the passive side gives up the connection, unless the active side answers Pings
-    /// over the connection.
+    /// Whether the passive side has refused a request because the passive side's connection seemed
+    /// to work. At the next request, the passive side gives up this connection, unless the active
+    /// side answers Pings over it.
     is_doubted: bool,
 }
 
@@ -211,7 +211,7 @@ impl World {
             .all(|at| self.sides[at].delivered == scope.messages[1 - at])
     }
 
-    /// Returns whether the side's connection or attempt cannot succeed any longer.
+    /// Returns whether the side's connection or attempt can no longer succeed.
     fn is_hopeless(&self, at: usize, epoch: u32) -> bool {
         match self.conns.get(&epoch) {
             Some(conn) => !conn.is_whole || !conn.open[1 - at],
@@ -406,7 +406,7 @@ impl World {
             return Ok(());
         };
         let is_large = scope.is_large(1 - at, message);
-        // The credit of a Rendezvous returns immediately, before the receiver has read the large
+        // The receiver returns the credit of a Rendezvous immediately, before it has read the large
         // message.
         flow.returned += u8::from(is_large);
         if is_large || !flow.waiting.is_empty() {
@@ -507,8 +507,8 @@ impl World {
             side.link = Link::Working(epoch);
         }
         if scope.mistake == Some(Mistake::SendBeforeCount) && side.session.kept() > 0 {
-            // With this mistake, the side has already sent messages when the peer's count arrives,
-            // so it cannot apply the count.
+            // With this mistake, the side has already sent messages when the peer's count arrives.
+            // The side can then no longer apply the count.
             return Ok(());
         }
         let resumed = side.session.resume(received);

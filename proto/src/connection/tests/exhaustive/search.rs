@@ -127,8 +127,8 @@ impl Search {
         found
     }
 
-    /// Makes a transition, and then further transitions as long as one of them commutes with all
-    /// others. Adds the descriptions of these transitions to `lines`.
+    /// Makes a transition. Then repeatedly makes a transition that commutes with all others, until
+    /// there is none. Adds the descriptions of these transitions to `lines`.
     fn take(&self, world: &mut World, act: Act, mut lines: Option<&mut Vec<String>>) {
         let mut next = Some(act);
         while let Some(act) = next {
