@@ -61,8 +61,8 @@ pub(super) struct SendCredit {
 }
 
 impl SendCredit {
-    /// Creates the state after the hello, which grants the first `credits`. The counters begin at
-    /// `start`, which is 0 except in tests.
+    /// Creates the initial state, in which the hello has granted `credits` data frames. The counters
+    /// begin at `start`, which is 0 except in tests.
     pub(super) fn new(window: u16, credits: u16, start: u32) -> Self {
         Self {
             sent: start,
@@ -142,9 +142,9 @@ pub(super) struct RecvCredit {
     /// messages. This difference equals the window, unless connections share receives or the
     /// application still holds messages from earlier connections.
     limit: u32,
-    /// Whether the peer has used up its credit since this side last reposted a receive.
+    /// The value of `limit` that was last sent to the peer.
     announced: u32,
-    /// Whether the peer has used up its credit since this side last posted a receive again.
+    /// Whether the peer has used up its credit since this side last reposted a receive.
     used_up: bool,
     /// Whether a grant may be delayed now, until the application has released more of the messages
     /// that it holds.
@@ -154,8 +154,8 @@ pub(super) struct RecvCredit {
 }
 
 impl RecvCredit {
-    /// Creates the state after the hello, which grants the first `credits`. The counters begin at
-    /// `start`, which is 0 except in tests.
+    /// Creates the initial state, in which the hello has granted `credits` data frames. The counters
+    /// begin at `start`, which is 0 except in tests.
     pub(super) fn new(window: u16, credits: u16, start: u32) -> Self {
         let limit = start.wrapping_add(credits.into());
         Self {

@@ -14,8 +14,8 @@ const LONGEST_BACKOFF: Duration = Duration::from_secs(1);
 /// While other connections wait for memory, a message must also arrive at a minimum rate: within
 /// each timeout, at least an eighth of the bytes that have been received so far.
 ///
-/// The watchdog checks the progress of reads periodically, so that no timer must be set when a
-/// chunk arrives. A stalled read is detected after 1 to 1.5 times the timeout.
+/// The watchdog checks the progress of reads periodically, so no timer needs to be set when a chunk
+/// arrives. A stalled read is detected after 1 to 1.5 times the timeout.
 #[derive(Debug)]
 #[cfg_attr(test, derive(Clone, Hash))]
 pub(super) struct ReadWatchdog {

@@ -150,11 +150,10 @@ pub struct Session<M> {
     epoch: u32,
     /// The number of messages received over earlier connections of the session.
     received: u32,
+    /// The number of the oldest kept message, or of the next message if none is kept.
+    front: u32,
     /// The last messages sent over the current connection. Once the ring has its maximum length,
     /// [`Unconfirmed::max_messages`], the next message overwrites the oldest one.
-    front: u32,
-    /// The last messages sent over the current connection. When the ring has reached its maximum
-    /// length, [`Unconfirmed::max_messages`], the next message overwrites the oldest one.
     ring: Vec<Kept<M>>,
     /// The index in `ring` at which the next message is stored.
     next: u32,

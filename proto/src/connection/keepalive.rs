@@ -63,7 +63,7 @@ pub(super) struct Keepalive {
 #[cfg_attr(test, derive(Hash))]
 pub struct Activity {
     /// The number of received frames, plus the number of completions which prove that the peer's
-    /// host received bytes.
+    /// host has sent or received bytes.
     pub signs: u64,
     /// The number of chunks of large messages that were read.
     pub chunks: u64,

@@ -77,8 +77,8 @@ impl Setup {
         }
     }
 
-    /// Returns whether the queue pair can receive. It can as soon as the request is sent or the
-    /// reply is being sent.
+    /// Returns whether the queue pair can receive. This is the case when the request has been sent,
+    /// or while the reply is being sent.
     pub(super) fn has_queue_pair(&self) -> bool {
         match self {
             Self::Connecting(connecting) => connecting.has_queue_pair(),

@@ -413,8 +413,8 @@ impl Side {
         }
     }
 
-    /// Promises more receives to the peers of the other connections: up to `count`, if that many
-    /// are free.
+    /// Promises up to `count` more receives to the peers of the other connections, or fewer if the
+    /// account does not have enough free receives.
     pub(super) fn others_claim(&mut self, count: u32) {
         if let Some(shared) = &mut self.shared {
             shared.promised += shared.account.trade(0, 0, count);

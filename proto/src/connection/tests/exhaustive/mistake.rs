@@ -9,7 +9,7 @@ use crate::{
     frame::{Control, Header, Kind},
 };
 
-/// A mistake that occurs once, at one side.
+/// A mistake of one side. All mistakes except `AcknowledgeClose` occur only once.
 #[derive(Clone, Copy, Debug, Hash, PartialEq, Eq)]
 pub(super) enum Mistake {
     /// The wire duplicates the side's next frame.

@@ -30,9 +30,9 @@ pub(super) enum SideEvent {
     Fragments,
     /// Has the driver hold back a message for which there is no room.
     Hold,
-    /// Reports to the peer that this side wants to end the connection soon.
+    /// Sends a control message of 4 bytes.
     Control,
-    /// Asks to leave.
+    /// Reports to the peer that this side wants to end the connection soon.
     Leave,
     /// Releases the newest message instead of the oldest one.
     ReleaseNewest,
