@@ -291,8 +291,8 @@ impl<M: Default> Session<M> {
         to_resend.map(|kept| (&mut kept.message, kept.is_large))
     }
 
-    /// Returns the epoch of the last attempt to resume, or 0 before the first attempt. The peer
-    /// refuses a new request with the same epoch as stale.
+    /// Returns the epoch of the last attempt to resume, or 0 before the first attempt. If a new
+    /// request has the same epoch, the peer refuses the request as stale.
     #[must_use]
     pub fn epoch(&self) -> u32 {
         self.epoch

@@ -22,8 +22,8 @@ pub struct Statistics {
     pub large_received: u64,
     /// One-sided operations started.
     pub operations: u64,
-    /// Sends and one-sided operations that waited or were refused: no credit was left, no slot of
-    /// the send ring was free, or the large messages in flight left no room.
+    /// Sends and one-sided operations that waited or were refused, because no credit was left, no
+    /// slot of the send ring was free, or the large messages in flight left no room.
     pub stalls: u64,
     /// Grant frames sent. Grants in the headers of other frames are not counted.
     pub grants_sent: u64,

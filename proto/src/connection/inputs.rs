@@ -148,7 +148,7 @@ impl Connection {
         matches!(&self.state, State::Open(open) if open.judges_reads_at(now))
     }
 
-    /// Sets the byte counters, on a transport that counts bytes. Must be called before
+    /// Sets the byte counters of a transport that counts bytes. Must be called before
     /// `handle_timeout`, which uses these counters to judge whether the peer is alive.
     pub fn set_moved(&mut self, moved: MovedBytes) {
         if let Some((open, _)) = self.open() {

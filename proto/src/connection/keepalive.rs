@@ -210,9 +210,9 @@ impl Keepalive {
         self.check_in_overtime(moved, now)
     }
 
-    /// Starts to suspect the path: begins a silence, or shortens the timeout of the current
-    /// silence. The silence ends with the next sign of life on this connection. The caller sends a
-    /// Ping.
+    /// Starts to suspect the path: treats the peer as silent, or shortens the timeout if a silence
+    /// was already detected. The silence ends with the next sign of life on this connection. The
+    /// caller sends a Ping.
     pub(super) fn suspect(&mut self, timeout: Duration, activity: PeerActivity, now: Instant) {
         if self.suspected.is_some_and(|present| present < self.timeout) {
             return;
@@ -355,7 +355,7 @@ impl Open {
         judged.is_some_and(|at| at <= now)
     }
 
-    /// Records the byte counters, on a transport that counts bytes.
+    /// Records the byte counters of a transport that counts bytes.
     pub(super) fn set_moved(&mut self, moved: MovedBytes) {
         let transfer = &mut self.transfer;
         let before = std::mem::replace(&mut transfer.moved, moved);

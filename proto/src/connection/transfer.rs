@@ -123,8 +123,8 @@ pub(super) enum Accepts {
     Everything,
     /// The peer's Finish has arrived: only control frames follow.
     NoMessages,
-    /// The peer has aborted or violated the protocol: no frame is accepted. Messages behind an
-    /// invalid frame are discarded, because a message before them is missing.
+    /// The peer has sent an Abort or has violated the protocol: no frame is accepted. Messages
+    /// behind an invalid frame are discarded, because a message before them is missing.
     Nothing,
 }
 
