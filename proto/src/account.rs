@@ -40,8 +40,8 @@ impl Account {
         }
     }
 
-    /// Returns the minimum number of receives of a connection with this window: for control frames
-    /// and for data frames.
+    /// Returns the minimum number of receives, for control frames and data frames together, that a
+    /// connection with this window needs.
     pub fn min_receives(window: u16) -> u32 {
         CONTROL_RECEIVES + u32::from(floor(window))
     }

@@ -364,8 +364,8 @@ pub enum Event {
     },
     /// The peer wants to end the connection soon. This event occurs at most once.
     PeerLeaving,
-    /// The peer has taken this number of further large messages, the oldest ones first. The driver
-    /// can free the memory of these messages.
+    /// The peer has taken this number of further large messages: the oldest ones that were not
+    /// taken yet. The driver can free the memory of these messages.
     Taken(u32),
     /// A Pong has arrived. The result of `is_flushed` may have changed.
     Answered,

@@ -242,8 +242,8 @@ impl Simulation {
 }
 
 impl Outcome {
-    /// Returns the average time that the server spends per message, divided by the time without
-    /// Grant frames.
+    /// Returns the average time that the server spends per message, divided by the time that it
+    /// would spend without Grant frames.
     fn cost(&self) -> f64 {
         1.0 + self.grants_a_message() * GRANT as f64 / SERVICE as f64
     }

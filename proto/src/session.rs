@@ -212,7 +212,7 @@ impl<M: Default> Session<M> {
     }
 
     /// Keeps a message when `next` has reached the end of the ring: either extends the ring, or
-    /// continues at its beginning.
+    /// wraps around to its beginning.
     #[cold]
     fn keep_at_ring_end(&mut self, is_large: bool, known: Unconfirmed, write: impl FnOnce(&mut M)) {
         if self.ring.len() < known.max_messages as usize {

@@ -113,8 +113,8 @@ impl Draining {
         self.deadline
     }
 
-    /// Returns whether the peer is suspected of a violation. If the peer disconnects first, the
-    /// cause was the end of its process, not a violation.
+    /// Returns whether the peer is suspected of a violation. If the peer disconnects first, its
+    /// process has ended, and there was no violation.
     pub(super) fn is_suspecting(&self) -> bool {
         self.suspected_violation.is_some()
     }
@@ -536,7 +536,7 @@ impl Open {
 pub(super) fn is_symptom(reason: &CloseReason) -> bool {
     match reason {
         // REM_OP_ERR can mean that the peer's process is ending, because the kernel releases the
-        // memory of a process before its connections.
+        // memory of a process before it closes the connections of the process.
         CloseReason::WorkRequest { status, .. } => {
             matches!(*status, WcStatus::WR_FLUSH_ERR | WcStatus::REM_OP_ERR)
         }

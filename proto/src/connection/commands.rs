@@ -425,7 +425,7 @@ impl Connection {
     }
 
     /// Records that the application has taken a control message. The current connection counts the
-    /// message even if an earlier connection of the session delivered it.
+    /// message in its grants, even if an earlier connection of the session delivered the message.
     pub fn take_control_message(&mut self) {
         self.side.control_messages.take();
         if let Some((open, side)) = self.open() {

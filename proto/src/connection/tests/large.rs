@@ -131,7 +131,8 @@ fn close_without_further_reads_is_undelivered() {
 #[test]
 fn a_truncated_conversation_is_no_clean_end() {
     let mut pair = pair();
-    // The receiver's application holds its messages, so there is memory for two of three messages.
+    // The receiver's application holds its messages, so there is memory for only two of the three
+    // messages.
     for _ in 0..3 {
         assert!(pair.send_large(A, 2 * MIB));
         pair.run();

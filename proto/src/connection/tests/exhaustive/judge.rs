@@ -81,8 +81,8 @@ fn check_receives(me: &Side) {
     }
 }
 
-/// Counts the control frames from `me` that `peer` has not processed, and checks that there are no
-/// more frames of each kind than receives that `peer` has reserved for the kind.
+/// Counts the control frames from `me` that `peer` has not processed. Checks for each kind of frame
+/// that `peer` has reserved enough receives.
 fn check_control_frames(me: &Side, peer: &Side) {
     let sent = me.sending.iter().filter_map(|sent| match &sent.what {
         WorkKind::Frame(frame) => Some(frame),
