@@ -183,7 +183,7 @@ impl BudgetClient {
     /// Claims the next `bytes` of a message, and adds them to the message's charge. Returns `false`
     /// if the budget has no room. The connection then repeats the call when it gets a notice.
     ///
-    /// A short message, of up to 64 KiB, does not wait for long messages.
+    /// A message of up to 64 KiB does not wait for longer messages.
     pub(crate) fn hold(&self, charge: &mut Option<Charge>, bytes: u64, part: Part) -> bool {
         let (id, host) = (self.id, self.host);
         let mut accounts = lock(&self.budget.accounts);
@@ -224,7 +224,7 @@ impl BudgetClient {
         has.then(|| self.charge(ChargeKind::Held, bytes))
     }
 
-    /// Returns whether other connections wait for memory that messages of this peer host occupy.
+    /// Returns whether other connections wait for memory that is charged to this peer's host.
     pub(crate) fn is_contended(&self) -> bool {
         lock(&self.budget.accounts).held.is_contended_at(self.host)
     }

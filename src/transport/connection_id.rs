@@ -54,7 +54,8 @@ impl ConnectionId {
         })
     }
 
-    /// Creates the id for a peer's request. The connection has this `key`.
+    /// Creates the id of an incoming connection from the peer's request. `key` becomes the key of
+    /// the connection.
     pub(crate) fn of_request(request: ConnectRequest, key: u64) -> Self {
         match request {
             #[cfg(feature = "rdma")]

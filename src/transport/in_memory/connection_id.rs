@@ -51,7 +51,8 @@ impl ConnectionId {
         }
     }
 
-    /// Creates the object for a peer's request. The connection has this `key`.
+    /// Creates the passive side's id from a peer's request. `key` becomes the key of the
+    /// connection.
     pub(crate) fn of_request(mut request: ConnectRequest, key: u64) -> Self {
         Self {
             key,
@@ -64,8 +65,8 @@ impl ConnectionId {
         }
     }
 
-    /// Creates a connection, which [`connect`](Self::connect) offers to the listener on the address
-    /// `peer`.
+    /// Creates a new connection. [`connect`](Self::connect) then sends the request to the listener
+    /// at `peer`.
     pub(crate) fn create_id(&mut self, peer: SocketAddr) {
         self.peer = Some(peer);
         self.local = ConnectionManager::new_address(peer);
@@ -117,7 +118,7 @@ impl ConnectionId {
             private_data,
             reads,
         };
-        // Only the active side uses the numbers of READs.
+        // The passive side ignores the READ depths in this event.
         let none = ReadDepth {
             outgoing: 0,
             incoming: 0,
@@ -149,7 +150,8 @@ impl ConnectionId {
             return;
         };
         let left = match (self.side, wire.leave(self.side)) {
-            // The passive side has already received the request, so it is sent a disconnect event.
+            // The passive side has already received the request, so this side's departure is
+            // reported to it as a disconnect.
             (Side::Active, Left::Unanswered(peer)) => Left::Open(peer),
             (_, left) => left,
         };
@@ -167,8 +169,8 @@ impl ConnectionId {
         self.problem.take()
     }
 
-    /// Returns whether this error of an accept call means that the peer has left. The end of the
-    /// connection is reported separately.
+    /// Returns whether `error`, the result of a failed accept call, means that the peer has already
+    /// left. The end of the connection is reported separately.
     pub(crate) fn is_withdrawn(&self, error: OsError) -> bool {
         error == GONE
     }
@@ -176,8 +178,8 @@ impl ConnectionId {
 
 impl Drop for ConnectionId {
     fn drop(&mut self) {
-        // If this id has no connection, `discard` does nothing. In this case a later id, which
-        // resumes the session, may have the same key, and its events must not be dropped.
+        // If this id has no connection, `discard` does nothing. It must not drop events in this
+        // case: a later id that resumes the session may have the same key.
         self.discard();
     }
 }

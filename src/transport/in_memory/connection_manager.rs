@@ -95,8 +95,8 @@ impl ConnectionManager {
 
     /// Drops all pending reports and requests when the engine ends.
     pub(crate) fn close(&self) {
-        // The lock is released first, because dropping a request reports to the other side and
-        // takes the lock.
+        // The lock is released first, because dropping a request takes the lock to report to the
+        // other side.
         let state = std::mem::take(&mut *lock(&self.inner.state));
         drop(state);
     }

@@ -33,7 +33,7 @@ impl WireControl {
         self.wire.hold(self.side);
     }
 
-    /// Carries out the requests that were held back, and no longer holds requests back.
+    /// Carries out the held requests, and stops holding requests back.
     pub(crate) fn release(&self) {
         self.wire.release(self.side);
     }

@@ -59,7 +59,7 @@ pub(super) fn create_transport(
     let qp = QueuePair::new(wire, side, receives, manager);
     let qp = queues::QueuePair::Memory(qp);
     let queues = WorkQueues::new(qp, &domain, layout, shared.clone(), inbound_pool)?;
-    // The receives are reserved in the last step, so that no failed step has to return them.
+    // Reserve the receives last. If an earlier step fails, there are none to release.
     if let Some(shared) = &shared
         && !shared.account.open(config.receive_window)
     {

@@ -66,8 +66,8 @@ impl QueuePair {
         Ok(())
     }
 
-    /// Lets the queue post the receives from index `next` on by itself. When no other receive is
-    /// left, the queue posts the receives in the next piece of memory.
+    /// Lets the queue post the receives from index `next` on when it needs them. When it has no
+    /// posted receive left, it posts the receives in the next piece of memory.
     ///
     /// # Safety
     ///

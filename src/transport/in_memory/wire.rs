@@ -133,7 +133,7 @@ impl End {
     }
 
     /// Completes a request that was carried out. An unsignalled request also completes
-    /// individually, because it is not certain that a signalled request follows.
+    /// individually, because a signalled request may never follow.
     fn finish(&mut self, id: WorkId) {
         if let WorkId::Send(slot) = id {
             self.done.push_back(Done::Sent { slot });
@@ -181,7 +181,8 @@ impl End {
         }
     }
 
-    /// Takes a receive for a frame of `len` bytes. Fails if there is no receive or it is too short.
+    /// Takes a receive for a frame of `len` bytes. Fails if no receive is posted, or if the receive
+    /// is too short.
     fn receive_for(&mut self, len: usize) -> Result<Receive, Fault> {
         let receive = self.take_receive()?;
         if len <= receive.to.len {
@@ -239,7 +240,8 @@ impl State {
         self.ends[side as usize].as_mut()
     }
 
-    /// Returns this side's end and the peer's end; `None` if requests cannot be carried out now.
+    /// Returns the queues of this side and of the peer; `None` if requests cannot be carried out
+    /// now.
     fn open_pair(&mut self, side: Side) -> Option<(&mut End, &mut End)> {
         if self.stage != Stage::Open || self.held[side as usize] {
             return None;
@@ -393,8 +395,8 @@ impl Wire {
         }
     }
 
-    /// Ends the connection because `side` has left it. Returns the previous stage and the key of
-    /// the peer.
+    /// Ends the connection because `side` has left it. Returns the peer to notify, and whether the
+    /// connection was still being established.
     pub(super) fn leave(&self, side: Side) -> Left {
         let stage = self.end();
         let peer = self.keys()[side.other() as usize];

@@ -22,7 +22,8 @@ pub(crate) struct Allocator {
 
 impl Allocator {
     /// Creates an allocator that keeps at most `keep` bytes of free memory. `windows` is the budget
-    /// for memory that stays registered, if memory windows can expose large messages.
+    /// for memory that stays registered; it is `None` if the connection cannot use memory windows
+    /// to expose large messages.
     pub(crate) fn new(domain: Domain, keep: u64, windows: Option<Arc<BudgetClient>>) -> Self {
         Self {
             outbound: OutboundPool::new(keep, domain.pins(), domain.numa_node(), windows),
@@ -60,14 +61,14 @@ impl Allocator {
         self.outbound.get(len)
     }
 
-    /// Returns whether this allocator made the buffer.
+    /// Returns whether the buffer was allocated by this allocator.
     pub(crate) fn owns(&self, buffer: &OutboundBuffer) -> bool {
         buffer.is_of(&self.outbound)
     }
 
     /// Exposes a buffer to the peer, which can read it with the key of the result. If the result
-    /// has a window, the peer can read the buffer only after the window was bound. An error returns
-    /// the buffer.
+    /// has a window, the peer can read the buffer only after the window was bound. On failure,
+    /// returns the buffer and the error.
     pub(crate) fn expose(
         &self,
         buffer: OutboundBuffer,
@@ -79,7 +80,7 @@ impl Allocator {
         self.domain.device_counters()
     }
 
-    /// Returns free memory to the system now, and memory in use as soon as it is released.
+    /// Frees unused memory now, and memory in use as soon as it is released.
     pub(crate) fn close(&self) {
         self.outbound.close();
     }

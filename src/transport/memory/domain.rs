@@ -41,8 +41,8 @@ impl Domain {
         })
     }
 
-    /// Allocates zeroed, page-aligned memory for frames. This side reads received bytes only after
-    /// the receive has completed.
+    /// Allocates zeroed, page-aligned memory for frames. The device may write a received frame in
+    /// any order, because this side reads the bytes only after the receive has completed.
     pub(crate) fn allocate_buffers(&self, len: usize) -> Result<Registration, OsError> {
         by_transport!(self, {
             Rdma(domain) => Ok(Registration::Rdma(domain.allocate_buffers(len)?)),
@@ -159,7 +159,8 @@ impl Domain {
         })
     }
 
-    /// Returns whether peers could write to the memory into which this side reads, as over iWARP.
+    /// Returns whether a peer can write to memory that is registered as a READ target, as over
+    /// iWARP.
     pub(super) fn peers_write_read_targets(&self) -> bool {
         by_transport!(self, {
             Rdma(domain) => domain.peers_write_read_targets(),

@@ -5,10 +5,10 @@
 //! memory window gives access to its bytes. A work request binds the window before the
 //! announcement. Another work request invalidates the window when the peer has read the message. So
 //! after the first messages, no system call is needed. Windows are used only if the device has
-//! passed a test (`rdma/windows.rs`). Even then messages are registered separately in these cases:
+//! passed a test (`rdma/windows.rs`). Even then, a message is registered separately in these cases:
 //!
-//! * all windows for which the send queue has room are in use;
-//! * the message is longer than an eighth of the memory that the connection keeps, so the memory
+//! * all windows of the connection are in use;
+//! * the message is longer than an eighth of the memory that the connection keeps, so its memory
 //!   would not stay registered;
 //! * the budget has no room for memory that stays registered, or the system refuses the
 //!   registration.

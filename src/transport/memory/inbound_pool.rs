@@ -30,8 +30,8 @@ use crate::{
     transport::budget::{BudgetClient, Charge},
 };
 
-/// Lengths of up to this number of bytes are rounded up to a power of two, so that a mapping fits
-/// more messages. Larger lengths are rounded up to a multiple of 64 KiB.
+/// Lengths of up to this number of bytes are rounded up to a power of two, so that messages of
+/// different lengths can reuse a mapping. Larger lengths are rounded up to a multiple of 64 KiB.
 const LARGEST_CLASS: usize = 16 << 20;
 /// While a message arrives, its mapping is made accessible in steps of this length in bytes.
 const USABLE_STEP: usize = 1 << 20;
@@ -159,18 +159,18 @@ impl InboundPool {
         self.client.await_memory();
     }
 
-    /// Returns whether other connections wait for memory that messages of the peer's host occupy.
+    /// Returns whether other connections wait for memory that is charged to the peer's host.
     pub(crate) fn is_contended(&self) -> bool {
         self.client.is_contended()
     }
 
-    /// Cancels the waiting claims of the connection.
+    /// Cancels the connection's claims on the budget that are still waiting.
     pub(crate) fn leave(&self) {
         self.client.leave();
     }
 
-    /// Takes the shortest free mapping that is long enough, unless it is longer than twice the
-    /// length of a new mapping.
+    /// Takes the shortest free mapping that is long enough. Returns `None` if there is none, or if
+    /// its length exceeds twice the length of a new mapping.
     fn take(&self, len: usize) -> Option<Memory> {
         let most = class(len).saturating_mul(2);
         let mut spare = lock(&self.spare);
@@ -183,8 +183,8 @@ impl InboundPool {
         Some(spare.free.remove(at))
     }
 
-    /// Charges `bytes` that stay registered. Returns `None` if there is no room. Frees kept
-    /// mappings to make room: none of them has a suitable length for the message.
+    /// Charges `bytes` that stay registered to the budget. Returns `None` if there is no room. To
+    /// make room, frees unused mappings; none of them fits the current message.
     fn keep(&self, bytes: u64) -> Option<Charge> {
         if bytes > self.limit {
             return None;
@@ -219,7 +219,7 @@ impl InboundPool {
         }
     }
 
-    /// Returns all free memory to the system. Returns false if no memory was free.
+    /// Frees all unused mappings. Returns `false` if there were none.
     fn give_up_free(&self) -> bool {
         let mut spare = lock(&self.spare);
         let free = std::mem::take(&mut spare.free);
@@ -231,7 +231,7 @@ impl InboundPool {
         !free.is_empty()
     }
 
-    /// Returns free memory to the system now, and memory in use as soon as it is released.
+    /// Frees unused memory now, and memory in use as soon as it is released.
     pub(crate) fn close(&self) {
         self.leave();
         lock(&self.spare).closed = true;
@@ -259,13 +259,14 @@ fn class(len: usize) -> usize {
     class.unwrap_or(len)
 }
 
-/// The memory of one large message: the library reads the peer's bytes into it, and the application
-/// accesses them there.
+/// The memory of one large message. The library reads the peer's bytes into it, and the application
+/// accesses the message in place.
 pub(crate) struct InboundBuffer {
     /// The mapping; `None` only during the drop.
     memory: Option<Memory>,
     len: usize,
-    /// The number of message bytes that are charged to the budget. `held` contains whole pages.
+    /// The number of message bytes that are charged to the budget. `held` rounds it up to whole
+    /// pages.
     charged: usize,
     pool: Arc<InboundPool>,
     /// The charge to the budget. Dropped after the memory.
@@ -278,8 +279,8 @@ impl InboundBuffer {
     }
 
     /// Prepares up to `len` bytes at `offset` for a read. Returns the number of prepared bytes.
-    /// Returns `None` if the budget has no room; a notice follows when it has room. The caller
-    /// prepares the parts of a message in ascending order.
+    /// Returns `None` if the budget has no room; the connection's engine gets a notice when there
+    /// is room. The caller prepares the parts of a message in ascending order.
     pub(crate) fn prepare(&mut self, offset: usize, len: usize) -> Result<Option<usize>, OsError> {
         assert!(
             len > 0 && offset.checked_add(len).is_some_and(|end| end <= self.len),
@@ -295,14 +296,14 @@ impl InboundBuffer {
         if let Some(step) = memory.steps.iter().find(covers) {
             let ready = step.end() - offset;
             // A step that begins before this chunk may still be in use by the read of the previous
-            // chunk. A step that begins with this chunk and is too short is registered again.
+            // chunk. A step that begins with this chunk but is too short is replaced below.
             if ready >= len || step.offset < offset {
                 return Ok(Some(ready.min(len)));
             }
         }
         let capacity = memory.mapping.len() - offset;
         let (long, pinned) = match &memory.kept {
-            // The step is made long enough for a later message in this mapping.
+            // The step is longer than the chunk, so that a longer message can reuse it later.
             Some(_) => (
                 len.next_power_of_two()
                     .max(SHORTEST_CHUNK as usize)
@@ -335,7 +336,7 @@ impl InboundBuffer {
         // may write them, and no other code accesses them (see the top of this file).
         let register = || unsafe { domain.register_read_target(start, long) };
         let region = match register() {
-            // After a lack of memory, free this connection's unused mappings and try again.
+            // If there is too little memory, free this connection's unused mappings and try again.
             Err(error) if error.errno == libc::ENOMEM && self.pool.give_up_free() => register(),
             result => result,
         };
@@ -358,9 +359,9 @@ impl InboundBuffer {
         }
     }
 
-    /// Copies bytes to their position in the message. Returns false if the budget has no room; a
-    /// notice follows when it has room. The caller copies the bytes of a message in ascending
-    /// order.
+    /// Copies bytes to their position in the message. Returns `false` if the budget has no room;
+    /// the connection's engine gets a notice when there is room. The caller copies the bytes of a
+    /// message in ascending order.
     pub(crate) fn fill(&mut self, offset: usize, bytes: &[u8]) -> Result<bool, OsError> {
         let end = offset + bytes.len();
         assert!(

@@ -1,17 +1,17 @@
-//! Memory for messages that the application fills itself, and for copies of messages above the
+//! Memory for messages that the application writes in place, and for copies of messages above the
 //! eager size.
 //!
 //! Each large message has its own key. With this key the peer can read exactly the bytes of the
-//! message, from shortly before the announcement until the message was read. At other times the
+//! message, from shortly before the announcement until it has read the message. At other times the
 //! peer can read nothing, even if it uses the keys of earlier messages. [`exposed`](super::exposed)
 //! describes the two ways to ensure this.
 //!
 //! A connection keeps some free memory for its next messages, because mapping memory takes time.
 //!
-//! This module creates references to memory that peers can read at times. This is sound because an
-//! [`OutboundBuffer`] is owned, so only its owner accesses it, and it returns references to its
-//! bytes only while no peer has access. An [`Exposed`] returns no references, and ends the access
-//! before it returns the buffer. The device only reads the memory.
+//! This module creates references to memory that a peer can read while a message is exposed. This
+//! is sound because an [`OutboundBuffer`] is owned, so only its owner accesses it, and it returns
+//! references to its bytes only while no peer has access. An [`Exposed`] returns no references, and
+//! ends the access before it returns the buffer. The device only reads the memory.
 #![allow(unsafe_code)]
 
 use std::{
@@ -33,8 +33,8 @@ use crate::{
 
 /// The minimum length of a piece in bytes. Mapping a shorter piece would take the same time.
 const SMALLEST: usize = 64 << 10;
-/// Lengths of up to this number of bytes are rounded up to a power of two, so that a piece fits
-/// more messages. Larger lengths are rounded up to whole pages.
+/// Lengths of up to this number of bytes are rounded up to a power of two, so that messages of
+/// different lengths can reuse a piece. Larger lengths are rounded up to whole pages.
 const LARGEST_CLASS: usize = 16 << 20;
 /// The maximum number of free pieces that are kept, so that a search through them stays fast.
 const MAX_KEPT: usize = 16;
@@ -47,7 +47,8 @@ pub(crate) struct OutboundPool {
     pins: bool,
     /// The NUMA node on which memory is allocated; `None` if the transport prefers no node.
     node: Option<u32>,
-    /// The maximum number of free bytes that are kept.
+    /// The budget for memory that stays registered; `None` if the connection does not use memory
+    /// windows. A connection uses them only if its send queue has slots for their work requests.
     limit: u64,
     /// The budget for memory that stays registered. `None` if messages cannot be exposed through
     /// memory windows: the work requests of windows need additional slots in the send queue.
@@ -153,9 +154,9 @@ impl OutboundPool {
         Some(Windowed::new(region, window, kept))
     }
 
-    /// Takes the shortest free piece with room for `len` bytes. Prefers registered pieces of equal
-    /// length. Returns `None` if each free piece is too short, or longer than twice a new piece for
-    /// `len` bytes.
+    /// Takes the shortest free piece with room for `len` bytes. Among pieces of equal length,
+    /// prefers a registered one. Returns `None` if each free piece is too short, or longer than
+    /// twice a new piece for `len` bytes.
     fn take(&self, len: usize) -> Option<Piece> {
         let most = class(len).saturating_mul(2);
         let mut free = lock(&self.free);
@@ -172,8 +173,8 @@ impl OutboundPool {
         let len = piece.mapping.len();
         let mut dropped = Vec::new();
         let mut free = lock(&self.free);
-        // A registered piece replaces others, because creating a registered piece takes two more
-        // system calls. Unregistered pieces are removed first, then the least recently used ones.
+        // A registered piece displaces other pieces, because creating it takes two more system
+        // calls. Unregistered pieces are removed first, then the least recently used ones.
         while piece.windowed.is_some() && !free.has_room(len, self.limit) && !free.pieces.is_empty()
         {
             let unregistered = free.pieces.iter().position(|one| one.windowed.is_none());
@@ -190,7 +191,7 @@ impl OutboundPool {
         drop(dropped);
     }
 
-    /// Returns free memory to the system now, and memory in use as soon as it is released.
+    /// Frees unused memory now, and memory in use as soon as it is released.
     pub(crate) fn close(&self) {
         let mut free = lock(&self.free);
         free.closed = true;
@@ -262,7 +263,7 @@ impl OutboundBuffer {
     }
 
     /// Exposes the bytes to the peers of queue pairs in `domain`, which can read them with the key
-    /// of the result. An error returns the buffer.
+    /// of the result. On failure, returns the buffer and the error.
     pub(crate) fn expose(self, domain: &Domain) -> Result<Exposed, (Self, OsError)> {
         let memory = match Exposed::windowed(self, domain) {
             Ok(exposed) => return Ok(exposed),

@@ -1,6 +1,6 @@
 //! A part of a receive buffer. This module creates references to memory that the device writes.
 //! This is sound because a [`RecvSlice`] is created only after the receive has completed, and no
-//! code reads the slice after the buffer was posted again: see
+//! code reads the slice after the buffer was reposted: see
 //! [`WorkQueues`](crate::transport::queues::WorkQueues).
 #![allow(unsafe_code)]
 
@@ -14,8 +14,8 @@ pub(crate) fn received_bytes(memory: &Registration, offset: usize, len: usize) -
     // the region's allocation.
     let start = unsafe { memory.as_ptr().add(offset) };
     // SAFETY: the bytes were zeroed at allocation, and live until the region is dropped. The device
-    // does not write to them, because the receive has completed and is posted again only after the
-    // last read of the slice (see the top of this file).
+    // does not write to them, because the receive has completed and is reposted only after the last
+    // read of the slice (see the top of this file).
     unsafe { slice::from_raw_parts(start, len) }
 }
 
@@ -23,8 +23,8 @@ pub(crate) fn received_bytes(memory: &Registration, offset: usize, len: usize) -
 pub(crate) struct RecvSlice {
     memory: Registration,
     offset: usize,
-    /// The length in bytes. 32 bits suffice, because a frame is far shorter than 4 GiB. The field
-    /// is small because each slot of a channel has room for a slice.
+    /// The length in bytes. The field has only 32 bits, because each slot of a channel reserves
+    /// space for a slice. A frame is far shorter than 4 GiB.
     len: u32,
     buffer: u32,
 }

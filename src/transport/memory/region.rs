@@ -3,7 +3,7 @@ use std::{array::TryFromSliceError, fmt};
 use super::domain::Registration;
 use crate::remote_access::RemoteAccess;
 
-/// Memory that peers can access by one-sided operations, without any call of this side's program.
+/// Memory that peers can access by one-sided operations, without involving this side's program.
 ///
 /// [`OneSided::region`](crate::OneSided::region) registers the memory with certain access rights
 /// for the peer. It is registered for one connection only: no other peer can access it. The peer
@@ -93,8 +93,8 @@ pub struct RemoteRegion {
     pub(crate) len: u64,
     pub(crate) rkey: u32,
     pub(crate) access: RemoteAccess,
-    /// The low 16 bits of the number of the attempt that established the connection; 0 for the
-    /// first connection. Both sides of a session count the same attempts.
+    /// The low 16 bits of the number of the connection attempt that succeeded; 0 for the first
+    /// connection of a session. Both sides of a session number its attempts identically.
     pub(crate) epoch: u16,
 }
 
@@ -118,7 +118,7 @@ impl RemoteRegion {
     /// Serializes the descriptor, to send it in a message.
     ///
     /// The fields are, in network byte order: address `u64`, length `u64`, rkey `u32`, epoch `u16`
-    /// (the attempt of the session that established the connection, 0 for the first connection),
+    /// (the connection attempt that succeeded, 0 for the first connection of a session),
     /// and access rights `u16` (1 read, 2 write, 4 atomic).
     #[must_use]
     pub fn to_bytes(&self) -> [u8; Self::LEN] {

@@ -3,7 +3,7 @@ use crate::{
     status::{OsError, WcStatus},
 };
 
-/// The maximum number of completions that are taken at a time.
+/// The maximum number of completions that one poll takes from the queue.
 pub(crate) const BATCH: usize = 16;
 
 /// A completion.
@@ -38,8 +38,8 @@ pub(crate) enum Done {
     InvalidationFailed { status: WcStatus, vendor_err: u32 },
     /// All work requests that were posted on this queue have completed.
     Drained(DrainSide),
-    /// The peer violated a rule of the transport that this side checks. The violation is boxed to
-    /// keep the enum small.
+    /// The peer violated a transport rule that this side checks. The violation is boxed to keep the
+    /// enum small.
     Violated(Box<Violation>),
     /// The operating system has no memory for a frame of the peer.
     OutOfMemory(Box<OsError>),

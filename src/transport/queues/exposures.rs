@@ -15,9 +15,9 @@ pub(super) struct Exposures {
     taken: Taken<Exposed>,
 }
 
-/// Messages that the peer has read, oldest first. An entry is `None` if the peer can no longer
-/// access the message. Such a message is reported only after all messages before it. The first
-/// entry is never `None`: its window is being invalidated.
+/// Messages that the peer has read, oldest first. An entry is `Some` while the window of its
+/// message is being invalidated, and `None` when the peer can no longer access the message.
+/// Messages are reported in order, so the first entry is never `None`.
 #[derive(Debug)]
 struct Taken<T>(VecDeque<Option<T>>);
 

@@ -54,7 +54,7 @@ impl InFlight {
     }
 
     /// Removes and returns the oldest large message of the peer. Messages complete in order, so the
-    /// oldest is the first to be complete.
+    /// oldest is the first to complete.
     pub(crate) fn take_inbound(&mut self) -> Option<(u32, Box<InboundBuffer>)> {
         self.inbound.pop_front()
     }
@@ -65,12 +65,12 @@ impl InFlight {
         self.inbound_pool.await_memory();
     }
 
-    /// Returns whether other connections wait for memory that messages of the peer's host occupy.
+    /// Returns whether other connections wait for memory that is charged to the peer's host.
     pub(crate) fn is_contended(&self) -> bool {
         self.inbound_pool.is_contended()
     }
 
-    /// Cancels the waiting claims for memory, because no further read will be posted.
+    /// Cancels the connection's waiting claims for memory, because it will post no further read.
     pub(super) fn stop_reading(&self) {
         self.inbound_pool.leave();
     }

@@ -18,7 +18,7 @@ const PIECE: usize = 256 << 10;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Layout {
     size: usize,
-    /// The number of receives that can complete before one is posted again.
+    /// The number of receives for the messages of the receive window and for control frames.
     recv_count: u32,
     /// Whether the receive buffers are shared, and therefore not part of this memory.
     shared: bool,
@@ -32,8 +32,8 @@ pub(crate) struct Layout {
 
 impl Layout {
     /// Computes the layout of the buffers for `params`, in one piece of memory. Send buffers have
-    /// the length of the receive buffers, because the peer's limit is not known before its answer.
-    /// Messages that do not fit are refused.
+    /// the length of the receive buffers, because the peer's limit is unknown until the peer
+    /// answers. Messages that do not fit are refused.
     pub(crate) fn new(params: &Params) -> Self {
         Self {
             size: (HEADER_LEN + params.eager_size as usize).next_multiple_of(ALIGN),

@@ -68,8 +68,8 @@ pub(crate) struct Checked {
 
 impl Checked {
     /// Checks bounds, access rights and support on this side, for the connection with this `epoch`.
-    /// The allocator is `None` if the connection has ended or is suspended. In this case posting
-    /// the operation fails or waits.
+    /// The allocator is `None` if the connection has ended or is suspended. The checks that need
+    /// the allocator are then omitted, because posting the operation fails or waits anyway.
     pub(crate) fn new(
         (allocator, epoch): (Option<&Allocator>, u16),
         op: OneSidedOp,

@@ -67,7 +67,7 @@ impl PollSide {
         })
     }
 
-    /// Returns whether the queue may contain more completions after a poll that took `count`.
+    /// Returns whether the queue may contain more completions after a poll that returned `count`.
     #[inline]
     pub(crate) fn has_more(&self, count: usize) -> bool {
         by_transport!(CompletionQueue, &self.queue, {
@@ -77,8 +77,8 @@ impl PollSide {
         })
     }
 
-    /// Returns whether the last poll took nothing because another thread is receiving from the
-    /// socket.
+    /// Returns whether the last poll found no completion because another thread is receiving from
+    /// the socket.
     #[inline]
     pub(crate) fn is_held(&self) -> bool {
         by_transport!(CompletionQueue, &self.queue, {
@@ -122,8 +122,8 @@ impl PollSide {
         })
     }
 
-    /// Returns whether the fd stays readable regardless of polls, because the connection is about
-    /// to end.
+    /// Returns whether the file descriptor stays readable after each poll, because the connection
+    /// is about to end.
     pub(crate) fn has_ended(&self) -> bool {
         by_transport!(CompletionQueue, &self.queue, {
             Rdma(_) => false,
@@ -146,13 +146,13 @@ impl PollSide {
         self.events.as_ref()
     }
 
-    /// From now on, an empty queue means that all receives have completed.
+    /// Records that an empty queue now means that all receives have completed.
     pub(crate) fn drains_when_empty(&mut self) {
         self.drains_when_empty = true;
     }
 
-    /// Returns whether an empty queue means that all receives have completed. Returns true only
-    /// once.
+    /// Returns whether an empty queue means that all receives have completed. After it has returned
+    /// true, returns false.
     pub(crate) fn is_drained(&mut self) -> bool {
         std::mem::take(&mut self.drains_when_empty)
     }

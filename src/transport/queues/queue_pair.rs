@@ -114,9 +114,10 @@ impl QueuePair {
     ///
     /// # Safety
     ///
-    /// The queue pair uses no shared receives, and its receive queue has room for one more request.
-    /// The memory stays registered, and no code accesses it, until the receive completes or the
-    /// queue pair is destroyed. No other thread posts on the queue pair at the same time.
+    /// The queue pair does not use a shared receive queue, and its own receive queue has room for
+    /// one more request. The memory stays registered, and no code accesses it, until the receive
+    /// completes or the queue pair is destroyed. No other thread posts on the queue pair at the
+    /// same time.
     #[inline(always)]
     pub(super) unsafe fn post_recv(&self, id: WorkId, sge: Option<Sge>) -> Result<(), OsError> {
         by_transport!(self, {
@@ -129,7 +130,7 @@ impl QueuePair {
         })
     }
 
-    /// Posts receives in order. A device takes several receives with one call.
+    /// Posts receives in order. On a device, one call posts several of them.
     ///
     /// # Safety
     ///
@@ -153,8 +154,8 @@ impl QueuePair {
     ///
     /// # Safety
     ///
-    /// The queue pair uses no shared receives. Until it is destroyed, no other code accesses the
-    /// memory of receives from `next` on that have not completed.
+    /// The queue pair does not use a shared receive queue. Until it is destroyed, no other code
+    /// accesses the memory of receives from `next` on that have not completed.
     pub(super) unsafe fn post_on_demand(&self, buffers: &Arc<Buffers>, next: u32) {
         by_transport!(self, {
             Rdma(_) => assert_eq!(next, buffers.layout().recv_count()),
@@ -180,7 +181,7 @@ impl QueuePair {
         signalled: bool,
     ) -> Result<(), PostError> {
         by_transport!(self, {
-            // SAFETY: the caller guarantees the room, and that no other thread posts.
+            // SAFETY: the caller guarantees that the queue has room and that no other thread posts.
             Rdma(qp) => Ok(unsafe { qp.post_inline(id, parts, signalled) }?),
             Tcp(_) => unreachable!("no bytes are inline"),
             Memory(_) => unreachable!("no bytes are inline"),
@@ -215,8 +216,8 @@ impl QueuePair {
 }
 
 impl QueuePair {
-    /// Posts a frame. Before it returns, the transport has sent the parts of the frame, or copied
-    /// them to the memory that `slot` returns.
+    /// Posts a frame. Before this function returns, the transport has sent the parts of the frame,
+    /// or copied them to the memory that `slot` returns.
     ///
     /// # Safety
     ///
@@ -326,7 +327,7 @@ impl SharedReceiveQueue {
         })
     }
 
-    /// Posts receives in order. A device takes several receives with one call.
+    /// Posts receives in order. On a device, one call posts several of them.
     ///
     /// # Safety
     ///

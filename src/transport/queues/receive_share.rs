@@ -7,8 +7,8 @@ use crate::{
     status::OsError,
 };
 
-/// One connection's share of the [`SharedReceives`]. It outlives the connection, for messages that
-/// the application has not released.
+/// One connection's share of the [`SharedReceives`]. It outlives the connection while the
+/// application still holds messages in the connection's buffers.
 #[derive(Debug)]
 pub(crate) struct ReceiveShare {
     receives: Arc<SharedReceives>,
@@ -54,13 +54,13 @@ impl ReceiveShare {
         }
     }
 
-    /// Records that the application receives a message in this buffer.
+    /// Records that the application has received a message in this buffer.
     pub(crate) fn lend(&mut self, buffer: u32) {
         self.receives.lend(buffer);
         self.lent += 1;
     }
 
-    /// Posts a buffer that the application has released. Any connection can use it then.
+    /// Reposts a buffer that the application has released. Any connection can then use it.
     pub(crate) fn release(&mut self, buffer: u32) -> Result<(), OsError> {
         self.receives.post(buffer)?;
         self.lent -= 1;
@@ -70,7 +70,7 @@ impl ReceiveShare {
         Ok(())
     }
 
-    /// Posts the receives of a destroyed queue pair again, except for receives whose messages the
+    /// Reposts the receives of a destroyed queue pair, except for receives whose messages the
     /// application holds. Returns the reserved receives to the account.
     pub(crate) fn restore_receives(&mut self, conn: &mut Connection) -> Result<(), OsError> {
         if !self.settled {

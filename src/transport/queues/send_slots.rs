@@ -179,8 +179,8 @@ impl SendSlots {
         (self.oldest as usize + behind as usize) % self.slots.len()
     }
 
-    /// Returns the posted requests, oldest first, without removing them. The device may use their
-    /// memory until its queue pair is destroyed.
+    /// Returns the posted requests, oldest first, without removing them. The device may use the
+    /// memory of a request until the queue pair is destroyed.
     pub(crate) fn iter(&self) -> impl Iterator<Item = &Posted> {
         let (newer, older) = self.slots.split_at(self.oldest as usize);
         older.iter().chain(newer).map(|slot| &slot.posted)

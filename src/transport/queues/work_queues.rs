@@ -7,24 +7,24 @@
 //! * The buffers outlive all work requests, because [`WorkQueues`] drops its queue pair before them
 //!   (field order).
 //! * A receive buffer belongs to the device from [`WorkQueues::post_recv`] until its completion is
-//!   polled. Otherwise it belongs to a [`RecvSlice`], or has no owner. The state machine handles
-//!   each buffer once per completion, and requests to post it again once per completion. The
-//!   simulator of the state machine checks this.
+//!   polled. Otherwise it belongs to a [`RecvSlice`], or has no owner. For each completion, the
+//!   state machine handles the buffer once, and requests once to repost it. The simulator of the
+//!   state machine checks this.
 //! * A send buffer belongs to the device from [`WorkQueues::post_send`] until a completion covers
 //!   its slot. The state machine reuses the slot only afterwards. The device writes the result of
 //!   an atomic operation there, and it is read after the completion and before the reuse.
 //! * Only one thread at a time posts, because all functions that post borrow the queues mutably. So
 //!   the driver need not lock the queue pair.
-//! * Memory of the application and of arriving large messages to which a work request refers is
-//!   kept in `in_flight` until the request is done, or the queue pair is destroyed.
+//! * A work request can refer to memory of the application or of an arriving large message. This
+//!   memory is kept in `in_flight` until the request is done, or the queue pair is destroyed.
 //! * Memory of large messages that the peer can read is kept in `exposures` until its registration
 //!   has ended, or its window was invalidated or freed.
 //!
 //! The receives of a new connection are posted in lists, each with one call. Later each receive is
 //! posted alone, because messages are released one by one, and a receive is posted before a grant
 //! announces it. This was measured on software RoCE with one-way and two-way traffic of short
-//! messages, fragments, large messages and a stream. Each poll had at most one control frame whose
-//! receive was posted again, so none of 103,000 receives could have shared a call.
+//! messages, fragments, large messages and a stream. At most one receive of a control frame was
+//! reposted after each poll, so none of 103,000 receives could have shared a call.
 #![allow(unsafe_code)]
 
 use std::{io::IoSlice, ops::Range, sync::Arc};
@@ -68,7 +68,7 @@ pub(crate) struct WorkQueues {
     /// The maximum length in bytes of a frame that is copied into the work request. It is at most
     /// the length of a buffer, and 0 if no frame is copied.
     max_inline: usize,
-    /// Whether the device generates a drain marker completion after the last receive.
+    /// Whether a drain marker is posted on the receive queue, and completes after the last receive.
     marks_receives: bool,
 }
 
@@ -394,9 +394,9 @@ impl WorkQueues {
         self.post(WorkId::DrainSend, SendOp::Send, None)
     }
 
-    /// Returns whether the device generates a drain marker completion after the last receive.
-    /// Otherwise all receives have completed when the completion queue is empty after the marker of
-    /// the send queue.
+    /// Returns whether a drain marker on the receive queue completes after the last receive. If
+    /// not, all receives have completed when the completion queue is empty after the marker of the
+    /// send queue.
     pub(crate) fn marks_receives(&self) -> bool {
         self.marks_receives
     }
@@ -419,7 +419,7 @@ impl WorkQueues {
     }
 
     /// Returns the bytes of a completed receive as a slice. No code may read the slice after the
-    /// buffer was posted again.
+    /// buffer was reposted.
     #[inline]
     pub(crate) fn received(&self, buffer: u32, len: u32) -> RecvSlice {
         let (memory, offset, _) = self.extent(buffer, len);
@@ -491,8 +491,8 @@ fn sge(memory: &Registration, offset: usize, len: usize) -> Sge {
     }
 }
 
-/// The parts of a connection's transport. They are created, and receives are posted, before any
-/// frame is sent. The parts have separate locks, so that a polling thread does not delay an
+/// The parts of a connection's transport. They are created, and their receives are posted, before
+/// any frame is sent. Each part has its own lock, so that a polling thread does not delay an
 /// allocation.
 #[derive(Debug)]
 pub(crate) struct TransportParts {

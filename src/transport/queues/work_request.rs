@@ -88,11 +88,11 @@ impl Frame<'_> {
     ///
     /// # Safety
     ///
-    /// The memory at `to` has room for the frame, does not overlap the parts of the frame, and no
-    /// other code accesses it.
+    /// The memory at `to` has room for the frame and does not overlap the parts of the frame, and
+    /// no other code accesses it.
     #[inline]
     pub(crate) unsafe fn copy_to(&self, to: *mut u8) {
-        // SAFETY: the caller guarantees the room.
+        // SAFETY: the caller guarantees that the memory has room for the frame.
         unsafe { ptr::copy_nonoverlapping(self.header.as_ptr(), to, HEADER_LEN) };
         let mut to = to.wrapping_add(HEADER_LEN);
         for part in self.payload {
@@ -102,8 +102,8 @@ impl Frame<'_> {
         }
     }
 
-    /// Copies the frame to a send buffer in the same way as [`copy_to`](Self::copy_to), but without
-    /// the first `skip` bytes, which stay unwritten.
+    /// Copies the frame to a send buffer like [`copy_to`](Self::copy_to), but without its first
+    /// `skip` bytes. The corresponding bytes of the buffer stay unchanged.
     ///
     /// # Safety
     ///
@@ -114,7 +114,7 @@ impl Frame<'_> {
             let skipped = skip.min(part.len());
             let rest = &part[skipped..];
             to = to.wrapping_add(skipped);
-            // SAFETY: the caller guarantees the room.
+            // SAFETY: the caller guarantees that the memory has room for the frame.
             unsafe { ptr::copy_nonoverlapping(rest.as_ptr(), to, rest.len()) };
             to = to.wrapping_add(rest.len());
             skip -= skipped;

@@ -53,7 +53,8 @@ impl ConnectionId {
         Self::default()
     }
 
-    /// Creates the object for a peer's request. The connection has this `key`.
+    /// Creates the object for an incoming connection from the peer's request. `key` becomes the key
+    /// of the connection.
     pub(crate) fn of_request(request: ConnectRequest, key: u64) -> Self {
         Self {
             offered: Some(request.reads()),

@@ -40,7 +40,7 @@ pub(crate) struct Device {
     capabilities: Capabilities,
     /// Whether the device has refused relaxed ordering.
     refuses_relaxed: AtomicBool,
-    /// Whether the log already states that the device refused a `max_inline`.
+    /// Whether the log already states that the device granted fewer inline bytes than requested.
     has_logged_inline: AtomicBool,
     /// The NUMA node of the device; `None` if the kernel does not know it.
     numa_node: Option<u32>,
@@ -83,7 +83,7 @@ impl Devices {
         }
     }
 
-    /// Returns a device, and prepares it if it was not in use.
+    /// Returns the device of `context`. Initialises it if no connection was using it.
     pub(crate) fn get(&mut self, context: Context) -> Result<Arc<Device>, OsError> {
         let key = context.id();
         if let Some(device) = self.by_device.get(&key).and_then(Weak::upgrade) {
@@ -96,8 +96,8 @@ impl Devices {
             attr.atomic_cap() != AtomicCap::NONE,
             context.transport_type() != TransportType::IWARP,
         );
-        // The test precedes the watch, which would otherwise report the queue pairs that fail in
-        // the test.
+        // The test runs before the engine watches the events. Otherwise the engine would report the
+        // queue pair errors that the test causes.
         let has_windows = windows::are_usable(&context, &attr);
         let watch = self
             .epolls

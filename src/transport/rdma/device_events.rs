@@ -39,8 +39,8 @@ pub(super) struct Watch {
 
 impl Watch {
     /// Registers the descriptor. Returns `None` in a child process that shares the descriptor with
-    /// its parent: the child would take events of the parent, whose objects do not exist in the
-    /// child.
+    /// its parent: the child would consume the parent's events, which refer to objects that do not
+    /// exist in the child.
     pub(super) fn new(epolls: &Arc<Epolls>, context: &Context) -> Result<Option<Self>, OsError> {
         if !context.has_own_events() {
             return Ok(None);
@@ -57,8 +57,8 @@ impl Watch {
         }))
     }
 
-    /// Removes the descriptor from the epoll. The engine also calls this function when reads fail,
-    /// for example after the device was removed.
+    /// Removes the descriptor from the epoll. The engine also calls this function if reading an
+    /// event fails, for example after the device was removed.
     pub(super) fn stop(&self) {
         // The call fails if the descriptor is no longer in the epoll.
         let _ = self.epolls.engine.delete(&self.context);

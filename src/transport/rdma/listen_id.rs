@@ -3,10 +3,9 @@ use std::net::SocketAddr;
 use super::connection_manager::ConnectionManager;
 use crate::{cm::CmId, config::Config, transport::no_transport::NoTransport};
 
-/// The number of requests that the kernel queues for a listener. This is the maximum that the
-/// kernel allows. The kernel silently drops a request that does not fit into the queue, and the
-/// peer repeats it some seconds later. The engine, in contrast, rejects surplus requests with a
-/// reason.
+/// The maximum number of requests that the kernel queues for a listener; the kernel permits no
+/// higher value. The kernel silently drops a request that does not fit into the queue, and the peer
+/// repeats it some seconds later. The engine, in contrast, rejects surplus requests with a reason.
 const KERNEL_BACKLOG: i32 = 1024;
 
 /// An address on which requests are accepted. Dropping it ends the listener.

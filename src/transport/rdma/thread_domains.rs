@@ -5,10 +5,10 @@
 //! already serialises these calls: each call that posts borrows the
 //! [`WorkQueues`](crate::transport::queues::WorkQueues) mutably.
 //!
-//! A completion queue and a shared receive queue are in no thread domain. One thread can poll while
+//! A completion queue or a shared receive queue is in no thread domain. One thread can poll while
 //! another posts, and both change the number of free entries in the queues. The driver protects
-//! this number by the lock of the completion queue. The destruction of a queue pair takes the same
-//! lock.
+//! this number with the lock of the completion queue. The destruction of a queue pair takes the
+//! same lock.
 //!
 //! A device has a limited number of doorbell registers. If none is left, a connection shares a
 //! register, and the driver locks it.

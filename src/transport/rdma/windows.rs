@@ -4,9 +4,10 @@
 //! registration only if the peer cannot read other bytes, and cannot read any bytes after the
 //! invalidation. Not every device that reports windows ensures this: software RoCE checks only the
 //! bounds of the region to which a window is bound. So a device that reports windows of type 2B is
-//! tested when it is opened, once per process, if it has an active port. Two queue pairs of this
-//! process are connected to each other, and read inside a window, before its start, across its end,
-//! and after its invalidation. If a device fails the test, each message is registered separately.
+//! tested when it is opened, once per process, if it has an active port. The test connects two
+//! queue pairs of this process. One of them reads inside a window, before its start, across its
+//! end, and after its invalidation. If a device fails the test, each message is registered
+//! separately.
 //!
 //! The engine's thread executes the test, because the depth of a connection's queues depends on the
 //! outcome. The test takes some milliseconds and at most [`LIMIT`].
@@ -231,7 +232,7 @@ impl Path {
                     let is_v4 = octets[..10] == [0; 10] && octets[10..12] == [0xff; 2];
                     (is_v2, is_v4)
                 };
-                // A path has only 8 bits for the index of the entry.
+                // A path has only 8 bits for the index of the GID.
                 let named = table
                     .iter()
                     .filter(|entry| entry.gid_index <= u8::MAX.into());
