@@ -23,10 +23,10 @@ const QUICK_CHECK_INTERVAL: Duration = Duration::from_millis(1);
 /// The connections that threads or event loops of the application poll. The engine's thread checks
 /// all of them with one timer.
 ///
-/// A connection that threads own is in the table, unless the leader of these threads sleeps in the
-/// kernel, because an event is certain to wake that leader. A connection that an event loop owns is
-/// in the table if an event was pending at the last check, or if the connection holds back a
-/// message.
+/// A connection that threads own is in the table, except while the leader of these threads sleeps
+/// in the kernel: the engine need not check it, because an event is certain to wake the leader. A
+/// connection that an event loop owns is in the table if an event was pending at the last check, or
+/// if the connection holds back a message.
 #[derive(Debug, Default)]
 pub struct Attended {
     /// The value of [`Poller::visits`] at the last check, by connection key.
@@ -36,8 +36,8 @@ pub struct Attended {
     /// The keys of connections that the engine could not poll because a thread of the application
     /// was polling them at that time.
     busy: HashSet<u64>,
-    /// Whether an event was pending at the last check for at least one connection that an event
-    /// loop owns.
+    /// Whether the last check found a pending event for at least one connection that an event loop
+    /// owns.
     loops: bool,
     /// The time of the next check of all connections in the table.
     next_full_check: Option<Instant>,
@@ -79,7 +79,7 @@ impl Attended {
     }
 
     /// Schedules checks of the connections that event loops own. The engine's thread calls this
-    /// method if an event occurs on such a connection after a check without pending events.
+    /// method for the first event on such a connection after a check that found no pending event.
     pub fn expect_loops(&mut self) {
         self.loops = true;
         self.next_full_check
@@ -110,10 +110,9 @@ impl Attended {
     }
 
     /// Checks the connections whose check is due. Returns the keys of the connections that the
-    /// caller must arm and poll next. These are the connections whose owner has not polled since
-    /// the last check, which the engine now owns, and the connections passed to
-    /// [`poll_soon`](Self::poll_soon). `pending` returns the keys of all connections whose event
-    /// loops have pending events.
+    /// caller must arm and poll next. Some of them were passed to [`poll_soon`](Self::poll_soon).
+    /// The others now belong to the engine, because their owner has not polled since the last
+    /// check. `pending` returns the keys of all connections whose event loops have pending events.
     pub fn check_due<'a, A: AttendedConnection + 'a>(
         &mut self,
         now: Instant,
@@ -136,7 +135,7 @@ impl Attended {
         expired
     }
 
-    /// Returns whether an event was pending at the last check for a connection that an event loop
+    /// Returns whether the last check found a pending event for a connection that an event loop
     /// owns. If not, the caller must watch for the next such event, and then call
     /// [`expect_loops`](Self::expect_loops).
     pub fn expects_loops(&self) -> bool {

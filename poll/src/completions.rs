@@ -89,6 +89,6 @@ pub trait Events: Send + Sync {
     fn answer(&self);
 
     /// Sleeps until an event is raised, another thread rings `alarm`, or the time `left` has
-    /// passed. If `left` is `None`, the sleep has no time limit.
+    /// elapsed. If `left` is `None`, the sleep has no time limit.
     fn sleep_until_event(&self, alarm: &Alarm, left: Option<Duration>) -> Result<Woken, OsError>;
 }

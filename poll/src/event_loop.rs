@@ -39,8 +39,8 @@ impl Poller {
         if let Some(value) = ready() {
             return Some(value);
         }
-        // Each poll of a TCP connection costs a system call, so the event loop does not poll it:
-        // the engine's thread does.
+        // Each poll of a TCP connection costs a system call, so the engine's thread polls it
+        // instead of the event loop.
         if !is_loop || queue.stays_readable() {
             return None;
         }

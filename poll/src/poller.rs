@@ -33,11 +33,11 @@ pub struct Poller {
     pub(super) policy: Policy,
     /// Sends notices to the engine's thread.
     pub(super) notice_sender: NoticeSender,
-    /// The number of calls of `wake` while a follower was registered.
+    /// The number of calls to `wake` while a follower was registered.
     wakes: Mutex<u64>,
     changed: Condvar,
-    /// Ends the leader's sleep. The alarm is created before any thread waits. A wait therefore
-    /// cannot fail because the process has no file descriptor left.
+    /// Ends the leader's sleep. The alarm is created before any thread waits, so that a wait never
+    /// has to create a file descriptor.
     alarm: OnceLock<Alarm>,
     /// The epolls that contain the completion events, or `None` while the connection has no
     /// transport.
@@ -417,7 +417,7 @@ impl Poller {
 
 impl Follower<'_> {
     /// Waits until a thread calls `wake`, until no thread leads, or until the time `left` has
-    /// passed. Returns immediately if `wake` was called since this value was created.
+    /// elapsed. Returns immediately if `wake` was called since this value was created.
     pub(super) fn wait(self, left: Option<Duration>) {
         let poller = self.poller;
         let wakes = lock(&poller.wakes);

@@ -35,7 +35,7 @@ const BACK_OFF: Duration = Duration::from_millis(10);
 pub enum Woken {
     /// A completion event was raised, or a signal interrupted the sleep.
     Event,
-    /// Another thread wrote to the alarm.
+    /// The time limit has expired.
     Alarm,
     /// The time limit has passed.
     Time,
@@ -110,13 +110,13 @@ impl Alarm {
         let _ = self.0.write(1);
     }
 
-    /// Sleeps until another thread rings this alarm, or until the time `left` has passed.
+    /// Sleeps until another thread rings this alarm, or until the time `left` has elapsed.
     pub(super) fn sleep_until_event(&self, left: Option<Duration>) -> Result<Woken, OsError> {
         self.sleep_until_ready(&self.0, left)
     }
 
     /// Sleeps until `events` is readable, until another thread rings this alarm, or until the time
-    /// `left` has passed.
+    /// `left` has elapsed.
     pub fn sleep_until_ready(
         &self,
         events: impl AsFd,

@@ -146,10 +146,10 @@ impl Poller {
                 match seen {
                     Poll::Ready(Ok(())) if progress != Progress::Nothing => {}
                     // The connection is about to end, and its events stay readable until the
-                    // engine's thread ends it. The engine's thread must take over, because the
-                    // runtime is no longer useful: it reports only changes, so it may never report
-                    // another event, or it reports the end of the stream at every poll, which would
-                    // keep the task awake.
+                    // engine's thread ends it. The runtime can no longer wake the task correctly.
+                    // If it reports only changes, it may never report another event. If it reports
+                    // the end of the stream at every poll, the task never sleeps. So the engine's
+                    // thread must take over.
                     Poll::Ready(Ok(())) | Poll::Pending if self.flush_acks_and_check_end(queue) => {
                         self.pause_runtime();
                         return None;

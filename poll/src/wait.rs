@@ -273,9 +273,9 @@ impl Poller {
         }
     }
 
-    /// Requests an event for the next completion after a sleep, unless threads own the connection.
-    /// This thread may have taken the event that the owner waits for. Without the request, the
-    /// owner could then wait forever.
+    /// Requests an event for the next completion after the thread has slept, unless threads own the
+    /// connection. The thread may have taken the event that the owner waits for. Without the
+    /// request, the owner could then wait forever.
     fn rearm_for_owner(&self, queue: &impl Completions) {
         let takes_events = !queue.stays_readable() && self.owner() != Owner::Threads;
         if !takes_events && !self.is_shared() {

@@ -107,8 +107,8 @@ const LOOP: u64 = 2;
 const HAS_LEADER: u64 = 1 << 2;
 const ASLEEP: u64 = 1 << 3;
 const NOTIFIED: u64 = 1 << 4;
-/// Set while the engine's table contains the connection, while a notice about the connection is on
-/// its way to the engine, or while the engine is about to check the connection again.
+/// Set while the engine's table contains the connection, while the engine's mailbox contains a
+/// notice about the connection, or while the engine is about to check the connection again.
 const ATTENDED: u64 = 1 << 5;
 const HELD_BACK: u64 = 1 << 6;
 const RELIANCE: u64 = 0b1_1111 << 11;

@@ -189,7 +189,7 @@ impl<T> Mailbox<T> {
         }
     }
 
-    /// Ends the effect of [`expect`](Self::expect) and returns false, if the queue is empty.
+    /// If the queue is empty, ends the effect of [`expect`](Self::expect) and returns false.
     /// Otherwise returns true, and the reading thread must read the queue once more.
     pub fn end_expectation(&self) -> bool {
         lock(&self.queue).as_mut().is_some_and(|queue| {
