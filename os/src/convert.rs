@@ -61,9 +61,9 @@ pub const fn millis(wait: Duration) -> u64 {
 /// Logs that an RDMA object could not be destroyed. `Drop` implementations call this function,
 /// because they cannot return an error.
 ///
-/// The call fails with `EIO` or `ENODEV` if the device was removed, and with `EACCES` if the
-/// process has changed its credentials. Any other error is a bug: the caller destroyed the object
-/// before other objects that depend on it.
+/// Destroying an object fails with `EIO` or `ENODEV` if the device was removed, and with `EACCES`
+/// if the process has changed its credentials. Any other error is a bug: the caller destroyed the
+/// object before other objects that depend on it.
 pub fn log_destroy_error(result: Result<(), OsError>) {
     let Err(error) = result else { return };
     error_sparsely!(Rdma, "cannot destroy an RDMA object, which leaks: {error}");

@@ -146,8 +146,8 @@ pub fn call<T>(code: impl FnOnce() -> T) -> Result<T, Panicked> {
 
 thread_local! {
     /// Whether this thread collects foreign calls. The flag is not part of `FOREIGN_CALLS`, because
-    /// a `Cell<bool>` needs no destructor. A thread that does not collect therefore reads the flag
-    /// with a single load.
+    /// a `Cell<bool>` needs no destructor. So a thread that does not collect foreign calls reads
+    /// only the flag, with a single load.
     static COLLECTS: Cell<bool> = const { Cell::new(false) };
     static FOREIGN_CALLS: RefCell<Vec<Arc<dyn ForeignCall>>> = const { RefCell::new(Vec::new()) };
 }
@@ -199,8 +199,9 @@ pub fn call_once(code: impl FnOnce() + Send + 'static) {
     }
 }
 
-/// Queues calls of one piece of foreign code, for example of one connection's wakers. At most one
-/// thread makes these calls at a time, so foreign code that never returns blocks only one thread.
+/// Queues the calls to one piece of foreign code, for example to one connection's wakers. At most
+/// one thread makes these calls at a time, so foreign code that never returns blocks only one
+/// thread.
 #[derive(Debug, Default)]
 pub struct PendingWork<T> {
     state: Mutex<PendingState<T>>,
@@ -237,7 +238,7 @@ impl<T: Default> PendingWork<T> {
         work
     }
 
-    /// Waits until no thread makes queued calls, for at most the time `bound`.
+    /// Waits until no thread is making queued calls, for at most the time `bound`.
     fn wait(&self, bound: Duration) {
         let is_taken = |state: &mut PendingState<T>| state.is_taken;
         drop(

@@ -1,4 +1,4 @@
-//! Wrappers of Linux system calls, and utilities for the process that uses rdmsg.
+//! Wrappers for Linux system calls, and utilities for the process that uses rdmsg.
 //!
 //! The crates `rdma-verbs`, `rdmsg-rsocket` and `rdmsg` share this crate. Programs do not
 //! use this crate, and its API may change in any version.
