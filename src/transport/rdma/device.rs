@@ -73,7 +73,7 @@ impl Devices {
                 let name = device.context.device_name();
                 debug!(
                     Rdma,
-                    "device {name}: the engine stops watching the device's events: {error}"
+                    "device {name}: cannot read events, so the engine stops watching them: {error}"
                 );
                 if let Some(watch) = &device.watch {
                     watch.stop();
