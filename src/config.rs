@@ -102,8 +102,8 @@ pub struct Config {
     /// allocated when they are first needed.
     ///
     /// The pool costs `shared_receive` × [`eager_size`](Self::eager_size) bytes of locked memory.
-    /// In addition to its 17 buffers an idle connection costs about 49 KiB, mostly for the queues
-    /// of the device, with a window and a send depth of 16.
+    /// An idle connection costs more than its 17 buffers: about 49 KiB with a window and a send
+    /// depth of 16, mostly for the queues of the device.
     ///
     /// `None`, the default, gives each connection its own receive buffers. Otherwise 34 to 1048576,
     /// up to the device's limit for shared receive queues.
@@ -136,12 +136,12 @@ pub struct Config {
 
     /// The maximum total number of bytes in messages above the eager size, for each direction.
     ///
-    /// When sending, a message counts while it is in flight. When receiving, it counts from its
-    /// arrival until the program drops it. The sender's `send` waits when the limit of either side
-    /// is reached. A single message may exceed this limit if no other one is in progress. Memory
-    /// for received bytes is allocated as they arrive, and is locked only while the device reads;
-    /// sent bytes are locked until they have arrived. [`EngineLimits`](crate::EngineLimits) limits
-    /// the memory of all connections together.
+    /// A sent message is included in the total while it is in flight. A received message is
+    /// included from its arrival until the program drops it. The sender's `send` waits when the
+    /// limit of either side is reached. A single message may exceed this limit if no other one is
+    /// in progress. Memory for received bytes is allocated as they arrive, and is locked only while
+    /// the device reads; sent bytes are locked until they have arrived.
+    /// [`EngineLimits`](crate::EngineLimits) limits the memory of all connections together.
     ///
     /// 64 KiB to 1 TiB, default 64 MiB.
     #[cfg_attr(feature = "serde", serde(with = "text::as_number"))]
@@ -196,10 +196,10 @@ pub struct Config {
     ///
     /// It covers address and route resolution, retries, and the wait for a free slot: an
     /// [`Engine`](crate::Engine) establishes 8 connections at a time in each direction, the oldest
-    /// first, and registers their memory only then. A connection whose time limit passes while it
-    /// waits for a slot times out in [`Phase::Waiting`](crate::error::Phase::Waiting). All
-    /// addresses of a host name share one limit. On a listener, the program must accept a request
-    /// within this time, and the connection must then be established within the same time again.
+    /// first, and registers their memory only then. If the limit expires while a connection waits
+    /// for a slot, the error names [`Phase::Waiting`](crate::error::Phase::Waiting). All addresses
+    /// of a host name share one limit. On a listener, the program must accept a request within this
+    /// time, and the connection must then be established within the same time again.
     ///
     /// 10 ms to 10 min, default 5 s.
     #[cfg_attr(feature = "serde", serde(with = "text::as_text"))]
@@ -257,17 +257,17 @@ pub struct Config {
     #[cfg_attr(feature = "serde", serde(with = "text::as_text"))]
     pub keepalive_timeout: Duration,
 
-    /// The time for which reading a message above the eager size may make no progress.
+    /// The maximum time without progress while a message above the eager size is read.
     ///
-    /// There is a limit because the message's memory is unavailable to other connections. The
+    /// The limit exists because the message's memory is unavailable to other connections. The
     /// connection ends with [`CloseReason::ReadTimeout`](crate::CloseReason::ReadTimeout) when no
     /// byte of the message, nor of any other read from the same engine of the peer, has arrived for
     /// this time (detected within 1.5 × this time). It ends with
     /// [`CloseReason::OutOfMemory`](crate::CloseReason::OutOfMemory) when no memory was available
-    /// for the message for this time. A message may be slow, and may wait while the application
-    /// holds others (see [`EngineLimits`](crate::EngineLimits)). But if other connections wait for
-    /// its memory, a message must receive, within each `read_timeout`, at least an eighth of the
-    /// bytes that have arrived so far.
+    /// for the message for this time. A message may arrive slowly, and may wait while the
+    /// application holds other messages (see [`EngineLimits`](crate::EngineLimits)). But if other
+    /// connections wait for its memory, the number of bytes that have arrived must grow by at least
+    /// an eighth within each `read_timeout`.
     ///
     /// 100 ms to 1 h, default 30 s.
     #[cfg_attr(feature = "serde", serde(with = "text::as_text"))]
@@ -295,8 +295,8 @@ pub struct Config {
     ///
     /// Keep the listener open, because the peer connects to it again, or to another listener of the
     /// same [`Engine`](crate::Engine). A connection that is being closed survives for at most
-    /// [`close_timeout`](Self::close_timeout). Of the connections that this process accepted, up to
-    /// 1024 may be lost at a time; one more ends the oldest of them.
+    /// [`close_timeout`](Self::close_timeout). This process waits for at most 1024 lost connections
+    /// that it has accepted; if another one is lost, the oldest of them ends.
     ///
     /// A [one-sided](crate::OneSided) write or atomic operation that is in flight at the loss ends
     /// with [`Completion::OutcomeUnknown`](crate::Completion::OutcomeUnknown), and regions of the
@@ -333,7 +333,7 @@ pub struct Config {
     #[cfg_attr(feature = "serde", serde(with = "text::as_number"))]
     pub traffic_class: Option<u8>,
 
-    /// The way in which a thread waits in `recv`, and in `send` while the peer's window is full.
+    /// The waiting mode of a thread in `recv`, and in `send` while the peer's window is full.
     ///
     /// Default [`Polling::Adaptive`] with 200 µs.
     #[cfg_attr(feature = "serde", serde(with = "text::as_text"))]
@@ -488,7 +488,8 @@ impl Config {
     /// [`connect_timeout`](Self::connect_timeout) remain unchanged.
     ///
     /// Both sides need this configuration, because each side ends the connection after its own
-    /// timeouts. Only the `retry_count` over RDMA is the connecting side's value on both sides.
+    /// timeouts. The exception is `retry_count` over RDMA: the connecting side's value applies to
+    /// both sides.
     ///
     /// During an outage no messages arrive, and `send` waits when the window is full. Taking down a
     /// network device on one of the hosts is not a network outage: its driver may end RDMA

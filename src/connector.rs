@@ -157,8 +157,8 @@ impl Connector {
     ///
     /// Up to [`PRIVATE_DATA_MAX`](Self::PRIVATE_DATA_MAX) bytes, which are 4096 over every
     /// transport, and at most the [`eager_size`](Config::eager_size) of both sides. The limit is 20
-    /// bytes if the connector's eager size is below 160. If the data exceed its own limit, the
-    /// connector fails with [`Error::PrivateDataTooLong`]. Default: none.
+    /// bytes if the connector's eager size is below 160. If the data exceed the connector's own
+    /// limit, connecting fails with [`Error::PrivateDataTooLong`]. Default: none.
     ///
     /// Up to 20 bytes are part of the connect request. Longer data follow in a separate frame,
     /// which costs one round trip. If the peer's version does not know this frame, connecting fails
@@ -191,8 +191,8 @@ impl Connector {
     /// [`TransportChoice::Auto`] it tries each address over RDMA and over TCP. A transport in the
     /// text of an address ([`ToAddresses`]) applies to that address.
     ///
-    /// This method looks up host names. Default: none, so that a lost connection tries only its
-    /// address.
+    /// This method looks up host names. Default: none, so that a lost connection tries only the
+    /// address of its first connection.
     ///
     /// # Errors
     ///
@@ -234,12 +234,12 @@ impl Connector {
     /// Connects, trying the addresses of a host name one after the other.
     ///
     /// [`connect_timeout`](Config::connect_timeout) (default 5 s) limits all of them together: each
-    /// attempt gets an equal share of the remaining time. The call returns within this time, or a
-    /// moment later, however busy this host is. Only the lookup of a host name has no time limit.
+    /// attempt gets an equal share of the remaining time. The call returns within this time or
+    /// shortly afterwards, even on a busy host. Only the lookup of a host name has no time limit.
     ///
     /// # Errors
     ///
-    /// If there are several addresses, the error for the last address.
+    /// If all of several addresses fail, the call returns the error for the last one.
     ///
     /// * [`Error::InvalidConfig`] when a value of the configuration is invalid.
     /// * [`Error::PrivateDataTooLong`] above [`PRIVATE_DATA_MAX`](Self::PRIVATE_DATA_MAX) bytes.

@@ -106,7 +106,7 @@ impl Group {
     /// [`Interest::Readable`](crate::Interest::Readable) reports only the end. After
     /// [`Completion::Disconnected`] the connection is no longer in the group.
     ///
-    /// A connection that has ended can be added until its end is taken.
+    /// A connection that has ended can be added until its `Disconnected` was taken.
     ///
     /// # Errors
     ///

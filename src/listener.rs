@@ -317,7 +317,7 @@ impl Listener {
     /// end is reported at most [`connect_timeout`](Config::connect_timeout) (default 5 s) after
     /// this call, and usually immediately. Accept until the end before you drop the listener,
     /// because a dropped listener rejects the remaining connections. Connections that the program
-    /// has accepted stay open, and [`Engine::drain`] waits for their ends.
+    /// has accepted stay open, and [`Engine::drain`] waits until they end.
     ///
     /// If the socket was [inherited](ListenerBuilder::inherit), requests that the engine has not
     /// read stay in its queue, for the next program that listens on it.

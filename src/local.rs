@@ -5,8 +5,8 @@ use crate::os::{Process, leak};
 /// A handle to a shared object that only the process that created it may use.
 ///
 /// In a forked child the handle dereferences to a [stand-in](StandIn) instead: an object of the
-/// child, in the state of an ended original. Dropping an inherited handle leaks the object, because
-/// it belongs to the parent.
+/// child that behaves like an ended original. Dropping an inherited handle leaks the object,
+/// because it belongs to the parent.
 pub(crate) struct Local<T: StandIn> {
     object: Arc<T>,
     process: Process,

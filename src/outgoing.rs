@@ -60,10 +60,10 @@ impl<'a> Outgoing<'a> {
     /// A connection has room for [`Config::receive_window`](crate::Config::receive_window) +
     /// [`Config::send_depth`](crate::Config::send_depth) ids (default 48) of operations that are in
     /// flight or whose completions were not taken. If there is no room, `send` waits while another
-    /// thread takes completions. That is the case if another thread was the last to call
+    /// thread takes completions: the thread that called
     /// [`next_completion`](crate::Endpoint::next_completion) or
-    /// [`completions`](crate::Endpoint::completions), and takes a completion within 5 s. Otherwise
-    /// waiting might never end, so `send` fails with
+    /// [`completions`](crate::Endpoint::completions) last must not be the sending thread, and must
+    /// take a completion within 5 s. Otherwise waiting might never end, so `send` fails with
     /// [`Error::CompletionsNotTaken`](crate::Error::CompletionsNotTaken). After an error nothing
     /// was sent, and there is no completion.
     #[must_use]

@@ -57,10 +57,10 @@ const EVENTS: usize = 64;
 ///
 /// The library never sends a message again. A call that fails has sent nothing.
 /// [`Completion::Sent`] confirms the delivery of a message with an [id](Outgoing::with_id). If the
-/// connection is lost before, [`Lost::unacknowledged`](PersistentEvent::Lost) contains the id once;
-/// the peer may or may not have received the message. A program that wants to send it again must
-/// store it by its id until `Sent`, and its peer must recognize the id. Messages without an id are
-/// lost without a report. The client stores no messages, and at most
+/// connection is lost before that, [`Lost::unacknowledged`](PersistentEvent::Lost) contains the id
+/// once; the peer may or may not have received the message. A program that wants to send it again
+/// must store it by its id until `Sent`, and its peer must recognize the id. Messages without an id
+/// are lost without a report. The client stores no messages, and at most
 /// [`receive_window`](crate::Config::receive_window) + [`send_depth`](crate::Config::send_depth)
 /// ids.
 ///

@@ -37,15 +37,16 @@ pub enum TransportChoice {
     Environment,
     /// RDMA if a device serves the address, and TCP otherwise.
     ///
-    /// A listener listens on both with the same port. On iWARP it listens only over RDMA, because
-    /// iWARP uses the ports of TCP. A connector tries RDMA first. It falls back to TCP, within the
-    /// same [`connect_timeout`](crate::Config::connect_timeout), when no device serves the address
-    /// or has a route to it, no listener answers over RDMA, or no answer arrives within half of the
-    /// time. It does not fall back after a rejection that states a cause.
+    /// A listener uses both transports, with the same port. On iWARP it listens only over RDMA,
+    /// because iWARP uses the ports of TCP. A connector tries RDMA first. It falls back to TCP,
+    /// within the same [`connect_timeout`](crate::Config::connect_timeout), when no device serves
+    /// the address or has a route to it, no listener answers over RDMA, or no answer arrives within
+    /// half of the time. It does not fall back after a rejection that states a cause.
     ///
     /// A host that answers over TCP but not over RDMA is remembered for 60 s; the process remembers
     /// up to 256 hosts. During that time connectors try TCP first at this host, and then RDMA if
-    /// TCP finds no route to it. A refusal over TCP ends this time early.
+    /// TCP finds no route to it. If the host refuses a connection over TCP, the process forgets it
+    /// immediately.
     Auto,
     /// RDMA, or an error.
     Rdma,

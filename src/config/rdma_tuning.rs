@@ -12,7 +12,7 @@ use crate::error::Error;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct RdmaTuning {
-    /// The size in bytes up to which a message is stored inside the work request (inline data).
+    /// The maximum size in bytes of a message that is stored inside the work request (inline data).
     ///
     /// The size includes a header of 16 bytes. It is a hint: the device may grant another size. If
     /// the device refuses this size, the connection tries 256, 128, 96 and 64 bytes, and then no
@@ -41,7 +41,7 @@ pub struct RdmaTuning {
     /// Over TCP the connection ends when bytes stay unacknowledged for the total time of all
     /// retransmissions (`TCP_USER_TIMEOUT`, at least 1 s).
     ///
-    /// With the value 7 software RoCE retransmits without end. Then only
+    /// With the value 7 software RoCE retransmits indefinitely. Then only
     /// [keepalive](crate::Config::keepalive_interval) detects a vanished peer.
     ///
     /// 0 to 7, default 7.
@@ -54,9 +54,9 @@ pub struct RdmaTuning {
     /// time is not safer, because the device would then retransmit packets to a host that is only
     /// busy. The total time of [`retry_count`](Self::retry_count) retransmissions depends on the
     /// device, which may increase the wait before each of them. On software RoCE the total of the
-    /// default `retry_count` is longer than the keepalive time. So there only keepalive detects a
-    /// dead host ([`KeepaliveTimeout`](crate::CloseReason::KeepaliveTimeout)), even while this side
-    /// sends.
+    /// default `retry_count` is longer than the keepalive time. Even while this side sends, only
+    /// keepalive therefore detects a dead host on software RoCE
+    /// ([`KeepaliveTimeout`](crate::CloseReason::KeepaliveTimeout)).
     ///
     /// 1 to 31, or `None` to let the connection manager choose. Default 18 (1.07 s).
     #[cfg_attr(feature = "serde", serde(with = "super::text::as_text"))]

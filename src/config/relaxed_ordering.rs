@@ -3,12 +3,13 @@ use super::text::Text;
 /// Whether a device may reorder its writes of received bytes to memory on their way through PCIe.
 ///
 /// Relaxed ordering applies to receive buffers and to the memory into which large messages are
-/// read. This is safe because the library uses the bytes only after the completion, which is never
-/// reordered before them. It applies neither to the memory of a [`Region`](crate::Region), in which
-/// a peer's writes have an order, nor to memory that peers read.
+/// read. This is safe because the library uses the bytes only after the completion, and a device
+/// never reorders the completion before the bytes. Relaxed ordering does not apply to the memory of
+/// a [`Region`](crate::Region), in which a peer's writes must stay in order, or to memory that
+/// peers read.
 ///
-/// Some processors need relaxed ordering for the full rate: on AMD EPYC, UCX measured 150 instead
-/// of 200 Gb/s without it. On other processors it is slower.
+/// Some processors need relaxed ordering for the full rate: on AMD EPYC, UCX measured 150 Gb/s
+/// without it and 200 Gb/s with it. Other processors are slower with relaxed ordering.
 #[cfg_attr(
     feature = "serde",
     derive(serde::Serialize, serde::Deserialize),

@@ -138,7 +138,7 @@ impl Attempts {
         Some(over(first, now + time))
     }
 
-    /// Updates the silent hosts after the last attempt has succeeded.
+    /// Updates the list of silent hosts after the last attempt has succeeded.
     pub(super) fn succeeded(&self) {
         if let Some(last) = &self.last {
             match last.transport {

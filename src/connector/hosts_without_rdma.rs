@@ -1,4 +1,4 @@
-//! Hosts that answered over TCP but not over RDMA. For a while,
+//! Hosts that answered over TCP but not over RDMA, called silent hosts. For a while,
 //! [`TransportChoice::Auto`](crate::TransportChoice) tries TCP first at these hosts.
 
 use std::{
@@ -10,7 +10,7 @@ use std::{
 
 use crate::os::{PerProcess, lock};
 
-/// The time after which connectors try RDMA first again at a silent host.
+/// The time for which connectors try TCP first at a silent host.
 const MEMORY: Duration = Duration::from_secs(60);
 /// The maximum number of silent hosts. A further host replaces the oldest.
 const MOST: usize = 256;

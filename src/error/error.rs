@@ -296,7 +296,7 @@ pub enum Error {
     )]
     StaleRegion,
 
-    /// The timeout of the call has passed. The connection stays open.
+    /// The timeout of the call has expired. The connection stays open.
     #[error("timed out")]
     TimedOut,
 
@@ -419,7 +419,7 @@ impl Error {
         })
     }
 
-    /// Returns the error after listening on `address` over RDMA failed.
+    /// Creates the error of a failed attempt to listen on `address` over RDMA.
     pub(crate) fn from_bind(address: SocketAddr, error: OsError) -> Self {
         match error.errno {
             // The address is not the cause: this machine has no connection manager.
@@ -499,7 +499,7 @@ impl Error {
         }
     }
 
-    /// Returns the error after listening on `address` failed over TCP or within the process.
+    /// Creates the error of a failed attempt to listen on `address` over TCP or within the process.
     pub(crate) fn from_bind_locally(address: SocketAddr, error: OsError) -> Self {
         Self::Bind { address, error }
     }
@@ -511,7 +511,7 @@ impl Error {
         }
     }
 
-    /// Returns the error after starting a thread failed.
+    /// Creates the error of a failed attempt to start a thread.
     pub(crate) fn from_spawn(error: &io::Error) -> Self {
         let errno = error.raw_os_error().unwrap_or(libc::EAGAIN);
         Self::Os(OsError::new("pthread_create", errno))
@@ -547,8 +547,8 @@ impl fmt::Debug for Error {
     }
 }
 
-/// Returns the failed call or event if the failure is on this machine, and the peer was not
-/// contacted.
+/// Returns the failed call or event if this machine caused the failure before it contacted the
+/// peer.
 fn local_failure(reason: &CloseReason) -> Option<OsError> {
     let event = |call, status: &CmStatus| Some(OsError::new(call, -status.raw()));
     match reason {

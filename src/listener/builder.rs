@@ -118,9 +118,9 @@ impl ListenerBuilder {
     /// Sets whether a listener on one address binds again after it lost its device or address.
     ///
     /// The first attempt is made after 100 ms. The delay then grows up to 2 s, until an attempt
-    /// succeeds or the listener is dropped. Only the log reports this. The listener's connections
-    /// end in any case. A listener on all addresses (`0.0.0.0`, `[::]`) does not need this option,
-    /// because it accepts requests on all devices that exist at the time.
+    /// succeeds or the listener is dropped. Only the log reports the loss and the attempts. The
+    /// listener's connections end in any case. A listener on all addresses (`0.0.0.0`, `[::]`) does
+    /// not need this option, because it accepts requests on all devices that exist at the time.
     ///
     /// Default `false`: the listener ends with [`Error::ListenerEnded`].
     #[must_use]

@@ -3,9 +3,13 @@
 //! The amount of memory is determined when an engine starts, for its default limits, and the kind
 //! of processor when the first device is used. All other facts are read from `/dev`, `/sys` and
 //! `/proc` when an error is created. They are hints for a person; a fact that cannot be read is
-//! missing from the error text. Successful connections use this module in two ways. The module
-//! determines addresses: the device's address that replaces `0.0.0.0`, and the network interface of
-//! a link-local address. And the processor determines whether relaxed ordering is used.
+//! missing from the error text.
+//!
+//! Connections that succeed use only these facts:
+//!
+//! * the address of a device that replaces `0.0.0.0`;
+//! * the network interface of a link-local address;
+//! * whether the processor needs relaxed ordering.
 
 mod access;
 mod addresses;

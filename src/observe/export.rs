@@ -171,7 +171,7 @@ fn serve(listener: &UnixListener, stop: &AtomicBool) {
             Err(error) => {
                 warn!(
                     Statistics,
-                    "statistics: cannot accept a request; retries in {PAUSE:?}: {error}"
+                    "statistics: cannot accept a request: {error}; retrying in {PAUSE:?}"
                 );
                 thread::sleep(PAUSE);
             }

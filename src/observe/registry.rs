@@ -33,7 +33,7 @@ pub struct Snapshot {
     /// `address_lookup`, `engine_shut_down`, `invalid_config`, `locked_memory`, `loopback`,
     /// `no_rdma`, `permission_denied`, `shared_receives`, `source` or `other`. The key `given_up`
     /// means that the program dropped the future. A call for several addresses, or over RDMA and
-    /// then TCP, counts once.
+    /// then TCP, is counted once.
     pub connects_failed: BTreeMap<&'static str, u64>,
     /// The number of connection requests that this process refused, by reason:
     ///
@@ -45,7 +45,7 @@ pub struct Snapshot {
     pub requests_refused: BTreeMap<&'static str, u64>,
     /// The round-trip times of pings.
     pub round_trips: RoundTrips,
-    /// The sum of the statistics of all connections, past and present.
+    /// The sum of the statistics of all connections, current and ended.
     pub all: Statistics,
     /// The number of events that devices reported, such as lost links and failures, by device and
     /// event.

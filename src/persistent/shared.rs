@@ -251,8 +251,8 @@ impl Shared {
         ended
     }
 
-    /// Returns the connection. If it is still `ended`, waits until another thread has taken its
-    /// last events. Fails with [`Error::NotConnected`] if no other thread takes them.
+    /// Returns the connection. If it is still the `ended` one, waits until another thread has taken
+    /// its last events. Fails with [`Error::NotConnected`] if no other thread takes them.
     fn connection_until(
         self: &Arc<Self>,
         ended: Option<&Endpoint>,
