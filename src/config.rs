@@ -21,12 +21,11 @@ pub(crate) use self::label::Label;
 pub(crate) use self::text::as_number;
 pub use self::{rdma_tuning::RdmaTuning, relaxed_ordering::RelaxedOrdering};
 
-/// The configuration of a connection. Start from [`Config::default`] and change single fields.
+/// The configuration of a connection. Start from [`Config::default`] and change individual fields.
 ///
-/// The first use of the configuration fails with [`Error::InvalidConfig`] if a value is invalid:
-/// [`ListenerBuilder::bind`](crate::ListenerBuilder::bind) and
-/// [`Connector::connect`](crate::Connector::connect). The limits of the device are checked when the
-/// connection's queue pair is created.
+/// If a value is invalid, [`ListenerBuilder::bind`](crate::ListenerBuilder::bind) and
+/// [`Connector::connect`](crate::Connector::connect) fail with [`Error::InvalidConfig`]. The limits
+/// of the device are checked when the connection's queue pair is created.
 ///
 /// # Examples
 ///
@@ -436,8 +435,8 @@ impl Default for Listening {
 /// After this time the queue pair is destroyed even if work requests are outstanding.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// The eager sizes in bytes, if the application chose none. The value is larger over TCP, because
-/// its buffers are not locked, and a round trip costs more than copying the bytes.
+/// The default eager sizes in bytes. The size is larger over TCP, because its buffers are not
+/// locked, and a round trip costs more than copying the bytes.
 const EAGER_OVER_RDMA: u32 = 16 << 10;
 const EAGER_OVER_TCP: u32 = 64 << 10;
 

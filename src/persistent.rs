@@ -4,8 +4,8 @@
 //! messages whose delivery is unknown, and the program decides which of them to send again.
 //!
 //! A client has no thread. Threads that wait in its calls start the connection attempts ("dials")
-//! and handle the results, while the engine's thread establishes the connections. So a client does
-//! not dial unless a thread calls its methods.
+//! and handle the results, while the engine's thread establishes the connections. So a client dials
+//! only while a thread calls its methods.
 
 use std::{
     fmt,
@@ -224,7 +224,7 @@ impl Persistent {
     /// * [`Error::Disconnected`] with [`CloseReason::LocallyClosed`] after [`close`](Self::close),
     ///   when all events were taken.
     /// * The error of the last dial, for instance [`Error::Connect`], when the
-    ///   [`limit`](Redial::limit) has passed. The client has ended.
+    ///   [`limit`](Redial::limit) has expired. The client has ended.
     /// * [`Error::EngineShutDown`] when the client's engine was shut down. The client has ended.
     pub fn next_event(&self) -> Result<PersistentEvent, Error> {
         self.inner.shared.next_until(&Deadline::never())

@@ -10,10 +10,10 @@ use super::{
 };
 
 /// Interval at which the engine's thread checks the connections that the application polls. The
-/// interval bounds the latency if the application stops polling: a program that mixes `recv` with
-/// `select!` may receive a message up to two intervals after its arrival. The interval also limits
-/// the cost: while a program polls often, the engine's thread runs once per interval instead of
-/// once per message.
+/// interval bounds the delay of messages if the application stops polling: a program that mixes
+/// `recv` with `select!` may receive a message up to two intervals after its arrival. It also
+/// bounds the cost of the checks: while a program polls often, the engine's thread runs once per
+/// interval instead of once per message.
 const CHECK_INTERVAL: Duration = Duration::from_millis(10);
 
 /// Interval at which the engine's thread checks connections that hold back a message. It is shorter

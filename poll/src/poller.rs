@@ -59,10 +59,10 @@ pub(super) struct Policy {
 
 impl Policy {
     #[inline]
-    pub(super) fn paid(&self, spin: Spin) {
-        self.record.paid();
+    pub(super) fn succeeded(&self, spin: Spin) {
+        self.record.succeeded();
         if spin == Spin::Large {
-            self.large.paid();
+            self.large.succeeded();
         }
     }
 

@@ -14,12 +14,12 @@ pub enum Polling {
     /// Polls for up to `spin`, then sleeps until the device raises an event.
     ///
     /// Latency is low while messages flow, and an idle connection uses no processor time. Each
-    /// connection records whether its spins succeed. Only a spin that finds a completion counts as
-    /// a success; the length of a sleep does not predict whether spinning would have succeeded.
-    /// After a failed spin, the next wait sleeps without spinning. If spins keep failing, the
-    /// number of waits without spinning increases from 1 to 3, 7, 15 and so on, up to 255. A
-    /// successful spin ends this backoff. A wait whose time limit is below `spin` always spins,
-    /// because a sleep ends up to a millisecond late.
+    /// connection records whether its spins succeed. A spin succeeds if it finds a completion; the
+    /// length of a sleep does not predict whether spinning would have succeeded. After a failed
+    /// spin, the next wait sleeps without spinning. If spins keep failing, the number of waits
+    /// without spinning increases from 1 to 3, 7, 15 and so on, up to 255. A successful spin ends
+    /// this backoff. A wait whose time limit is below `spin` always spins, because a sleep ends up
+    /// to a millisecond late.
     ///
     /// If only one processor is available, no wait spins, because the spinning thread would keep
     /// the peer or the engine from running. The engine reads the number of processors once, when it
@@ -91,7 +91,7 @@ impl SpinRecord {
 
     /// Records a spin that found a completion.
     #[inline]
-    pub(super) fn paid(&self) {
+    pub(super) fn succeeded(&self) {
         // The check avoids a store in each wait. A store would take the cache line away from other
         // processors.
         if self.penalty.load(Ordering::Relaxed) != 0 {
@@ -137,7 +137,7 @@ mod tests {
             record.failed();
             skipped(&record);
         }
-        record.paid();
+        record.succeeded();
         assert!(record.spins());
         record.failed();
         assert_eq!(skipped(&record), 1);

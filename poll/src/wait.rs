@@ -140,7 +140,7 @@ impl Poller {
             let value = ready();
             if value.is_some() {
                 if let Some(record) = record {
-                    policy.paid(record);
+                    policy.succeeded(record);
                 }
                 return value;
             }

@@ -2,9 +2,10 @@
 //!
 //! The bytes of a chunk are charged immediately before the chunk is read, so an announced message
 //! occupies almost no memory until its bytes arrive. If the budget has no room, the read of the
-//! chunk waits. The waiting peer hosts are served in turn, and no host gets more than three
-//! quarters of a limit. One message at a time may exceed the limit until it is complete, because
-//! partially received messages could otherwise block each other. Short messages have a reserve.
+//! chunk waits. Waiting claims are granted to the peer hosts in rotation, and no host gets more
+//! than three quarters of a limit. One message at a time may exceed the limit until it is complete,
+//! because partially received messages could otherwise block each other. Short messages have a
+//! reserve.
 //!
 //! The lock of the budget is the innermost lock: no other lock is taken while it is held. A
 //! connection whose claim is granted gets a notice through the mailbox of its engine, because the

@@ -59,7 +59,7 @@ pub(crate) enum Event {
 }
 
 impl ConnectionManager {
-    /// The error of calls that need RDMA in a program that was built without it.
+    /// The error of calls that need RDMA, in a program that was built without RDMA.
     #[cfg(not(feature = "rdma"))]
     pub(super) const NO_RDMA: OsError = OsError::new("rdma_create_event_channel", libc::ENOSYS);
 

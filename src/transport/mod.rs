@@ -22,8 +22,8 @@
 //!   them. Any other access fails and ends the connection. These operations complete in the order
 //!   of posting, together with sends.
 //! * **Completions** are polled by one thread at a time. After [`arm`](PollSide::arm) the next
-//!   completion makes the events' file descriptor readable, once. An earlier completion does not,
-//!   so a thread arms, polls once more, and then sleeps.
+//!   completion makes the events' file descriptor readable, once. A completion that arrived before
+//!   the call does not, so a thread arms, polls once more, and then sleeps.
 //! * **Failures** are reported in order: the first failed request completes with the reason, and
 //!   all later requests complete as flushed. After the drain markers are posted, all earlier work
 //!   requests complete, and then the markers complete. After the queues are destroyed, the device

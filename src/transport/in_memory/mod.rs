@@ -11,7 +11,7 @@
 //! thread handles the notices in the calling thread, so the peer's task is woken before a send
 //! returns.
 //!
-//! Both sides of a connection have the same engine.
+//! Both sides of a connection share one engine.
 
 mod completion_queue;
 mod connection_id;

@@ -47,7 +47,7 @@ impl Allocator {
     }
 
     /// Returns whether operations on this connection may use the region.
-    pub(crate) fn made(&self, region: &Region) -> bool {
+    pub(crate) fn has_registered(&self, region: &Region) -> bool {
         self.domain.has(&region.memory)
     }
 

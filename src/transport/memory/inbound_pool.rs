@@ -115,7 +115,7 @@ impl InboundPool {
 
     /// Returns a buffer for a message of `len` bytes. Memory is allocated only for the parts that
     /// are [prepared](InboundBuffer::prepare).
-    pub(crate) fn place(self: &Arc<Self>, len: usize) -> Result<Box<InboundBuffer>, OsError> {
+    pub(crate) fn allocate(self: &Arc<Self>, len: usize) -> Result<Box<InboundBuffer>, OsError> {
         let memory = match self.take(len) {
             Some(memory) => memory,
             None => {
@@ -220,7 +220,7 @@ impl InboundPool {
     }
 
     /// Frees all unused mappings. Returns `false` if there were none.
-    fn give_up_free(&self) -> bool {
+    fn free_unused(&self) -> bool {
         let mut spare = lock(&self.spare);
         let free = std::mem::take(&mut spare.free);
         spare.kept -= free
@@ -235,7 +235,7 @@ impl InboundPool {
     pub(crate) fn close(&self) {
         self.leave();
         lock(&self.spare).closed = true;
-        self.give_up_free();
+        self.free_unused();
     }
 }
 
@@ -337,7 +337,7 @@ impl InboundBuffer {
         let register = || unsafe { domain.register_read_target(start, long) };
         let region = match register() {
             // If there is too little memory, free this connection's unused mappings and try again.
-            Err(error) if error.errno == libc::ENOMEM && self.pool.give_up_free() => register(),
+            Err(error) if error.errno == libc::ENOMEM && self.pool.free_unused() => register(),
             result => result,
         };
         match region {

@@ -35,7 +35,7 @@ impl InFlight {
         // If the length exceeds `usize`, the mapping of `usize::MAX` bytes fails and returns the
         // error.
         let len = usize::try_from(len).unwrap_or(usize::MAX);
-        let buffer = self.inbound_pool.place(len)?;
+        let buffer = self.inbound_pool.allocate(len)?;
         self.inbound.push_back((id, buffer));
         Ok(())
     }

@@ -99,7 +99,7 @@ impl Checked {
             }),
         );
         if let Some(allocator) = allocator {
-            if !allocator.made(region) {
+            if !allocator.has_registered(region) {
                 return Err(Error::ForeignMemory);
             }
             let limit = allocator.domain().longest_operation();
