@@ -101,8 +101,8 @@ pub struct Config {
     /// allocated when they are first needed.
     ///
     /// The pool costs `shared_receive` × [`eager_size`](Self::eager_size) bytes of locked memory.
-    /// An idle connection costs more than its 17 buffers: about 49 KiB with a window and a send
-    /// depth of 16, mostly for the queues of the device.
+    /// An idle connection with a window and a send depth of 16 costs about 49 KiB in addition to
+    /// its 17 buffers, mostly for the queues of the device.
     ///
     /// `None`, the default, gives each connection its own receive buffers. Otherwise 34 to 1048576,
     /// up to the device's limit for shared receive queues.

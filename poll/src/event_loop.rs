@@ -39,8 +39,8 @@ impl Poller {
         if let Some(value) = ready() {
             return Some(value);
         }
-        // Each poll of a TCP connection costs a system call, so the engine's thread polls it
-        // instead of the event loop.
+        // Each poll of a TCP connection costs a system call, so the loop does not become the owner:
+        // the engine's thread polls the connection.
         if !is_loop || queue.stays_readable() {
             return None;
         }

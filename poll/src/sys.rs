@@ -35,9 +35,9 @@ const BACK_OFF: Duration = Duration::from_millis(10);
 pub enum Woken {
     /// A completion event was raised, or a signal interrupted the sleep.
     Event,
-    /// The time limit has expired.
+    /// Another thread wrote to the alarm.
     Alarm,
-    /// The time limit has passed.
+    /// The time limit has expired.
     Time,
 }
 

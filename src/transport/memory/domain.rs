@@ -50,7 +50,7 @@ impl Domain {
         })
     }
 
-    /// Registers memory that the caller owns, as the target of reads.
+    /// Registers memory that the caller owns, as the target of READs.
     ///
     /// # Safety
     ///

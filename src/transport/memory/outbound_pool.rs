@@ -47,11 +47,10 @@ pub(crate) struct OutboundPool {
     pins: bool,
     /// The NUMA node on which memory is allocated; `None` if the transport prefers no node.
     node: Option<u32>,
+    /// The maximum number of free bytes that are kept.
+    limit: u64,
     /// The budget for memory that stays registered; `None` if the connection does not use memory
     /// windows. A connection uses them only if its send queue has slots for their work requests.
-    limit: u64,
-    /// The budget for memory that stays registered. `None` if messages cannot be exposed through
-    /// memory windows: the work requests of windows need additional slots in the send queue.
     windows: Option<Arc<BudgetClient>>,
     /// The windows in use.
     pub(super) in_use: InUse,

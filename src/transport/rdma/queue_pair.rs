@@ -54,7 +54,7 @@ impl QueuePair {
     /// or the queue pair is destroyed. No other thread posts on the queue pair at the same time.
     #[inline(always)]
     pub(crate) unsafe fn post_recv(&self, id: WorkId, sge: Option<Sge>) -> Result<(), OsError> {
-        // SAFETY: the caller guarantees that the queue has room, and the conditions on the memory.
+        // SAFETY: the caller guarantees the conditions on the queue and on the memory.
         // The thread domain contains only this queue pair, on which no other thread posts.
         unsafe { self.0.post_recv_raw(id.encode(), sge.map(raw)) }
     }
@@ -202,7 +202,7 @@ impl SharedReceiveQueue {
     /// and no code accesses it, until the receive completes or the queue is destroyed.
     #[inline]
     pub(crate) unsafe fn post_recv(&self, id: WorkId, sge: Sge) -> Result<(), OsError> {
-        // SAFETY: the caller guarantees that the queue has room, and the conditions on the memory.
+        // SAFETY: the caller guarantees the conditions on the queue and on the memory.
         unsafe { self.queue.post_recv_raw(id.encode(), raw(sge)) }
     }
 
@@ -216,7 +216,7 @@ impl SharedReceiveQueue {
         receives: impl Iterator<Item = (WorkId, Sge)>,
     ) -> Result<(), OsError> {
         let receives: Vec<_> = receives.map(raw_recv).collect();
-        // SAFETY: the caller guarantees that the queue has room, and the conditions on the memory.
+        // SAFETY: the caller guarantees the conditions on the queue and on the memory.
         unsafe { self.queue.post_recvs_raw(&receives) }
     }
 }
