@@ -192,8 +192,8 @@ impl Listener {
     /// * [`Error::EngineShutDown`] when the engine was shut down.
     pub fn try_accept(&self) -> Result<Option<Endpoint>, Error> {
         match self.arrivals().items().try_recv() {
-            // The engine stores the end before it sends the last item, so the end may already be
-            // stored while the channel is empty.
+            // The engine stores the error of an ended listener before it sends the last item, so
+            // the error may already be stored while the channel is empty.
             Err(TryRecvError::Empty) => {
                 self.arrivals().update_readiness();
                 self.arrivals().ended().map_or(Ok(None), Err)

@@ -298,8 +298,8 @@ impl ForeignCall for Writer {
     }
 }
 
-/// Passes a line to the logger if the line's level is enabled. The caller must not hold a lock,
-/// unless its thread collects foreign code.
+/// Passes a line to the logger if the line's level is enabled. A caller must hold no lock, except
+/// on a thread that collects foreign code.
 #[track_caller]
 pub fn log(level: Level, target: Target, text: fmt::Arguments<'_>) {
     if level > STATIC_MAX_LEVEL || level > log::max_level() {

@@ -54,7 +54,8 @@ impl Poller {
         self.rely(Reliance::Tasks);
         #[cfg(feature = "tokio")]
         if self.tasks.are_in_runtime() {
-            // A runtime began to watch the events after `poll_in_runtime` had checked for one.
+            // A runtime began to watch the events after `poll_in_runtime` had checked for a
+            // runtime.
             self.stop_relying(Reliance::Tasks);
         }
         queue.poll(1, Answers::AtOnce);

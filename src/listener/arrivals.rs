@@ -110,13 +110,14 @@ impl<T> Arrivals<T> {
         Ok(fd)
     }
 
-    /// Makes the fd readable if there is an item or the end, and otherwise unreadable. Called by a
-    /// thread that took an item.
+    /// Makes the fd readable if there is an item or the listener has ended, and otherwise
+    /// unreadable. Called by a thread that took an item.
     pub(super) fn update_readiness(&self) {
         self.readiness.update(|| self.is_ready());
     }
 
-    /// Makes the fd readable and wakes tasks. Called by the thread that added an item or the end.
+    /// Makes the fd readable and wakes tasks. Called by the thread that added an item or ended the
+    /// listener.
     fn announce(&self) {
         self.readiness.announce(|| self.is_ready());
         if !foreign::collects() {
@@ -132,8 +133,8 @@ impl<T> Arrivals<T> {
         self.tasks.wakers.new_waiter_id()
     }
 
-    /// Registers the task to be woken when there is an item or the end. The caller must then check
-    /// again, because an item may have arrived before the registration.
+    /// Registers the task to be woken when there is an item or the listener ends. The caller must
+    /// then check again, because an item may have arrived before the registration.
     pub(super) fn wait(&self, waiter_id: WaiterId, waker: &Waker) {
         self.tasks.wakers.wait(waiter_id, 1, waker);
     }

@@ -28,9 +28,9 @@ use crate::{
 /// The state of a client, shared by its handles and the thread of `events`.
 ///
 /// No thread holds the lock while it polls a connection or a dial, drops one of them, or writes log
-/// lines. Only one thread at a time has the turn to poll. This thread applies the result under the
-/// lock before it passes the turn to the next thread. So when a thread detects the loss of the
-/// connection, the list of failed messages is complete.
+/// lines. Threads take turns to poll, one thread at a time. The polling thread applies the result
+/// under the lock before it passes the turn to the next thread. So when a thread detects the loss
+/// of the connection, the list of failed messages is complete.
 pub(super) struct Shared {
     connector: Connector,
     /// Keeps the engine alive between two connections.

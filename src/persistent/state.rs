@@ -17,8 +17,8 @@ use crate::{
 pub(super) struct State {
     pub(super) phase: Phase,
     pub(super) dials: Dials,
-    /// Whether a thread has the turn. That thread polls the connection or the dial without holding
-    /// the lock.
+    /// Whether a thread has the turn: it is polling the connection or the dial, without holding the
+    /// lock.
     pub(super) has_turn: bool,
     /// Whether the dial must be polled, because it may have a result.
     pub(super) is_woken: bool,

@@ -90,7 +90,7 @@ impl Budget {
         &self.limits
     }
 
-    /// Returns the number of bytes that are pinned for reads or reserved to stay pinned, and the
+    /// Returns the number of bytes that are pinned for reads or stay pinned between reads, and the
     /// number of bytes of held messages.
     pub(crate) fn in_use(&self) -> (u64, u64) {
         let accounts = lock(&self.accounts);

@@ -54,7 +54,7 @@ pub struct EngineLimits {
     /// The maximum number of bytes of messages that are being read, or were received and not yet
     /// dropped.
     ///
-    /// Unread bytes of [`Stream`](crate::Stream)s count as well. They use at most half of this
+    /// Unread bytes of [`Stream`](crate::Stream)s are included. They use at most half of this
     /// memory.
     ///
     /// The bytes of a message are charged as they are read, in chunks of 64 KiB to 1 MiB. The

@@ -1,4 +1,4 @@
-//! Memory that devices, the kernel or peers access in addition to threads of this program.
+//! Memory that devices, the kernel or peers access concurrently with threads of this program.
 //!
 //! Only this module of the workspace maps pages and reads bytes that may change at any time.
 

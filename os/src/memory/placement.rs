@@ -15,10 +15,11 @@ use crate::{PerProcess, cvt};
 /// The size of a huge page in bytes.
 const HUGE: usize = 2 << 20;
 
-/// The number of nodes in the node sets that this module passes to the kernel: nodes 0 to 1023.
+/// The number of bits in the node sets that this module passes to the kernel, one bit for each of
+/// the nodes 0 to 1023.
 const NODES: usize = 1024;
 
-/// The number of nodes in one word of a node set, in which each node is one bit.
+/// The number of bits in one word of a node set.
 const WORD: usize = libc::c_ulong::BITS as usize;
 
 impl Mapping {

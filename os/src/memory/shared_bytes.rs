@@ -190,8 +190,8 @@ mod tests {
 
     use super::*;
 
-    /// For all alignments of the memory and all small offsets and lengths, copies through the view
-    /// equal plain copies.
+    /// Checks that copies through the view equal plain copies, for all alignments of the memory and
+    /// all small offsets and lengths.
     #[test]
     fn copies_are_exact_at_every_alignment() {
         for start in 0..9 {

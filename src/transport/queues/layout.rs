@@ -87,7 +87,7 @@ impl Layout {
         self.size * (buffer & ((1 << self.piece) - 1)) as usize
     }
 
-    /// Returns the receive buffers from `first` on in the same piece of memory.
+    /// Returns the receive buffers from `first` to the end of its piece of memory.
     pub(crate) fn receives_from(&self, first: u32) -> Range<u32> {
         first..self.same_piece(first).end.min(self.recv_count)
     }

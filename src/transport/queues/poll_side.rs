@@ -151,8 +151,8 @@ impl PollSide {
         self.drains_when_empty = true;
     }
 
-    /// Returns whether an empty queue means that all receives have completed. After it has returned
-    /// true, returns false.
+    /// Returns whether an empty queue means that all receives have completed, and resets this
+    /// state.
     pub(crate) fn is_drained(&mut self) -> bool {
         std::mem::take(&mut self.drains_when_empty)
     }

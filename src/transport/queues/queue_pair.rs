@@ -35,8 +35,8 @@ pub(crate) enum QueuePair {
 /// The result of a post that the caller has to handle.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum PostError {
-    /// The work was posted, and both sides are in this process. After it has released its locks,
-    /// the caller must make the engine drive the connection, so that both queues are polled.
+    /// The work was posted, and both sides are in this process. After releasing its locks, the
+    /// caller must make the engine drive the connection, so that both queues are polled.
     PollBoth,
     /// The work was not posted.
     Failed(OsError),

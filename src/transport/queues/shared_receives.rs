@@ -6,14 +6,14 @@
 //! [`SharedReceives::post`] until its completion is polled. Then it belongs to the connection that
 //! polled it, its [holder](SharedReceives::take), until the connection reposts it.
 //!
-//! A message can outlive its connection, so its buffer returns to the pool. After the end of a
-//! queue pair all buffers of its holder are reposted, except those whose messages the application
-//! still holds. Frames of a connection that is being drained, or whose peer has violated the
-//! protocol, are reposted as soon as they are polled. Before a queue pair is destroyed, its
-//! completion queue is polled until it is empty: a driver may discard the completions of a
-//! destroyed queue pair, and only these completions show which buffers it consumed. If a driver
-//! does not report a receive that was in progress at this time, the pool has one buffer less until
-//! its last connection ends.
+//! A message can outlive its connection. Its buffer returns to the pool when the application
+//! releases the message. After the end of a queue pair all buffers of its holder are reposted,
+//! except those whose messages the application still holds. Frames of a connection that is being
+//! drained, or whose peer has violated the protocol, are reposted as soon as they are polled.
+//! Before a queue pair is destroyed, its completion queue is polled until it is empty: a driver may
+//! discard the completions of a destroyed queue pair, and only these completions show which buffers
+//! it consumed. If a driver does not report a receive that was in progress at this time, the pool
+//! has one buffer less until its last connection ends.
 #![allow(unsafe_code)]
 
 use std::{

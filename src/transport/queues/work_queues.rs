@@ -383,8 +383,8 @@ impl WorkQueues {
         self.in_flight.stop_reading();
         self.fail()?;
         if let Receives::Own = self.receives {
-            // Some drivers refuse a receive in the error state. Then all earlier receives have
-            // completed.
+            // Some drivers refuse to post a receive in the error state. In this case they have
+            // already completed all earlier receives.
             self.marks_receives = match self.recv(WorkId::DrainRecv, None) {
                 Ok(()) => true,
                 Err(error) if error.errno == libc::EINVAL => false,
@@ -408,8 +408,8 @@ impl WorkQueues {
         received_bytes(memory, offset, len)
     }
 
-    /// Copies a fragment from its receive buffer to the memory of its message. Returns false if the
-    /// budget has no room; a notice follows when it has room.
+    /// Copies a fragment from its receive buffer to the memory of its message. Returns `false` if
+    /// the budget has no room; the connection's engine gets a notice when there is room.
     pub(crate) fn copy_fragment(&mut self, fragment: &FragmentCopy) -> Result<bool, OsError> {
         let frame = self.received(fragment.buffer, HEADER_LEN as u32 + fragment.len);
         match self.in_flight.inbound(fragment.id) {
