@@ -128,7 +128,8 @@ pub enum PersistentEvent {
     },
     /// A message or another completion of the connection.
     ///
-    /// Never [`Completion::Failed`] or [`Completion::Disconnected`], because `Lost` replaces them.
+    /// It is never [`Completion::Failed`] or [`Completion::Disconnected`], because `Lost` replaces
+    /// them.
     Completion(Completion),
     /// The connection has ended. This is the last event of a connection, and occurs once for each
     /// `Connected`.

@@ -1,5 +1,5 @@
-//! Parses configurations from text, in which each value has the name of its field: from a string or
-//! from environment variables.
+//! Parses configurations from a string or from environment variables. Each value is preceded by the
+//! name of its field.
 
 use std::{env, str::FromStr, time::Duration};
 
@@ -182,7 +182,7 @@ impl Config {
     }
 }
 
-/// Adds the name of the variable that set the field to the error.
+/// Adds to the error the name of the environment variable that set the field.
 fn in_variable(mut error: Error, variables: &[(&str, String)]) -> Error {
     if let Error::InvalidConfig { field, value, .. } = &mut error {
         // The spin time is set as a part of the field `polling`.

@@ -123,8 +123,8 @@ impl Attempts {
             }
             TransportChoice::Auto | TransportChoice::Environment => (rdma, Some(tcp)),
         };
-        // An attempt over TCP gets the whole share. A first attempt over RDMA gets half of it, so
-        // that time remains for TCP.
+        // An attempt over TCP gets the address's whole share of the time. A first attempt over RDMA
+        // gets half of it, so that time remains for TCP.
         let time = match (first, second) {
             (Transport::Rdma, Some(_)) => share / 2,
             (_, _) => share,

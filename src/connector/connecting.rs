@@ -59,8 +59,8 @@ fn attempt_first(connector: &Connector, addresses: &Addresses) -> Result<(Engine
     Ok((engine, Step::Attempt(attempts, promise)))
 }
 
-/// Starts the next attempt. `failed` is the error of the previous attempt. Returns it if no attempt
-/// is left.
+/// Starts the next attempt. `failed` is the error of the previous attempt, which is returned if no
+/// attempt is left.
 fn attempt(
     connector: &Connector,
     engine: &Engine,

@@ -50,7 +50,7 @@ pub(super) struct Arrivals<T> {
 #[derive(Debug, Default)]
 struct Tasks {
     wakers: Wakers,
-    /// The listener's name for the log; unset before it listens.
+    /// The listener's name for the log; unset until the listener is bound.
     name: OnceLock<String>,
     /// Whether the tasks must be woken.
     pending_work: PendingWork<()>,
@@ -284,7 +284,7 @@ impl Tasks {
         }
     }
 
-    /// Returns the listener's name for the log. Before it listens, the name has no number.
+    /// Returns the listener's name for the log. The name has no number until the listener is bound.
     fn name(&self) -> &str {
         self.name.get().map_or("listener", String::as_str)
     }

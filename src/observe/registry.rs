@@ -23,7 +23,7 @@ pub struct Snapshot {
     pub connections: Vec<ConnectionSnapshot>,
     /// The number of established connections that have ended, even if they still have handles.
     pub ended: u64,
-    /// The number of ended connections for each [name](crate::CloseReason::name) of a reason, with
+    /// The number of ended connections by the [name](crate::CloseReason::name) of the reason, with
     /// an entry for every name.
     pub ended_by_reason: BTreeMap<&'static str, u64>,
     /// The number of connect calls that failed, by reason.
@@ -114,8 +114,7 @@ pub(crate) struct Registered(Option<u64>);
 
 /// Enables the statistics.
 ///
-/// Connections that exist already are not listed. [`Export`](super::Export) enables the statistics,
-/// too.
+/// Existing connections are not listed. [`Export`](super::Export) enables the statistics, too.
 pub fn enable() {
     tally::enable();
 }

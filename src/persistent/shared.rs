@@ -180,7 +180,8 @@ impl Shared {
         all
     }
 
-    /// Starts to close the connection. The thread that takes the end of the connection dials again.
+    /// Starts to close the connection. The thread that handles the end of the connection dials
+    /// again.
     pub(super) fn redial(&self) -> Result<(), Error> {
         let state = lock(&self.state);
         let endpoint = match &state.phase {
@@ -206,7 +207,7 @@ impl Shared {
     }
 
     /// Returns the error of a call whose connection has ended: [`Error::NotConnected`], or the
-    /// error with which the client has ended.
+    /// error that ended the client.
     fn ended(&self) -> Error {
         match &lock(&self.state).phase {
             Phase::Connected(connection) if connection.is_closing => {

@@ -34,8 +34,7 @@ pub(super) struct State {
 pub(super) enum Phase {
     /// The client pauses until the next dial, which starts at this time.
     Pausing(Instant),
-    /// A connection is being established. `None` while the thread whose turn it is polls the
-    /// `Connecting`.
+    /// A connection is being established. `None` while a thread polls the `Connecting`.
     Dialing(Option<Box<Connecting>>),
     Connected(Connection),
     /// The client has ended; each call returns this error.

@@ -152,7 +152,7 @@ pub struct HeldFrames {
     /// The control of the connection; `None` if it has ended.
     wire: Option<WireControl>,
     link: Arc<Link>,
-    /// Keeps the engine alive, which delivers the frames when this is dropped.
+    /// The engine, kept alive because it delivers the frames when this value is dropped.
     engine: Engine,
 }
 
@@ -183,7 +183,7 @@ impl Drop for HeldFrames {
 pub struct WithheldCredit {
     withholding: Arc<Withholding>,
     link: Arc<Link>,
-    /// Keeps the engine alive, which delivers the credits when this is dropped.
+    /// The engine, kept alive because it delivers the credits when this value is dropped.
     engine: Engine,
 }
 

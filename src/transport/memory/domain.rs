@@ -125,7 +125,7 @@ impl Domain {
         })
     }
 
-    /// Registers a part of a region again, as the target of a read, if the device needs a separate
+    /// Registers a part of a region again, as the target of a READ, if the device needs a separate
     /// registration for this purpose. Otherwise returns `None`.
     pub(crate) fn read_target(
         &self,

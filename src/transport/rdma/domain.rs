@@ -19,7 +19,7 @@ pub(crate) struct Domain {
     device: Arc<Device>,
     pd: ProtectionDomain,
     /// Whether memory is registered with relaxed ordering. The device may then reorder its writes
-    /// to receive buffers and to the targets of reads.
+    /// to receive buffers and to the targets of READs.
     is_relaxed: bool,
 }
 
