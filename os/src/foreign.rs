@@ -58,7 +58,7 @@ pub enum Target {
     Rdma,
     /// Connections that use the rsockets protocol.
     Rsocket,
-    /// Connections in the protocol of Valkey over RDMA.
+    /// Connections that use the protocol of Valkey over RDMA.
     Valkey,
     /// The export of statistics.
     Statistics,

@@ -9,7 +9,7 @@ use std::{
 
 use crate::lock;
 
-/// The minimum time between two log lines under the same limit.
+/// The minimum time between two log lines that share a limit.
 const PERIOD: Duration = Duration::from_secs(1);
 
 /// Lets one log line per second pass and counts the suppressed lines, so that a peer cannot fill

@@ -42,12 +42,12 @@ struct Tried {
 pub(super) struct Attempt {
     pub(super) address: SocketAddr,
     pub(super) transport: Transport,
-    /// The other transport to the address, if both transports are allowed.
+    /// The path to the address over the other transport, if both transports are allowed.
     pub(super) other: Option<PeerPath>,
     pub(super) deadline: Instant,
 }
 
-/// Returns the allowed transports to an address, in order of preference.
+/// Returns the paths to an address over the allowed transports, in order of preference.
 pub(super) fn paths(
     address: SocketAddr,
     transport: TransportChoice,

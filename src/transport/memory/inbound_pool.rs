@@ -54,7 +54,7 @@ struct Spare {
     free: Vec<Memory>,
     /// The number of bytes in free mappings, and in mappings in use that will be kept.
     kept: u64,
-    /// Whether free memory is returned to the system immediately.
+    /// Whether the pool is closed. Unused memory is then freed immediately.
     closed: bool,
 }
 

@@ -61,7 +61,7 @@ struct Free {
     /// The free pieces, least recently used first.
     pieces: Vec<Piece>,
     bytes: u64,
-    /// Whether free memory is returned to the system immediately.
+    /// Whether the pool is closed. Unused memory is then freed immediately.
     closed: bool,
 }
 

@@ -58,7 +58,7 @@ impl OneSidedOp {
 pub(crate) struct Checked {
     pub(crate) op: SendOp,
     pub(crate) memory: Registration,
-    /// The part of the memory, as a byte range.
+    /// The byte range in `memory` that the operation accesses.
     pub(crate) range: Range<usize>,
     pub(crate) id: u64,
     /// The epoch of both regions. It is checked again when the operation is posted, because the

@@ -20,7 +20,7 @@ use crate::{
     verbs::{Context, ProtectionDomain, ThreadDomain},
 };
 
-/// Whether one device supports thread domains, as far as known.
+/// Records whether a device supports thread domains.
 #[derive(Debug, Default)]
 pub(super) struct ThreadDomains {
     /// Whether the driver does not support thread domains.
