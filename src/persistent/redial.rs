@@ -31,7 +31,7 @@ use crate::{config::within, error::Error};
 #[non_exhaustive]
 pub struct Redial {
     /// The upper bound of the first pause. Later bounds grow up to
-    /// [`longest_pause`](Self::longest_pause), and each pause is random below its bound.
+    /// [`longest_pause`](Self::longest_pause), and each pause has a random length below its bound.
     ///
     /// 1 ms to 10 min, default 100 ms.
     pub first_pause: Duration,

@@ -395,8 +395,8 @@ impl WorkQueues {
     }
 
     /// Returns whether a drain marker on the receive queue completes after the last receive. If
-    /// not, all receives have completed when the completion queue is empty after the marker of the
-    /// send queue.
+    /// there is no such marker, all receives have completed when the marker of the send queue has
+    /// completed and the completion queue is empty.
     pub(crate) fn marks_receives(&self) -> bool {
         self.marks_receives
     }

@@ -40,7 +40,8 @@ pub(crate) struct ConnectionId {
     id: Option<CmId>,
     /// The device objects of the last transport. The device's events refer to them.
     objects: Option<Objects>,
-    /// The numbers of READs that the peer's request offers; `None` for an outgoing connection.
+    /// The maximum numbers of concurrent READs that the peer's request offers; `None` for an
+    /// outgoing connection.
     offered: Option<ReadDepth>,
     /// The detailed error of a failed call, for the application. The state machine gets only an
     /// `OsError`.
