@@ -83,8 +83,8 @@ impl Poller {
         let value = if !spin.is_zero() {
             self.spin(spin, queue, deadline, ready)
         } else if queue.stays_readable() || queue.was_polled() {
-            // Do not poll again, because the poll would cost a system call or the calling thread
-            // has just polled. The sleep returns immediately if a completion has arrived.
+            // Skip the poll: it would cost a system call, or the calling thread has just polled.
+            // The sleep returns immediately if a completion has arrived.
             None
         } else {
             // If the poll finds nothing, `sleep` calls `ready` before it blocks the thread.

@@ -82,8 +82,8 @@ pub(super) fn are_usable(context: &Context, attr: &DeviceAttr) -> bool {
         ),
         Err(failure) => debug!(
             Rdma,
-            "device {name}: registers each large message, because its memory windows are unusable: \
-             {failure}"
+            "device {name}: registers each large message separately, because its memory windows \
+             are unusable: {failure}"
         ),
     }
     result.is_ok()
