@@ -9,9 +9,9 @@ use crate::proto::{Arrival, HEADER_LEN};
 
 impl Core {
     /// Delivers the message in a received frame of `len` bytes. `buffer` is the index of the
-    /// receive buffer. Returns true after a delivery; the caller then counts a sign of life of the
-    /// peer. Returns false if the frame is not a plain message; the caller then calls
-    /// [`handle_done`](Self::handle_done).
+    /// receive buffer. Returns true if it delivered a message; the caller must then count a sign of
+    /// life of the peer. Returns false if the frame is not a plain message; the caller must then
+    /// call [`handle_done`](Self::handle_done).
     #[inline]
     pub(super) fn take_message<H: MessageOwner + 'static>(
         &mut self,

@@ -109,9 +109,9 @@ impl Link {
         loop {
             match self.with_core(|core| core.try_send(message))? {
                 Attempt::Sent => return Ok(()),
-                // Copying and registering the message take time, so this thread holds no lock while
-                // it does both. If another thread uses the last credit in that time, the next
-                // attempt is refused.
+                // This thread holds no lock while it copies and registers the message, because both
+                // take time. If another thread uses the last credit in that time, the next attempt
+                // is refused.
                 Attempt::NotExposed => {
                     let (allocator, generation) = self.allocator_of_generation()?;
                     message.expose(&allocator, generation)?;
@@ -150,12 +150,12 @@ impl Link {
         }
     }
 
-    /// Returns whether the channel may get a free slot for a completion while the calling thread
-    /// only waits. This is the case if another thread takes completions, or if the channel contains
-    /// no completion with an id yet because all operations are still in flight.
+    /// Returns whether the caller should wait for a free slot in the channel of completions. This
+    /// is the case while another thread takes completions. It is also the case if the channel
+    /// contains no completion with an id, because all operations are still in flight.
     ///
-    /// `untaken_since` stores the time at which the caller first saw untaken completions. Returns
-    /// false if they are still untaken [`Taker::TIME_LIMIT`] later.
+    /// `untaken_since` stores the time at which the caller first saw untaken completions. If they
+    /// are still untaken [`Taker::TIME_LIMIT`] later, returns false.
     pub(crate) fn may_free_report_slot(&self, untaken_since: &mut Option<Instant>) -> bool {
         let mut core = self.core();
         if !core.has_reports() {
@@ -170,8 +170,8 @@ impl Link {
     }
 
     /// Allocates a buffer of `len` bytes for a message. Fails with `Full` while the session is
-    /// suspended. A suspended session has no transport, or only the transport of an attempt to
-    /// resume, whose memory is freed if the attempt fails.
+    /// suspended: there is then no transport, or only that of an attempt to resume, which frees its
+    /// memory if the attempt fails.
     pub(crate) fn try_buffer(&self, len: usize) -> Result<OutboundBuffer, TrySendError> {
         let is_suspended = {
             let core = self.core();
@@ -277,8 +277,8 @@ impl Link {
     ) -> Result<usize, TrySendError> {
         let (written, holds) = self.with_core(|core| (core.try_write(parts), core.holds_back()));
         if holds {
-            // The application may make no further call on this connection. So the engine checks
-            // within 1 ms whether the window has room.
+            // The application might make no other call that polls for room. The engine therefore
+            // checks within 1 ms whether the window has room.
             self.poller.note_held_back();
         }
         if let Some(written) = written? {
@@ -403,9 +403,10 @@ impl Link {
 
 /// Functions for a connection in a group.
 impl Link {
-    /// Adds the connection to a group. Moves the completions of its own channel, which `unread`
-    /// returns one by one, to the group's queue. Later completions go to the same queue, with this
-    /// `key`. From now on the engine's thread polls the connection.
+    /// Adds the connection to a group, with this `key`, and moves the unread completions of its own
+    /// channel to the group's queue. `unread` returns these completions one by one. Later
+    /// completions go directly to the group's queue. From now on the engine's thread polls the
+    /// connection.
     pub(crate) fn join(
         self: &Arc<Self>,
         queue: &Arc<GroupQueue>,
@@ -427,8 +428,9 @@ impl Link {
         Ok(())
     }
 
-    /// Appends completions to the group's queue. Another thread took these completions from the
-    /// connection's own channel before the connection joined the group.
+    /// Appends completions to the group's queue if the connection has joined a group. Another
+    /// thread took these completions from the connection's own channel before the connection
+    /// joined.
     pub(crate) fn put_after_join(self: &Arc<Self>, unread: impl FnMut() -> Option<Completion>) {
         self.with_core(|core| {
             if core.is_grouped() {

@@ -12,17 +12,17 @@ use super::{
 };
 use crate::proto::{CloseReason, Note, ResumeRefused, ResumeRequest, SessionOver, Violation};
 
-/// The time within which a peer that still uses the previous connection must answer a ping. If the
-/// pong is late, the request to resume takes over the session. A peer that was only slow can then
-/// resume the session with a request of its own.
+/// The time limit for the peer's answer to a ping over the previous connection, after a request to
+/// resume. If the pong is late, the new request takes over the session. If the peer was merely slow
+/// and still used the previous connection, it can resume the session with a request of its own.
 const ANSWER: Duration = Duration::from_millis(250);
 
 /// Functions that the engine's thread calls.
 impl Core {
-    /// Checks the peer's request to resume the session. If the request is accepted, ends the
-    /// previous connection, which then delivers no further messages, and returns true. Returns
-    /// false while the peer may still use the previous connection; the caller then refuses the
-    /// request, and the peer retries.
+    /// Checks the peer's request to resume the session. If the request is valid and the peer no
+    /// longer uses the previous connection, ends that connection, which then delivers no further
+    /// messages, and returns true. Returns false while the peer may still use the previous
+    /// connection; the caller then refuses the request, and the peer retries.
     ///
     /// Before the call, the caller must have handled all completions that have arrived.
     pub(crate) fn supersede(
@@ -46,8 +46,8 @@ impl Core {
         session.messages.take_attempt(request.epoch);
         match &mut session.state {
             State::Working(_) => self.lose(now),
-            // The attempt has not established a connection and has delivered no messages. So it can
-            // be abandoned immediately.
+            // The attempt has no established connection and has delivered no messages, so it can be
+            // abandoned immediately.
             State::Suspended(suspension) if matches!(suspension.step, Step::Attempt(_)) => {
                 suspension.step = Step::Lost;
                 self.cm_ops.clear();
@@ -71,9 +71,9 @@ impl Core {
         //# request alone: it sends a Ping over it, and refuses the request if the Pong comes.
         match doubt {
             Some(doubt) if !self.conn.has_proof(doubt.answer) => now < doubt.until,
-            // A peer that wants to resume sends its request only after it has abandoned the
-            // connection. So only the pong to a ping that was sent after the request proves that
-            // the peer uses the connection. Other frames may have been sent before the request.
+            // The peer abandons a connection before it requests to resume. Only a pong to a ping
+            // that was sent after the request therefore proves that the peer still uses the
+            // connection. Other frames may be older than the request.
             Some(_) | None => {
                 let until = now + ANSWER;
                 *doubt = self
@@ -127,9 +127,10 @@ impl Core {
     }
 
     /// Returns the message counts of a session that was closed on the passive side. The engine
-    /// keeps them for a peer that has no connection. Returns `None` for a session that the
-    /// application has aborted. `closing` alone does not prove a close, because dropping the last
-    /// handle after an abort also sets it.
+    /// stores them, and reports them to a peer that later asks to resume the session. Returns
+    /// `None` for a session that the application has aborted. This function checks `is_aborted` as
+    /// well as `closing`, because `closing` is also set if the last handle is dropped after an
+    /// abort.
     pub(super) fn counts_at_close(&self, reason: &CloseReason) -> Option<SessionOver> {
         let session = self.session.as_deref()?;
         if let Side::Active(_) = session.side {
@@ -170,7 +171,7 @@ mod tests {
         transport_choice::Transport,
     };
 
-    /// The passive side of a session that has a message to send again.
+    /// Returns the passive side of a session in which one message has to be sent again.
     fn passive() -> Core {
         let (config, now) = (Config::default(), Instant::now());
         let nowhere = SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0));

@@ -209,15 +209,15 @@ pub struct Immediate {
     imm_data: u32,
     len: u32,
     /// Dropping this field returns the credit to the peer.
-    _place: Message,
+    _credit: Message,
 }
 
 impl Immediate {
-    pub(super) fn new(imm_data: u32, len: u32, place: Message) -> Self {
+    pub(super) fn new(imm_data: u32, len: u32, credit: Message) -> Self {
         Self {
             imm_data,
             len,
-            _place: place,
+            _credit: credit,
         }
     }
 

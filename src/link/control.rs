@@ -16,8 +16,8 @@ use crate::{
 };
 
 impl Core {
-    /// Sends a control message. If the connection of a session is lost, the session sends the
-    /// message over the next connection.
+    /// Sends a control message. If the session's connection is lost, the message is stored, and
+    /// sent over the next connection.
     pub(super) fn send_control(&mut self, message: &[u8]) -> Result<(), Error> {
         self.check_open()?;
         let sent = if self.is_lost() {
@@ -99,7 +99,8 @@ impl Core {
     }
 }
 
-/// Returns the error for an operation that, according to its hello, the peer does not support.
+/// Returns the error for an operation that the peer does not support, according to the peer's
+/// hello.
 fn not_taken(operation: &'static str) -> Error {
     Error::NotSupported {
         operation,

@@ -51,9 +51,9 @@ pub(crate) struct Core {
     /// Pending connection manager operations, which the engine's thread performs.
     pub(crate) cm_ops: VecDeque<CmOp>,
     pub(crate) established: bool,
-    /// Whether all private data of a long request have arrived. The engine's thread can then handle
-    /// the request. The private data of a long request do not fit into the connect request, and
-    /// follow in a frame.
+    /// Whether all private data of a long request have arrived, so that the engine's thread can
+    /// handle the request. The private data of a long request do not fit into the connect request,
+    /// and follow in a frame.
     pub(crate) requested: bool,
     /// The signs of life that all connections to the peer's engine share. Set when the connection
     /// is established.
@@ -61,9 +61,9 @@ pub(crate) struct Core {
     /// The reason for the end of the connection, and whether all messages arrived. Set once,
     /// together with the last completion.
     pub(crate) ended: Option<Ended>,
-    /// The destination of completions. `None` after the end of the connection or after the last
-    /// receiver is dropped. Unread messages in the channel refer to the link. If the link kept the
-    /// channel after the end, it would keep itself alive.
+    /// The destination of completions. `None` after the end of the connection, or after the last
+    /// receiver was dropped. The link must not keep the channel after the end: unread messages in
+    /// the channel own references to the link, so the link would never be freed.
     pub(crate) completions: Option<Outbox>,
     /// The counters of all earlier connections of the session, added up.
     pub(super) past: Option<Box<Statistics>>,
@@ -157,10 +157,10 @@ impl Core {
         }
     }
 
-    /// Performs the keepalive check if no other check is due and the peer is known to be alive.
-    /// Returns the next deadline. In this case the caller need not poll the completion queue first,
-    /// because frames in the queue could only confirm that the peer is alive. Otherwise returns
-    /// `None`.
+    /// Performs the keepalive check if it is the only check that is due and the peer has given
+    /// signs of life. Returns the next deadline. Otherwise returns `None`; the caller must then
+    /// poll the completion queue before it calls [`handle_timeout`](Self::handle_timeout), because
+    /// the queue may contain signs of life.
     pub(crate) fn passes_check(&mut self, now: Instant) -> Option<Option<Instant>> {
         let tries_rdma = self.next_trial_at().is_some_and(|at| at <= now);
         let liveness = self
@@ -501,8 +501,8 @@ impl Core {
                 imm_data,
                 len,
             } => {
-                let place = Message::eager(owner(), queues.received(buffer, 0));
-                Completion::Immediate(Immediate::new(imm_data, len, place))
+                let credit = Message::eager(owner(), queues.received(buffer, 0));
+                Completion::Immediate(Immediate::new(imm_data, len, credit))
             }
             Arrival::Finish => {
                 if !self.take_first_finish() {

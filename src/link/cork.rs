@@ -1,12 +1,13 @@
-//! Holds bytes of a stream that the application writes while the window is full.
+//! Holds stream bytes that the application writes while the window is full.
 //!
-//! The [`Cork`] stores the bytes as several frames, up to half of the connection's stream buffer,
-//! and sends them when the peer grants credits. So a writer that is faster than the peer's reader
-//! sends long frames. If the held bytes exceed one frame, only writes of up to 16 KiB are added,
-//! because copying a longer write costs more than waiting for room. Held bytes are sent before
-//! Finish and Close, and a flush waits for them.
+//! The [`Cork`] stores the bytes as frames, and sends the frames when the peer grants credits. A
+//! writer that is faster than the peer's reader therefore sends long frames. The held bytes occupy
+//! at most half of the stream buffer ([`Config::stream_buffer`](crate::Config::stream_buffer)).
+//! Once the cork contains a full frame, it accepts only bytes of writes of up to 16 KiB, because
+//! copying a longer write costs more than waiting for room. Held bytes are sent before Finish and
+//! Close, and a flush waits for them.
 //!
-//! The application may make no further call that would send the held bytes. So the engine checks
+//! The application might make no other call that sends the held bytes. The engine therefore checks
 //! the connection every 1 ms while the cork holds bytes. The engine does not take over the polling
 //! of the connection, because its thread would then wake twice for each frame.
 
@@ -14,25 +15,27 @@ use std::{io::IoSlice, mem};
 
 use crate::proto::{BatchRoom, MAX_PARTS, PART_HEADER_LEN, parts};
 
-/// The maximum length in bytes of a write whose bytes may be held beyond the first frame. A longer
-/// write waits for room instead, because copying its bytes costs more than waiting for the peer.
+/// The maximum length in bytes of a write that is added to the cork when the cork already holds a
+/// full frame. A longer write waits for room instead, because copying its bytes costs more than
+/// waiting for the peer.
 pub(super) const LONGEST_TO_JOIN: usize = 16 << 10;
 
 /// Messages or stream bytes that the application sent while the window was full. The next thread
-/// that finds room in the window sends them in full frames, even if another thread added them.
+/// that finds room in the window sends them in full frames, including those of other threads.
 #[derive(Debug, Default)]
 pub(super) struct Cork {
-    /// The messages in the format of a batch: a length field precedes each message. When the last
-    /// message has been sent, the vector keeps the capacity of one frame, so the next message
-    /// allocates nothing.
+    /// The messages in the format of a batch: a length field precedes each message. After all
+    /// messages have been sent, the vector retains the capacity of one frame, so that the next
+    /// message needs no allocation.
     bytes: Vec<u8>,
     /// The number of bytes at the start of `bytes` that have been sent.
     gone: usize,
     /// The offset in `bytes` of the last message, after its length field.
     last: usize,
-    /// The maximum payload of a frame plus a length field, in bytes, when bytes were last added.
+    /// The maximum payload of a frame plus a length field, in bytes, at the time when bytes were
+    /// last added.
     frame: usize,
-    /// The total number of bytes ever added, and the total number sent.
+    /// The total number of bytes ever added (`joined`) and ever sent (`left`).
     joined: u64,
     left: u64,
 }
@@ -65,7 +68,8 @@ impl Cork {
         self.left >= joined
     }
 
-    /// Returns the number of stream bytes that can be added.
+    /// Returns the number of stream bytes that can be added. `longest` is the maximum payload of a
+    /// frame. The limit of all held bytes is `most`, or one frame if that is more.
     pub(super) fn room(&self, longest: usize, most: usize) -> usize {
         let most = most.max(PART_HEADER_LEN + longest);
         most.saturating_sub(self.len().max(PART_HEADER_LEN))
@@ -145,7 +149,8 @@ impl Cork {
         front
     }
 
-    /// Returns the payload of a frame with these messages. A single message has no length field.
+    /// Returns the payload of a frame that carries these messages. If there is only one message,
+    /// the payload has no length field.
     pub(super) fn payload(&self, front: Front) -> &[u8] {
         let start = if front.count == 1 { PART_HEADER_LEN } else { 0 };
         &self.bytes[self.gone..][start..front.len]

@@ -3,8 +3,8 @@ use std::mem;
 use super::{completion::Completion, outbox::Outbox};
 use crate::proto::Note;
 
-/// Work that [`Link::run_deferred`](super::link::Link::run_deferred) does after the locks are
-/// released.
+/// Work that a thread defers until it has released its locks, and then passes to
+/// [`Link::run_deferred`](super::link::Link::run_deferred).
 #[derive(Debug, Default)]
 pub(super) struct Deferred {
     /// Whether the engine's thread has to drive the connection.

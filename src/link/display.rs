@@ -3,7 +3,7 @@ use std::fmt;
 use super::link::Link;
 use crate::addresses::Shown;
 
-/// Writes the name of a connection in log lines: its number, its label and its peer.
+/// Formats the name of a connection for log lines: its number, its label and its peer.
 impl fmt::Display for Link {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let peer = Shown(self.peer_addr());

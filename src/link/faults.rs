@@ -36,7 +36,8 @@ impl Link {
         self.core().queues.as_ref().and_then(WorkQueues::control)
     }
 
-    /// Does the work of an engine that has no thread. Called after the fault control has changed.
+    /// Lets an engine without a thread do its pending work. Called after the fault control has
+    /// changed.
     pub(crate) fn serve(&self) {
         self.notices().serve();
     }

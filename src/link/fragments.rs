@@ -7,8 +7,8 @@ use crate::{
     transport::{PostError, WorkQueues},
 };
 
-/// Posts a message of `len` bytes in fragments. If `reported`, the completion of the last fragment
-/// is reported.
+/// Posts a message of `len` bytes in fragments. If `reported` is true, the completion of the last
+/// fragment is reported.
 #[inline(never)]
 pub(super) fn post(
     conn: &mut Connection,

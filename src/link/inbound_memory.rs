@@ -43,7 +43,8 @@ impl Core {
         }
     }
 
-    /// Handles a failed allocation or registration. A lack of memory may be temporary.
+    /// Handles a failed allocation or registration. If memory is short, the connection stays open,
+    /// because the shortage may be temporary.
     fn handle_allocation_error(&mut self, error: OsError) {
         match (error.call, error.errno) {
             // ibv_reg_mr returns EPERM if the process is not allowed to lock any memory

@@ -11,8 +11,8 @@ use crate::{os::lock, transport::Charge};
 
 /// The received bytes of a stream that no reader has taken yet.
 ///
-/// A short message stays in its receive buffer while the reader is fast enough. When unread
-/// messages occupy more than half of the receive buffers, the connection copies new messages.
+/// A short message stays in its receive buffer while the reader keeps up. If unread messages occupy
+/// more than half of the receive buffers, the connection copies new messages out of their buffers.
 /// Otherwise many short writes of the peer would use up its credits. Copied bytes are appended to
 /// earlier copies.
 ///
@@ -57,11 +57,12 @@ impl Inflow {
         self.count(&queue);
     }
 
-    /// Appends a copy of `bytes`, if `place` grants memory for it. Returns whether it was appended.
+    /// Appends a copy of `bytes`, if `charge` grants memory for it. Returns whether the copy was
+    /// appended.
     pub(super) fn put_copy(
         &self,
         bytes: &[u8],
-        place: impl FnOnce(u64) -> Option<Charge>,
+        charge: impl FnOnce(u64) -> Option<Charge>,
         owner: impl FnOnce() -> Arc<dyn MessageOwner>,
     ) -> bool {
         let mut queue = lock(&self.queue);
@@ -69,10 +70,10 @@ impl Inflow {
             return true;
         }
         let len = bytes.len().max(LONGEST_COPY);
-        let Some(place) = place(len as u64) else {
+        let Some(charge) = charge(len as u64) else {
             return false;
         };
-        queue.push_back(Message::copied(owner(), bytes, place));
+        queue.push_back(Message::copied(owner(), bytes, charge));
         self.count(&queue);
         true
     }
@@ -90,7 +91,8 @@ impl Inflow {
         Some(message)
     }
 
-    /// Copies bytes without removing them from the queue. Returns the number of bytes copied.
+    /// Copies the first unread bytes without removing them from the queue. Returns the number of
+    /// bytes copied.
     pub(crate) fn copy_to(&self, to: &mut [u8]) -> usize {
         let mut copied = 0;
         for message in &*lock(&self.queue) {

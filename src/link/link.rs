@@ -70,12 +70,13 @@ pub(crate) struct Link {
     configured_label: Label,
     /// The label that the program set when it accepted the request.
     own_label: OnceLock<Label>,
-    /// Whether threads that wait for room check for stalls themselves, because the engine's checks
-    /// are too rare.
+    /// Whether threads that wait for room check for stalls themselves, because the engine checks
+    /// too rarely.
     pub(super) checks_stalls: bool,
     /// Whether the statistics of the process include the connection.
     is_counted: bool,
-    /// The peer's address and the transport of the first connection, and its local address.
+    /// The path of the session's first connection. `first_local` is the local address of that
+    /// connection.
     pub(super) first: PeerPath,
     first_local: OnceLock<SocketAddr>,
     /// The peer's address, the transport, and the local address of the current or last connection.
@@ -110,8 +111,8 @@ pub(crate) struct Link {
     ends: AtomicU8,
     /// The readable state for event loops: see [`Endpoint::event_fd`](crate::Endpoint::event_fd).
     pub(super) readable: Readiness,
-    /// The writable state for event loops. Its fd is readable, except from a refused `try_send`
-    /// until the window has room.
+    /// The writable state for event loops. Its fd is initially readable. A refused `try_send` makes
+    /// it unreadable until the window has room.
     pub(super) writable: Readiness,
     /// Deferred work that runs foreign code and that the engine's thread has postponed.
     pending_work: PendingWork<Deferred>,
@@ -264,8 +265,8 @@ impl Link {
         self.ends.load(Ordering::Acquire) & FINISHED != 0
     }
 
-    /// Returns whether more messages may arrive in the connection's own channel: the connection has
-    /// not ended, the peer has not finished, and the connection is in no group.
+    /// Returns whether more messages may arrive in the connection's own channel. This is the case
+    /// until the connection ends, the peer finishes, or the connection joins a group.
     pub(crate) fn is_receiving(&self) -> bool {
         self.ends.load(Ordering::Acquire) == 0 && !self.may_be_grouped()
     }
@@ -358,7 +359,7 @@ impl Link {
         self.settle(core)
     }
 
-    /// Does the rest of [`carry_out`](Self::carry_out) after the outputs were carried out.
+    /// Completes [`carry_out`](Self::carry_out) after the outputs were carried out.
     #[inline(always)]
     pub(super) fn settle(&self, mut core: MutexGuard<'_, Core>) -> Option<Deferred> {
         let deferred = core.deferred.take()?;
@@ -371,7 +372,7 @@ impl Link {
             self.ends.fetch_or(FINISHED, Ordering::Release);
         }
         if deferred.wake {
-            // Only the first thread that sets the bit counts the end.
+            // Several threads may see the end. Only the thread that sets the bit counts it.
             if let Some(ended) = &core.ended
                 && self.ends.fetch_or(OVER, Ordering::Release) & OVER == 0
             {
@@ -393,8 +394,8 @@ impl Link {
         }
         drop(core);
         if deferred.wake {
-            // The threads are woken here, while the caller may still hold the lock of `poll`,
-            // because `Completions::receive` relies on a wake before that lock is released.
+            // The threads are woken here, while the caller may still hold the lock of `poll`:
+            // `Completions::receive` relies on being woken before that lock is released.
             // `Poller::wake` runs no foreign code.
             self.poller.wake();
         }
@@ -466,8 +467,8 @@ impl Link {
         self.is_over() || self.set_aside.load(Ordering::Relaxed) > 0
     }
 
-    /// If `drive`, notifies the engine's thread, which then drives the connection. If the engine
-    /// has no thread, the calling thread does the engine's work. The caller holds no lock of any
+    /// If `drive`, notifies the engine's thread to drive the connection. If the engine has no
+    /// thread, the calling thread does the engine's work. The caller holds no lock of any
     /// connection.
     pub(super) fn notify_engine(&self, drive: bool) {
         if drive {
@@ -514,13 +515,13 @@ impl Link {
         self.core().session = Some(Box::new(session));
     }
 
-    /// Returns whether this side has offered a session. If so, a resumption can change the
-    /// transport.
+    /// Returns whether this side has offered a session. If so, the transport can change when the
+    /// session resumes.
     pub(super) fn resumes(&self) -> bool {
         self.resumes.load(Ordering::Relaxed)
     }
 
-    /// Begins an attempt to resume the session over `way`, with the new state machine `conn`.
+    /// Begins an attempt to resume the session over `path`, with the new state machine `conn`.
     pub(crate) fn attempt(self: &Arc<Self>, conn: Connection, path: PeerPath) {
         // It is safe to switch between TCP and RDMA here, because the link has no transport
         // installed at this point.
@@ -560,9 +561,9 @@ impl Link {
         *lock(&self.poll) = Some(poll_side);
     }
 
-    /// Returns whether no thread of the application uses the transport, so that
-    /// [`uninstall`](Self::uninstall) need not wait. If a thread still uses it, moves the queue
-    /// pair to the error state, so that the thread returns soon.
+    /// Returns whether no thread of the application uses the transport, in which case
+    /// [`uninstall`](Self::uninstall) does not have to wait. If a thread still uses the transport,
+    /// moves the queue pair to the error state, which makes that thread return soon.
     pub(crate) fn is_released(&self) -> bool {
         if self.try_lock_poll().is_none() {
             return false;
@@ -610,8 +611,8 @@ impl Link {
         self.release_share(side);
     }
 
-    /// Returns the reserved and the consumed shared receives to the shared receive queue, after the
-    /// queue pair was destroyed.
+    /// Returns the reserved and the consumed receives to the shared receive queue after the queue
+    /// pair was destroyed.
     fn release_share(&self, side: Option<PollSide>) {
         let settled = {
             let mut core = self.core();

@@ -9,12 +9,12 @@ use std::{
 
 use crate::proto::Activity;
 
-/// Counts the signs of life of one peer engine, on all of its connections to this engine.
+/// Counts the signs of life of one engine of the peer, on all connections between that engine and
+/// this one.
 ///
-/// The network may queue the probe of an idle connection behind the frames of busy connections. So
-/// a sign of life on any of the connections counts for all of them. This also covers a read that is
-/// queued behind the reads of other connections. Different processes on a host have different
-/// engines.
+/// The network may queue the probe of an idle connection behind the frames of busy connections, or
+/// a read behind the reads of other connections. A sign of life on any of the connections therefore
+/// counts for all of them. Different processes on a host have different engines.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct PeerLiveness(Arc<Counts>);
 
@@ -25,7 +25,8 @@ struct Counts {
 }
 
 impl PeerLiveness {
-    /// Counts one sign of life if `now` has more signs than `before`. Does the same for chunks.
+    /// Adds one sign of life if the number of signs has changed from `before` to `now`, and one
+    /// chunk if the number of chunks has changed.
     pub(super) fn add(&self, before: Activity, now: Activity) {
         if now.signs != before.signs {
             self.0.signs.fetch_add(1, Ordering::Relaxed);

@@ -33,7 +33,7 @@ pub(super) const LONGEST_COPY: usize = 64 << 10;
 struct Copied {
     bytes: Vec<u8>,
     /// The charge to the memory budget. Released after the bytes.
-    _place: Charge,
+    _charge: Charge,
     owner: Arc<dyn MessageOwner>,
 }
 
@@ -43,13 +43,12 @@ struct Control {
 }
 
 enum Inner {
-    /// A message in a receive buffer of the connection.
+    /// A message that is the only one in its receive buffer.
     Eager {
         bytes: RecvSlice,
         owner: Arc<dyn MessageOwner>,
     },
-    /// One message of a batch, in a receive buffer that contains the other messages of the batch
-    /// too.
+    /// One message of a batch. Its receive buffer also contains the other messages of the batch.
     Part {
         bytes: RecvSlice,
         owner: Arc<dyn MessageOwner>,
@@ -84,11 +83,11 @@ impl Message {
     }
 
     /// Creates a message with a copy of stream bytes.
-    pub(super) fn copied(owner: Arc<dyn MessageOwner>, bytes: &[u8], place: Charge) -> Self {
+    pub(super) fn copied(owner: Arc<dyn MessageOwner>, bytes: &[u8], charge: Charge) -> Self {
         Self {
             inner: Some(Inner::Copied(Box::new(Copied {
                 bytes: bytes.to_vec(),
-                _place: place,
+                _charge: charge,
                 owner,
             }))),
         }
@@ -310,8 +309,8 @@ pub(crate) trait MessageOwner: fmt::Display + Send + Sync {
 pub(crate) enum Storage {
     /// One credit, and a receive buffer with this index that contained only this message.
     Buffer(u32),
-    /// One credit, and a share of the receive buffer with this index, which contains the other
-    /// messages of the batch too.
+    /// One credit, and a share of the receive buffer with this index, which also contained the
+    /// other messages of the batch.
     Part(u32),
     /// No receive buffer: the message is a copy of stream bytes, with this length in bytes.
     Copied(u64),
@@ -321,8 +320,8 @@ pub(crate) enum Storage {
     Control,
 }
 
-/// A direct handoff of a message to the polling thread. If that thread waits for a message and the
-/// channel is empty, it receives the next message through the handoff and not through the channel.
+/// Hands a message directly to the polling thread. If that thread waits for a message and the
+/// channel is empty, it receives the next message through the handoff instead of the channel.
 #[derive(Default)]
 pub(crate) struct Handoff {
     message: Cell<Option<Message>>,
@@ -381,15 +380,15 @@ impl Batches {
     pub(super) fn take(&mut self, buffer: u32) -> bool {
         // Applications usually release the oldest message first, so the search usually ends with
         // the first pair.
-        let Some(place) = self.held.iter().position(|(held, _)| *held == buffer) else {
+        let Some(index) = self.held.iter().position(|(held, _)| *held == buffer) else {
             debug_assert!(false, "no more is released than was delivered");
             return false;
         };
-        let left = &mut self.held[place].1;
+        let left = &mut self.held[index].1;
         *left -= 1;
         let is_last = *left == 0;
         if is_last {
-            self.held.remove(place);
+            self.held.remove(index);
         }
         is_last
     }

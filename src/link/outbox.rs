@@ -22,16 +22,17 @@ pub(crate) struct Outbox {
     /// The total number of completions ever put into the connection's own channel.
     put: u64,
     member: Option<Member>,
-    /// The positions, in ascending order, of completions with ids that are possibly still unread.
-    /// The position of a completion is the number of completions that were put before it.
+    /// The positions, in ascending order, of completions with ids that may still be unread. The
+    /// position of a completion is the number of completions that were put into the queue before
+    /// it.
     reports: VecDeque<u64>,
-    /// The position of the last [`Completion::Room`]; `None` if it has certainly been read.
+    /// The position of the last [`Completion::Room`]; `None` if it is known to have been read.
     room: Option<u64>,
     /// The position of the last [`Completion::Suspended`] or [`Completion::Resumed`]; `None` if it
-    /// has certainly been read.
+    /// is known to have been read.
     session: Option<u64>,
-    /// Whether the last `Suspended` was left out. The `Resumed` that follows it is then left out
-    /// too.
+    /// Whether the last `Suspended` was not reported. The `Resumed` that follows it is then not
+    /// reported either.
     skips_resumed: bool,
 }
 
@@ -168,8 +169,8 @@ impl Outbox {
         }
     }
 
-    /// Returns whether another thread was the last to take completions from the group; `None` if
-    /// the connection is in no group.
+    /// Returns whether a thread other than the calling one last took completions from the group;
+    /// `None` if the connection is in no group.
     pub(super) fn is_group_taken_by_other(&self) -> Option<bool> {
         let member = self.member.as_ref()?;
         Some(member.queue.taker.is_other_thread())
@@ -216,9 +217,9 @@ thread_local! {
 
 /// The thread that last took completions, or tried to take them.
 ///
-/// A blocking call that needs channel capacity for its completion can wait until this thread takes
-/// one. The call must not wait if it runs in this thread, or if no thread has taken completions
-/// yet: the wait would never end.
+/// If the channel has no capacity for the completion of a blocking call, the call can wait until
+/// this thread takes a completion. The call must not wait if this is its own thread, or if no
+/// thread has taken completions yet, because the wait would never end.
 #[derive(Debug, Default)]
 pub(crate) struct Taker(AtomicUsize);
 
@@ -245,7 +246,8 @@ fn here() -> usize {
         .unwrap_or(0)
 }
 
-/// A queue with the completions of all connections in a group, each with its key, for one receiver.
+/// The queue of a group: it contains the completions of all connections in the group, each with the
+/// connection's key, and has one receiver.
 ///
 /// The queue is unbounded, because connections join and leave at any time. The number of
 /// completions of each connection is bounded as in its own channel: the window bounds messages, and

@@ -13,11 +13,12 @@ use super::{
 };
 use crate::{proto::ResumeRequest, transport_choice::Transport};
 
-/// The delay before the first trial of RDMA. It doubles after each failed trial.
+/// The delay before a session over TCP first tests a path over RDMA with a trial connection. The
+/// delay doubles after each failed trial.
 const FIRST_TRIAL_DELAY: Duration = Duration::from_secs(1);
 const MAX_TRIAL_DELAY: Duration = Duration::from_secs(60);
 
-/// The number of rounds after which the wait for a busy peer no longer grows.
+/// The number of rounds over all paths after which the wait for a busy peer stops growing.
 const MOST_BUSY_ROUNDS: u32 = 4;
 
 /// An address of the peer and a transport to it.
@@ -45,20 +46,20 @@ pub(crate) struct PeerPaths {
     /// The time when the current connection was established.
     since: Instant,
     trial: Trial,
-    /// The delay before the next trial.
+    /// The delay before the next trial connection.
     wait: Duration,
-    /// The index of the path that was tested last.
+    /// The index of the path over which the last trial connection was made.
     last_tried: usize,
 }
 
-/// The test of a path over RDMA while the connection uses TCP.
+/// The state of the trial of a path over RDMA, while the session's connection uses TCP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Trial {
     No,
     Due(Instant),
-    /// The engine's thread is testing the path.
+    /// A trial connection is being established.
     Trying,
-    /// The path works, so the connection over TCP ends and the session resumes over RDMA.
+    /// The trial succeeded. The connection over TCP ends, and the session resumes over RDMA.
     Found,
 }
 
@@ -104,7 +105,7 @@ impl PeerPaths {
                 self.known.push(false);
             }
         }
-        // With this value, the first trial tests the first path over RDMA.
+        // Makes the first trial test the first path over RDMA.
         self.last_tried = self.all.len() - 1;
     }
 
@@ -123,9 +124,10 @@ impl PeerPaths {
         self.at = (self.at + 1) % self.all.len();
     }
 
-    /// Returns the number of attempts from which the next wait is computed if the peer refused the
-    /// last of `attempts` as busy. A busy peer may only be checking whether the previous connection
-    /// still works. So the next attempt uses the same path, after a short wait.
+    /// Returns the number of failed attempts from which the next wait is computed, if the peer
+    /// refused the last of `attempts` as busy. The peer may be busy only because it checks whether
+    /// the previous connection is still in use. The next attempt therefore uses the same path,
+    /// after a short wait.
     pub(super) fn busy(&self, attempts: u32) -> u32 {
         let len = u32::try_from(self.all.len()).unwrap_or(u32::MAX);
         attempts
@@ -153,8 +155,8 @@ impl PeerPaths {
         };
     }
 
-    /// Records the loss of the connection. Returns whether this side ended it because a path over
-    /// RDMA works.
+    /// Records the loss of the connection. Returns whether this side ended the connection to switch
+    /// to RDMA after a successful trial.
     pub(super) fn lost(&mut self, now: Instant) -> bool {
         let is_rdma = self.present().transport == Transport::Rdma;
         if is_rdma && now.duration_since(self.since) >= MAX_TRIAL_DELAY {
@@ -189,8 +191,8 @@ impl PeerPaths {
         Some(self.all[self.last_tried])
     }
 
-    /// Ends a trial. Returns whether the current connection has to end, because the path over RDMA
-    /// works.
+    /// Ends a trial. Returns whether the current connection must end, so that the session can
+    /// resume over RDMA.
     pub(super) fn end_trial(&mut self, works: bool, now: Instant) -> bool {
         if self.trial != Trial::Trying {
             return false;
@@ -213,9 +215,9 @@ impl Core {
         }
     }
 
-    /// Begins a trial of RDMA if one is due. The trial sends an outdated request to resume. The
-    /// peer refuses this request as stale, which proves that the path works and does not change the
-    /// session.
+    /// Begins a trial of a path over RDMA if one is due. The trial connection sends an outdated
+    /// request to resume. The peer refuses this request as stale, which proves that the path works,
+    /// and leaves the session unchanged.
     pub(super) fn begin_trial(&mut self, now: Instant) -> Option<(PeerPath, ResumeRequest)> {
         let is_open = self.may_move();
         let session = self.session.as_mut().filter(|_| is_open)?;
@@ -229,8 +231,8 @@ impl Core {
         Some((path, request))
     }
 
-    /// Returns whether the session may change its connection: the connection works, and neither
-    /// side is ending it.
+    /// Returns whether the session may switch to another connection: the current connection is
+    /// established, and neither side is ending it.
     fn may_move(&self) -> bool {
         let stays_open = |session: &LinkSession| session.closing.is_none() && !session.is_aborted;
         self.established
@@ -240,7 +242,7 @@ impl Core {
             && self.session.as_deref().is_some_and(stays_open)
     }
 
-    /// Ends a trial. If the path `works`, the current connection ends, and the session resumes over
+    /// Ends a trial. If the path `works`, ends the current connection, and the session resumes over
     /// the tested path.
     pub(crate) fn end_trial(&mut self, works: bool, now: Instant) {
         let may_move = self.may_move();

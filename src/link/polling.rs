@@ -43,12 +43,13 @@ use ::tokio::runtime::Handle;
 #[cfg(feature = "tokio")]
 use crate::poll::RuntimeWatch;
 
-/// The maximum number of batches that one poll takes. The limit keeps a busy connection from
-/// delaying others.
+/// The maximum number of batches of completions that one poll handles. The limit keeps a busy
+/// connection from delaying others.
 const BATCHES: usize = 4;
 
-/// The number of times that the engine's thread tries to lock a completion queue. It spins between
-/// the first attempts, and yields the processor between the later ones.
+/// The limits of attempts by the engine's thread to lock `poll`. The thread spins after each of the
+/// first `LOCK_SPINS` attempts, and yields the processor after each of the next `LOCK_YIELDS`
+/// attempts.
 const LOCK_SPINS: u32 = 64;
 const LOCK_YIELDS: u32 = 4;
 
@@ -117,8 +118,8 @@ impl Link {
             }
             return Some(side);
         }
-        // If the peer is in this process, threads hold the lock only briefly. The engine waits for
-        // the lock, because no timer would make it try again.
+        // Connections within the process hold the lock only briefly. The engine waits for it,
+        // because no timer would trigger another attempt.
         self.is_in_memory().then(|| lock(&self.poll))
     }
 
@@ -153,7 +154,8 @@ impl Link {
 
     // Functions that threads of the application call to poll.
 
-    /// Polls the completion queue once. The owner of the connection does not change.
+    /// Polls the completion queue once. Does not make the calling thread the owner of the
+    /// connection.
     pub(crate) fn poll_once(self: &Arc<Self>) -> Progress {
         self.queue(None).poll(1, Answers::AtOnce)
     }
@@ -263,8 +265,8 @@ impl Link {
         let progress = self.poll_side(here, budget, handoff, answers, deferred);
         drop(side);
         if let Err(error) = armed {
-            // Without events, waiting threads would sleep although the queue contains completions.
-            // So the connection ends.
+            // Ends the connection: without completion events, waiting threads would sleep even if
+            // the queue contains completions.
             self.poll_failed(error, deferred);
         }
         progress
@@ -317,8 +319,8 @@ impl Link {
     #[cold]
     fn poll_failed(self: &Arc<Self>, error: OsError, deferred: &mut Option<Deferred>) {
         let mut core = self.core();
-        // The first error is the reason for the connection's end. Further errors are consequences
-        // of it, so each is logged at debug level only.
+        // The first error is the reason for the connection's end. Later errors are its
+        // consequences, so each is logged only at debug level.
         let note = Note::new(
             Level::Debug,
             format_args!("ends, because polling failed: {error}"),
@@ -390,8 +392,8 @@ impl Queue<'_> {
         let mut deferred = None;
         let progress = link.poll_locked(side, arming, budget, self.handoff, answers, &mut deferred);
         if progress == Progress::More && self.stays_readable() {
-            // The poll may already have read all bytes from the socket. Then the socket does not
-            // become readable for the remaining completions, so the engine polls.
+            // The poll may have read all bytes from the socket but left some completions. The
+            // socket does not become readable for them, so the engine must poll.
             link.poller.call_engine();
         }
         if let Some(deferred) = deferred {
@@ -441,16 +443,17 @@ impl Completions for Queue<'_> {
         deadline: &Deadline,
         is_woken: impl Fn() -> bool,
     ) -> bool {
-        // The wait inside a receive call has a coarse timer, and only a message ends it early. So
-        // the thread starts such a wait only if the deadline is more than `WAITS_FOR` away.
+        // `reserved.wait` blocks in a receive call, whose timer is coarse and which only a message
+        // ends early. This thread therefore calls it only if the deadline is more than `WAITS_FOR`
+        // away.
         let may_continue = || deadline.is_beyond(WAITS_FOR) && !is_woken();
         if self.handoff.is_none() || !deadline.is_beyond(WAITS_FOR) {
             return false;
         }
         let reserved = {
-            // Another thread that polls delivers its completions and wakes this thread before it
-            // releases the lock. So once this thread holds the lock, it sees the completions and
-            // the wake.
+            // Another polling thread delivers its completions and wakes this thread before it
+            // releases the lock. Once this thread holds the lock, both the completions and the wake
+            // are therefore visible.
             let _side = lock(&self.link.poll);
             events.reserve()
         };
@@ -504,8 +507,8 @@ impl Link {
         match interest {
             // An event loop can poll an RDMA connection itself, so it gets an fd that also reports
             // completion events. Over TCP each poll costs a system call, so the loop gets a plain
-            // fd. The program keeps the fd for the whole session. So a session that may use RDMA
-            // later does not get a plain fd, even over TCP.
+            // fd. A session gets the first kind even over TCP if it offers resumption: the program
+            // keeps the fd for the whole session, and the session may later use RDMA.
             Interest::Readable
                 if !self.is_in_memory() && (!self.is_over_tcp() || self.resumes()) =>
             {
@@ -521,9 +524,9 @@ impl Link {
         self.readable.update(|| unread() || self.is_ready());
     }
 
-    /// Makes the fd unreadable after a refused send, before the caller tries again. If the second
-    /// attempt is refused too, the fd becomes readable when the window has room. The fd may not
-    /// report room that appears between the two attempts, but the second attempt uses that room.
+    /// Makes the fd unreadable after a refused send, before the caller's second attempt. If that
+    /// attempt is also refused, the fd becomes readable when the window has room. The fd might not
+    /// report room that appears before the second attempt, but that attempt uses the room.
     pub(crate) fn prepare_room_fd(&self) {
         self.writable.update(|| self.is_over());
     }
@@ -589,16 +592,16 @@ impl Link {
         if let Err(error) = self.enter(runtime) {
             debug!(
                 Connection,
-                "{self}: cannot register with the runtime, so the engine polls the connection: \
-                 {error}"
+                "{self}: cannot register with the runtime: {error}; the engine's thread polls the \
+                 connection instead"
             );
         }
     }
 
     #[track_caller]
     fn enter(self: &Arc<Self>, runtime: Handle) -> Result<(), OsError> {
-        // An existing registration is removed first. It may belong to the same runtime, which
-        // cannot register a descriptor twice.
+        // Removes an existing registration first. It may be in the same runtime, which cannot
+        // register a descriptor twice.
         self.poller.leave_runtime();
         // The transport is not released while this lock is held.
         let side = lock(&self.poll);

@@ -80,8 +80,8 @@ impl Core {
         match storage {
             Storage::Buffer(buffer) => _ = self.release(buffer),
             Storage::Part(buffer) if self.batches.take(buffer) => _ = self.release(buffer),
-            // The receive is posted again when the last message of the batch is released. The
-            // other messages return only their credits.
+            // The receive is reposted when the last message of the batch is released. The other
+            // messages return only their credits.
             Storage::Part(_) if self.conn.accepts_receives() => _ = self.conn.release(SystemClock),
             Storage::Part(_) => self.conn.give_up_receive(),
             Storage::Copied(len) => self.conn.release_copied(len, SystemClock),
@@ -95,7 +95,7 @@ impl Core {
     /// has no output.
     #[inline(always)]
     pub(super) fn release(&mut self, buffer: u32) -> bool {
-        // The usual case: the connection is open and does not share receives.
+        // The usual case: the connection is open and does not use a shared receive queue.
         if let (None, Some(queues), Some(releasing)) =
             (&self.share, &mut self.queues, self.conn.releasing())
         {
@@ -108,8 +108,8 @@ impl Core {
         self.release_other(buffer)
     }
 
-    /// Does the same as [`release`](Self::release) for a connection that shares receives or is not
-    /// open.
+    /// Does the same as [`release`](Self::release) for a connection that uses a shared receive
+    /// queue or is not open.
     #[inline(never)]
     fn release_other(&mut self, buffer: u32) -> bool {
         let posted = match (&mut self.share, &mut self.queues) {

@@ -76,9 +76,9 @@ impl Core {
         };
         let mut work = Work::Send { slot };
         let status = match status {
-            // The peer or the TCP connection has ended. A driver that completes a request as soon
-            // as TCP has accepted its bytes may report this end as a local error. The connection
-            // manager's event contains the cause.
+            // The peer or the TCP connection has ended. Drivers that complete a request as soon as
+            // TCP has accepted its bytes may report this end as a local error. The connection
+            // manager's event reports the cause.
             WcStatus::LOC_QP_OP_ERR if !self.conn.acknowledges_sends() => {
                 let text = format_args!("the driver could not pass a request to TCP: {status}");
                 self.deferred.log(Note::new(Level::Debug, text));
@@ -101,7 +101,7 @@ impl Core {
                     &mut self.completions,
                 );
             }
-            // A session resends its messages. If the session ends instead, `end` reports their
+            // If the session survives, it resends its messages. If it ends, `end` reports their
             // failure.
             let may_survive = self.session.is_some() && reason.is_loss();
             let failed = match slots.take(slot) {
@@ -188,8 +188,8 @@ impl Core {
         ids + completions.reports() + self.set_aside.load(Ordering::Relaxed) < self.max_ids
     }
 
-    /// Returns whether the application has not yet taken a completion with an id, or `recv` has set
-    /// a completion aside.
+    /// Returns whether the application has not yet taken a completion with an id, or a completion
+    /// that `recv` has set aside.
     pub(super) fn has_reports(&mut self) -> bool {
         let reports = self.completions.as_mut().map_or(0, Outbox::reports);
         reports + self.set_aside.load(Ordering::Relaxed) > 0
@@ -271,8 +271,8 @@ impl Core {
 
 impl Operation {
     /// Returns the completion for an operation that the device did not complete. If the session may
-    /// survive, the outcome of writes and atomic operations is unknown, because the device may have
-    /// executed them.
+    /// survive, the outcome of writes and atomic operations is reported as unknown, because the
+    /// device may have executed them.
     pub(super) fn lost(&self, may_survive: bool, reason: &CloseReason) -> Completion {
         let (id, reason) = (self.id, reason.clone());
         match self.kind {

@@ -43,11 +43,11 @@ enum Content<'a> {
     Sent,
 }
 
-/// The result of an attempt to send that was not refused.
+/// The result of an attempt to send, unless the attempt was refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Attempt {
     Sent,
-    /// The message is large. The caller has to expose it to the peer before it can be announced.
+    /// The message is large. The caller must expose it to the peer, and then try again.
     NotExposed,
 }
 
@@ -82,15 +82,15 @@ impl<'a> Sending<'a> {
         }
     }
 
-    /// Ends the exposure of the message to the peer.
+    /// Ends the exposure of the message to the peer, and keeps its memory.
     fn end_exposure(&mut self) {
         if let Content::Exposed(exposed) = mem::replace(&mut self.content, Content::Sent) {
             self.content = Content::Memory(exposed.into_buffer());
         }
     }
 
-    /// Exposes a large message to the peer, in memory of the current connection, whose number in
-    /// the session is `generation`.
+    /// Exposes a large message to the peer, in memory of the current connection. `generation` is
+    /// the number of that connection in its session.
     pub(super) fn expose(&mut self, allocator: &Allocator, generation: u32) -> Result<(), Error> {
         self.generation = generation;
         let buffer = match mem::replace(&mut self.content, Content::Sent) {
@@ -413,8 +413,8 @@ impl Core {
         }
     }
 
-    /// Returns the maximum number of bytes that may be held in total after a write of `len` bytes.
-    /// 0 means that one frame may be held.
+    /// Returns the maximum total number of bytes that the cork may hold after a write of `len`
+    /// bytes. The result 0 means one frame.
     fn most_held_back(&self, len: usize) -> usize {
         if len > LONGEST_TO_JOIN {
             return 0;
@@ -472,7 +472,7 @@ impl Core {
         while self.holds_back() {
             match self.uncork_some() {
                 Ok(()) => sent = true,
-                // The window is full, or the peer accepts no further messages. In the second case
+                // The window is full, or the peer accepts no further messages. In the latter case
                 // the held messages are lost.
                 Err(_) => break,
             }

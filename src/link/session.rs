@@ -23,8 +23,8 @@ use crate::{
     transport::OutboundBuffer,
 };
 
-/// The session of a connection. Before both hellos are known, the session that this side has
-/// offered.
+/// The session of a connection. Until both hellos are known, this is only the session that this
+/// side offers.
 pub(crate) struct LinkSession {
     pub(super) messages: Session<Kept>,
     /// The session id; `None` until the passive side has chosen it.
@@ -62,8 +62,8 @@ pub(crate) enum Side {
 }
 
 pub(super) enum State {
-    /// The session has a connection. If there is a `Doubt`, the peer may have abandoned this
-    /// connection.
+    /// The session has a connection. A `Doubt` exists while this side checks whether the peer has
+    /// abandoned the connection.
     Working(Option<Box<Doubt>>),
     /// The connection was lost.
     Suspended(Box<Suspension>),
@@ -292,8 +292,7 @@ impl Core {
         }
     }
 
-    /// Returns whether the connection of a session was lost, even if the session is not suspended
-    /// yet.
+    /// Returns whether a session has lost its connection, even if the session is not suspended yet.
     pub(super) fn is_lost(&self) -> bool {
         let is_loss = || self.conn.close_reason().is_some_and(CloseReason::is_loss);
         self.is_suspended() || (self.has_session() && is_loss())

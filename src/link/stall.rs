@@ -28,8 +28,8 @@ pub(super) struct StallWatch {
 }
 
 impl StallWatch {
-    /// Takes a sample. Returns true once per stall, when the stall has lasted for [`LOGGED_AFTER`]
-    /// and the caller has to log it.
+    /// Records a sample. Returns true once per stall, when the stall has lasted for
+    /// [`LOGGED_AFTER`] and the caller has to log it.
     fn sample(&mut self, is_stalled: bool, sent: u64, now: Instant) -> bool {
         if !is_stalled {
             *self = Self::default();
@@ -55,7 +55,7 @@ impl StallWatch {
 }
 
 impl Core {
-    /// Takes a sample. Returns the cause of the stall if the caller has to log it.
+    /// Samples the connection. Returns the cause of a stall if the caller has to log the stall.
     pub(crate) fn sample_stall(&mut self, now: Instant) -> Option<Stall> {
         let stall = self.conn.stall().filter(|_| !self.blocks_new_messages());
         let sent = match stall {
@@ -76,7 +76,7 @@ impl Link {
         warn_sparsely!(Connection, "{self}: {stall}");
     }
 
-    /// Takes a sample in a thread that waits for room, and logs a long stall.
+    /// Samples the connection for a thread that waits for room, and logs a long stall.
     pub(crate) fn check_stall(self: &Arc<Self>) {
         let stall = self.core().sample_stall(Instant::now());
         if let Some(stall) = stall {

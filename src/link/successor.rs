@@ -23,8 +23,8 @@ use crate::{
 
 /// Functions for the connection that replaces a lost one.
 impl Core {
-    /// Handles the establishment of a connection. The connection begins a session, resumes a
-    /// session, or has no session.
+    /// Handles the establishment of a connection, which may begin a session, resume a session, or
+    /// have no session.
     pub(super) fn session_established(&mut self) {
         let Some(session) = &mut self.session else {
             return;
@@ -88,8 +88,8 @@ impl Core {
         let Step::Attempt(path) = step else {
             return;
         };
-        // The peer had closed the session before the loss. It closes the session again over the new
-        // connection, and this side then answers again.
+        // The peer closed the session before the loss. It repeats the close over the new
+        // connection, and this side answers again instead of closing the session itself.
         if let CloseReason::PeerClosed | CloseReason::Truncated { .. } = reason {
             session.closing = None;
         }

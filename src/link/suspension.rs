@@ -51,8 +51,9 @@ pub(crate) struct Resume {
 }
 
 /// Returns whether an attempt that failed for this `reason` ends the whole session. A protocol
-/// violation of the peer ends only the attempt. An answer that another program may have sent ends
-/// the session only if an earlier connection over this path has reached the peer (`is_known`).
+/// violation of the peer ends only the attempt. Some failures may come from another program at the
+/// peer's address; they end the session only if an earlier connection over this path has reached
+/// the peer (`is_known`).
 fn ends_session(reason: &CloseReason, is_known: bool) -> bool {
     match reason {
         CloseReason::SessionLost
@@ -73,7 +74,7 @@ fn ends_session(reason: &CloseReason, is_known: bool) -> bool {
 /// Functions for the loss of a connection.
 impl Core {
     /// Handles the end of a connection or of an attempt to resume. Returns `None` if the session
-    /// survives, and otherwise the end that is reported.
+    /// survives. Otherwise returns the end to report to the application.
     pub(super) fn survive(&mut self, mut ended: Ended) -> Option<Ended> {
         // If messages have to be sent again, the peer has closed without receiving them.
         ended.delivered &= !self.sends_again();
@@ -90,7 +91,8 @@ impl Core {
                 if self.established
                     && !session.is_aborted
                     && (self.conn.is_lost(&ended.reason)
-                        // The passive peer cannot request a resumption, so this side requests it.
+                        // The peer, on the passive side, cannot request a resumption, so this side
+                        // requests it.
                         || (matches!(session.side, Side::Active(_))
                             && self.conn.leaves_peer_in_doubt(&ended.reason))) =>
             {
@@ -151,8 +153,8 @@ impl Core {
         session.held += self.conn.held_messages();
         let past = self.past.get_or_insert_default();
         **past += self.conn.statistics().counters();
-        // The unreported ids belong to the last messages that were sent over this connection. Kept
-        // messages that follow them were not sent over it.
+        // The unreported ids belong to the last messages sent over this connection. Kept messages
+        // after them were not sent over it.
         let mut waiting: Vec<_> = self.order.abandon().collect();
         for (kept, _) in session.messages.suspended_mut().take(unconfirmed).rev() {
             match kept.id {
@@ -162,8 +164,8 @@ impl Core {
                 _ => kept.id = None,
             }
         }
-        // The other ids belong to messages that are no longer kept, which means that the peer has
-        // received these messages.
+        // The session no longer keeps the messages of the other ids, because the peer has received
+        // them.
         for id in waiting {
             report(&mut self.completions, Completion::Sent(id));
         }
@@ -380,8 +382,8 @@ impl Core {
         u16::try_from(held).unwrap_or(u16::MAX)
     }
 
-    /// Begins an attempt over the path `way`, with the state machine `conn`. Messages of the new
-    /// connection return their buffers and credits to `ring`.
+    /// Begins an attempt over `path`, with the state machine `conn`. Messages of the new connection
+    /// return their buffers and credits to `ring`.
     pub(crate) fn attempt(
         &mut self,
         conn: Connection,
@@ -422,7 +424,8 @@ impl Core {
     }
 
     /// Accepts the peer's request to resume the session. Returns the number of messages that this
-    /// side has received, or `None` if the lost connection is not removed yet.
+    /// side has received, or `None` if the transport of the lost connection has not been removed
+    /// yet.
     pub(crate) fn accept_attempt(&mut self) -> Option<u32> {
         let session = self.session.as_mut()?;
         match session.suspension()?.step {
@@ -438,8 +441,8 @@ impl Core {
         }
     }
 
-    /// Stores the number of messages that the peer has received according to its request. The
-    /// attempt that begins uses this number.
+    /// Stores the number of messages that the peer has received, according to its request to
+    /// resume. The attempt that begins next uses this number.
     pub(crate) fn set_peer_received(&mut self, received: u32) {
         if let Some(suspension) = self.session.as_mut().and_then(|it| it.suspension()) {
             suspension.peer_received = received;
