@@ -234,7 +234,7 @@ fn answer_to_earlier_ping_proves_nothing() {
         let flush = scope.spawn(move || server.flush());
         assert_eq!(scene.raw.next_kind(), PING);
         let asked = format!(
-            "to {}: rejected a request to resume the session, because the present connection",
+            "to {}: rejected a request to resume the session, because the current connection",
             scene.raw.local_addr()
         );
         // Repeat the request, because the engine may refuse a request without sending a Ping while

@@ -2,14 +2,14 @@
 //!
 //! To establish a connection, this host registers memory and creates queues, and then waits for the
 //! peer's answer. If many attempts start together, none completes before the last one has started.
-//! So a connection waits, without device objects, until it gets a turn. The connections with one
-//! host get their turns in the order in which they joined.
+//! A connection therefore waits, without device objects, until it gets a turn. Connections with the
+//! same host get their turns in the order in which they began to wait.
 //!
-//! A turn ends when the connection is established or has failed. Each turn first occupies one of a
-//! limited number of slots. After [`CONNECT_SLOT_TIME`] or [`ACCEPT_SLOT_TIME`] the turn releases
-//! its slot, because the connection then waits for the peer and not for this host. The next slot
-//! goes to the peer host with the fewest turns. No host can occupy all slots, so connections to a
-//! host that is down do not delay connections to others.
+//! Each turn first occupies one of a limited number of slots. After [`CONNECT_SLOT_TIME`] or
+//! [`ACCEPT_SLOT_TIME`] the turn releases its slot, because the connection then waits for the peer
+//! and not for this host. The turn itself ends when the connection is established or has failed.
+//! The next slot goes to the peer host with the fewest turns. No host can occupy all slots, so
+//! connections to a host that is down do not delay connections to others.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -27,8 +27,8 @@ pub(super) const SLOTS: usize = 8;
 const CONNECT_SLOT_TIME: Duration = Duration::from_secs(2);
 
 /// The time after which the turn of an incoming connection releases its slot. After the accept, the
-/// connection waits only for the peer's last step. The time is short, so that a peer that never
-/// takes this step delays other connections only briefly.
+/// connection waits only for the peer to confirm it. The time is short, so that a peer that never
+/// confirms delays other connections only briefly.
 const ACCEPT_SLOT_TIME: Duration = Duration::from_millis(250);
 
 /// The waiting connections and the turns of one direction. Connections are identified by their
@@ -106,7 +106,7 @@ impl Admission {
         self.members.insert(key, Member::Waiting { host, ticket });
     }
 
-    /// Removes a connection, whether it waits or has a turn.
+    /// Removes a connection, whether it is waiting or has a turn.
     pub(super) fn leave(&mut self, key: u64) {
         let Some(member) = self.members.remove(&key) else {
             return;

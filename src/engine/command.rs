@@ -26,8 +26,8 @@ use crate::{
     transport_choice::Transport,
 };
 
-/// The additional time that a caller waits after its deadline for the engine's reply, which names
-/// the phase that timed out.
+/// The additional time that a caller waits for the engine's reply after its deadline. The reply is
+/// more useful than the caller's own error, because it names the phase that timed out.
 const REPLY_GRACE: Duration = Duration::from_millis(100);
 
 /// A request from a handle to the engine's thread.
@@ -79,8 +79,8 @@ pub(crate) enum Command {
     Retire,
     /// Close everything, then end.
     ShutDown,
-    /// The process exits: close everything, then end the engine. Log lost messages, because no
-    /// handle will report how its connection ended.
+    /// The process exits: close everything, and then end the engine. Lost messages are logged,
+    /// because no handle will report how its connection ended.
     Exit,
 }
 
@@ -106,14 +106,14 @@ pub(crate) enum ListenerItem {
 
 /// The engine's reference to a listener's queue.
 ///
-/// The listener owns an `Arc` of it, and so does each connection that was accepted for the listener
-/// and is not established yet. When the last `Arc` is dropped, the queue reports that the listener
-/// is closed. So a closed listener still returns connections whose peers have already received the
-/// acceptance.
+/// The listener owns an `Arc` of it. Each connection that was accepted for the listener owns
+/// another `Arc` until it is established or has failed. When the last `Arc` is dropped, the queue
+/// reports that the listener is closed. Until then, a closed listener still returns these
+/// connections, because their peers may already have received the acceptance.
 #[derive(Debug)]
 pub(crate) struct Queue<T>(Arc<dyn Incoming<T>>);
 
-/// A listener's queue as the engine's thread sees it.
+/// The queue of a listener, as accessed by the engine's thread.
 pub(crate) trait Incoming<T>: fmt::Debug + Send + Sync {
     /// Appends an item.
     fn bring(&self, item: T);
@@ -318,8 +318,8 @@ impl Reply {
 }
 
 /// Waits for the engine's reply about a connection. The engine enforces the same deadline, and
-/// closes a connection whose caller no longer waits. The caller also enforces it, because an engine
-/// with many connections may reply late.
+/// closes a connection whose caller no longer waits. The caller enforces the deadline too, because
+/// an engine with many connections may reply late.
 pub(crate) fn wait_for_reply(
     engine: &Handle,
     result: &Receiver<Result<Established, Error>>,

@@ -70,8 +70,8 @@ impl Engine {
     /// Returns an engine without a thread, for connections within this process.
     ///
     /// The threads that call methods of the engine, its listeners and its connections do its work.
-    /// So when a call returns, its effects on both sides of a connection have happened, and waiting
-    /// threads and tasks have been woken. Listeners on `memory://name` and
+    /// When a call returns, its effects on both sides of a connection are therefore complete, and
+    /// waiting threads and tasks have been woken. Listeners on `memory://name` and
     /// [`Endpoint::pair`](crate::Endpoint::pair) use such an engine by default. A connect or bind
     /// over another transport fails with [`Error::InvalidConfig`] on this engine.
     ///
@@ -313,7 +313,7 @@ impl Engine {
     }
 
     /// Returns this engine if it supports the transport. Connections within the process
-    /// (`is_in_memory`) can use any engine. Connections over RDMA and TCP need an engine with a
+    /// (`is_in_memory`) can use any engine. Connections over RDMA and TCP need an engine that has a
     /// thread.
     pub(crate) fn for_transport(&self, is_in_memory: bool) -> Result<Self, Error> {
         if is_in_memory || self.inner.has_thread() {

@@ -77,8 +77,8 @@ pub(super) struct OwnRequest {
 pub(super) enum Role {
     /// This side connects.
     Active,
-    /// This side connects only to test whether RDMA works for the session of the connection with
-    /// this key.
+    /// This side makes a trial connection over RDMA, on behalf of the session of the connection
+    /// with this key.
     TryRdma(u64),
     /// The peer requested the connection. Until it is established, it counts as half-open.
     Passive(Option<HalfOpen>),
@@ -165,7 +165,7 @@ impl Entry {
         Ok(())
     }
 
-    /// Returns whether the failure of an accept step means that the peer has withdrawn its request.
+    /// Returns whether an accept step failed because the peer has withdrawn its request.
     pub(super) fn is_withdrawn(&mut self, call: CmCall, error: OsError) -> bool {
         let accepting = matches!(call, CmCall::CreateTransport | CmCall::Accept);
         match self.role {
@@ -235,7 +235,7 @@ impl Entry {
     pub(super) fn report_established(&mut self, leaves: bool) {
         match &mut self.role {
             Role::Active => {}
-            // The peer should have refused this request, which was only a test.
+            // The peer should have refused this request of a trial connection.
             Role::TryRdma(_) => self.link.abort(0),
             Role::Passive(half_open) => *half_open = None,
         }
@@ -243,7 +243,7 @@ impl Entry {
             return;
         };
         if leaves {
-            // This fails for a stream, because the peer of a stream does not know the notice.
+            // This fails for a stream, because the peer of a stream does not support the notice.
             self.ask_to_leave();
         }
         info!(
@@ -257,7 +257,7 @@ impl Entry {
             info!(
                 Connection,
                 "{}: does not resume after a loss: both sides must set resume, and an acceptance \
-                 may carry at most {} bytes",
+                 may carry at most {} bytes of private data",
                 self.link,
                 REPLY_DATA_MAX - SESSION_ID_LEN
             );
@@ -269,7 +269,7 @@ impl Entry {
         }));
     }
 
-    /// Logs the end of a connection that has no handles, if messages that it sent may be lost.
+    /// Logs the end of a connection without handles, if messages that it sent may be lost.
     pub(super) fn report_undelivered(&self, reason: &CloseReason) {
         let delivered = self.link.ended().is_some_and(|ended| ended.delivered);
         let Statistics {

@@ -1,14 +1,15 @@
 //! Closes connections when the process exits normally, as the kernel does for sockets.
 //!
-//! Closing a connection is an exchange with the peer, but the exit of a process also ends the
-//! engines' threads. So the first engine registers an exit handler. The handler makes all engines
-//! close their connections, and waits for each engine up to the longest time limit of its
-//! connections. Two cases need care:
+//! To close a connection, its engine must exchange frames with the peer, but the engine's thread
+//! ends together with the process. The first engine therefore registers an exit handler. The
+//! handler makes all engines close their connections, and waits for them. The wait has a limit: the
+//! longest `close_timeout` of the connections, plus [`MARGIN`]. Two cases need care:
 //!
 //! * A forked child inherits the handler, but no engine thread. It may also inherit a locked list
 //!   whose lock is never released. So each process has a separate list of its own engines.
 //! * The thread that ends the process may be an engine's own thread, in a waker or a logger. That
-//!   thread holds no lock then, so the engine's [relief](super::relief) closes the connections.
+//!   thread holds no lock then, so the engine's [relief thread](super::relief) closes the
+//!   connections.
 
 use std::{
     collections::BTreeMap,
@@ -47,14 +48,14 @@ const MARGIN: Duration = Duration::from_secs(1);
 /// An engine whose thread is running or about to start.
 struct Running {
     mailbox: Arc<Mailbox<Command>>,
-    /// The number of connections for each time limit of a close.
+    /// The number of open connections by their `close_timeout`.
     time_limit: Mutex<BTreeMap<Duration, usize>>,
     /// Whether the exit handler waits for this engine.
     awaited: AtomicBool,
 }
 
 impl Running {
-    /// Returns the longest time limit of a close; `None` without connections.
+    /// Returns the longest `close_timeout` of the open connections; `None` if there are none.
     fn longest(&self) -> Option<Duration> {
         lock(&self.time_limit).keys().next_back().copied()
     }
@@ -81,8 +82,8 @@ pub(super) fn register(mailbox: Arc<Mailbox<Command>>) -> Result<Registration, O
 }
 
 impl Registration {
-    /// Returns a registration without effect, for an engine of connections within the process. The
-    /// peers of such connections end with the process, too.
+    /// Returns a registration without effect, for an engine that serves only connections within the
+    /// process. Their peers end together with the process, so the exit handler need not close them.
     pub(super) fn nowhere() -> Self {
         Self(None)
     }
@@ -106,7 +107,7 @@ impl Registration {
         }
     }
 
-    /// Removes an ended connection, which was added with this time limit.
+    /// Removes an ended connection that was added with this time limit.
     pub(super) fn connection_closed(&self, time_limit: Duration) {
         let Some(running) = &self.0 else { return };
         let mut all = lock(&running.time_limit);
@@ -125,9 +126,9 @@ impl Drop for Registration {
     }
 }
 
-/// Closes all connections; this is the exit handler. It uses no thread-local values, which are
-/// destroyed before exit handlers run. It does not log, because a logger may have ended the
-/// process.
+/// The exit handler: closes all connections. It uses no thread-local values, because they are
+/// destroyed before exit handlers run. It does not log, because the process may be exiting from
+/// within a logger.
 extern "C" fn close_all() {
     let Engines { running, ended } = ENGINES.get();
     let all = lock(running);

@@ -17,7 +17,8 @@ use crate::{
 };
 
 /// The delay before the first attempt to bind a listener that lost its device, and the longest
-/// delay between two attempts. If an address is in use, `listener/builder.rs` retries instead.
+/// delay between two attempts. These delays do not apply to a bind that fails because the address
+/// is in use: see `listener/builder.rs`.
 const FIRST_WAIT: Duration = Duration::from_millis(100);
 const LONGEST_WAIT: Duration = Duration::from_secs(2);
 
@@ -117,8 +118,8 @@ impl Listening {
         }
     }
 
-    /// Returns whether the listener survives the removal of its device. It survives if the engine
-    /// binds it again, or if it also listens over TCP.
+    /// Returns whether the listener survives the removal of its device: the engine will bind it
+    /// again, or it also listens over TCP.
     pub(super) fn outlives_device(&self) -> bool {
         self.config.listening.rebind || self.tcp.is_some()
     }
@@ -144,7 +145,7 @@ impl Listening {
         *wait = (*wait * 2).min(LONGEST_WAIT);
         let wait = *wait;
         match ListenId::bind(Transport::Rdma, manager, key, self.local, &self.config) {
-            // An id without a device means that no device has the address at present.
+            // If the id has no device, no device currently has the address.
             Ok(id) if id.has_device() => {
                 info!(Listener, "{}: listens over RDMA again", self.name(key));
                 self.rdma = Some(RdmaBinding::Bound { _id: id });
@@ -152,12 +153,12 @@ impl Listening {
             }
             Ok(_) => debug!(
                 Listener,
-                "{}: no RDMA device has the listener's address yet; retries the bind in {wait:?}",
+                "{}: no RDMA device has the listener's address yet; retrying the bind in {wait:?}",
                 self.name(key)
             ),
             Err(no) => debug!(
                 Listener,
-                "{}: cannot bind over RDMA yet; retries in {wait:?}: {}",
+                "{}: cannot bind over RDMA yet: {}; retrying in {wait:?}",
                 self.name(key),
                 no.error
             ),

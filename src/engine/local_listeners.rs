@@ -19,7 +19,7 @@ use crate::{
     status::OsError,
 };
 
-/// The ports that are assigned in rotation in place of port 0.
+/// The ports that replace port 0. They are assigned in rotation.
 const FREE: RangeInclusive<u16> = 49_152..=u16::MAX;
 static NEXT: AtomicUsize = AtomicUsize::new(0);
 

@@ -89,7 +89,7 @@ impl<T> PromiseSender<T> {
         }
     }
 
-    /// Completes the promise. Calls `on_panic` if the task's waker panics, because the task may
+    /// Completes the promise. Calls `on_panic` if the task's waker panics, because the task might
     /// then never take the result.
     pub(crate) fn keep(self, result: Result<T, Error>, on_panic: impl FnOnce() + Send + 'static) {
         self.set(result, on_panic);

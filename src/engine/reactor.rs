@@ -68,8 +68,8 @@ const FIRST_KEY: u64 = 16;
 /// that a key is unique in logs, metrics and groups. A forked child continues the count.
 static NEXT_KEY: AtomicU64 = AtomicU64::new(FIRST_KEY);
 
-/// The delay before a deadline is checked again. A check is repeated if an application thread held
-/// the lock of the completion queue.
+/// The delay before a deadline is checked again, after a check failed because an application thread
+/// held the lock of the completion queue.
 const AGAIN: Duration = Duration::from_millis(1);
 
 /// The number of commands or connection manager events that are handled before the completion
@@ -108,22 +108,23 @@ pub(super) struct Reactor {
     sessions: HashMap<SessionId, u64>,
     /// The suspended connections, oldest first. The list may contain connections that have resumed.
     suspended: VecDeque<u64>,
-    /// The key of the connection that currently tests RDMA for a session.
+    /// The key of the trial connection that currently tests RDMA for a session.
     trial: Option<u64>,
     /// The message counts of sessions that were closed while they were suspended.
     closed: Tombstones,
     timers: Timers,
     /// The connections that threads and event loops of the application poll.
     attended: Attended,
-    /// The disconnect events that wait because an application thread is polling the connection.
+    /// The disconnect events that have not been handled yet, because an application thread is
+    /// polling the connection.
     delayed_disconnects: HashMap<u64, Event>,
-    /// The connections in whose queues completions remain, because other connections must be polled
-    /// first.
+    /// The connections whose queues still contain completions, because other connections must be
+    /// polled first.
     unfinished: BTreeSet<u64>,
     /// The admission of outgoing and of incoming connections.
     connects: Admission,
     accepts: Admission,
-    /// Whether a stage has left work for the next iteration, whose wait then returns immediately.
+    /// Whether a stage has left work for the next iteration, which then does not wait for events.
     more: bool,
     /// The number of processors that were available when the engine started.
     processors: usize,
@@ -236,8 +237,8 @@ impl Reactor {
         self.handle_deadlines();
     }
 
-    /// Handles the deadlines that have passed. Called after each step that may take long, so that a
-    /// series of such steps does not delay a deadline.
+    /// Handles the expired deadlines. Called after each step that may take long, so that a series
+    /// of such steps does not delay a deadline.
     fn handle_deadlines(&mut self) {
         let now = Instant::now();
         while let Some(key) = self.timers.pop(now) {
@@ -258,8 +259,8 @@ impl Reactor {
                     entry.link.report_stall(stall);
                 }
                 if let Some(next) = passed {
-                    // With many idle connections this is the usual case: the peer is alive, and the
-                    // deadline moves.
+                    // This is the usual case with many idle connections: the peer is alive, and the
+                    // deadline is postponed.
                     self.timers.set(key, next);
                     continue;
                 }
@@ -282,11 +283,11 @@ impl Reactor {
         self.failed.get_or_insert(error);
     }
 
-    /// Starts the turns of waiting connections for which there are free slots.
+    /// Starts the turns of waiting connections while slots are free.
     fn start_attempts(&mut self) {
         for _ in 0..2 * SLOTS {
             let now = Instant::now();
-            // Incoming connections come first, because their peers have already done a part of the
+            // Incoming connections come first, because their peers have already done part of the
             // work.
             let Some(key) = self.accepts.next(now).or_else(|| self.connects.next(now)) else {
                 break;
@@ -401,8 +402,9 @@ impl Reactor {
             trace!(Connection, "{}: executes {op:?}", entry.link);
             let skips_turn = entry.id.transport() == Transport::Memory && entry.role.is_active();
             if op == CmOp::AwaitTurn && skips_turn {
-                // An outgoing connection within the process needs no turn. If the peer answered
-                // late, no timer would end the turn.
+                // An outgoing connection within the process starts without a turn. An engine
+                // without a thread has no timer that would release the slot if the peer answered
+                // late.
                 entry
                     .link
                     .in_engine(|core| core.conn.take_turn(Instant::now()));
@@ -495,8 +497,7 @@ impl Reactor {
             self.record_trial(key, &reason);
             return self.report_drained();
         }
-        // Only the counters are added. The memory of messages that the application still holds is
-        // left out.
+        // Adds only the counters, and not the memory of messages that the application still holds.
         self.past.all += entry.link.statistics().counters();
         if let Some(request) = self.request_to_repeat(&mut entry, &reason) {
             self.connect_again(entry, request, reason);
@@ -547,8 +548,8 @@ impl Work for Reactor {
 }
 
 impl Drop for Reactor {
-    /// Connections are left only if the thread ends abnormally: by a panic, or because a system
-    /// call fails permanently.
+    /// Open connections remain only if the thread ends abnormally: because of a panic, or because a
+    /// system call fails permanently.
     fn drop(&mut self) {
         self.commands.abandon();
         self.notices.abandon();
@@ -618,7 +619,7 @@ mod tests {
         Reactor::new(manager, commands, notices, Budget::shared(), registration).unwrap()
     }
 
-    /// Returns the transports whose connection managers the engine waits for.
+    /// Returns the transports whose connection managers the engine watches.
     fn watched(reactor: &Reactor) -> Vec<Transport> {
         let again = reactor.manager.fds().filter(|(_, fd)| {
             let mut event = EpollEvent::new(EpollFlags::EPOLLIN, CM_TCP);

@@ -3,9 +3,9 @@
 //! The engine's thread owns the reactor. It collects calls of foreign code: wakers and log lines.
 //! Between two steps of the reactor it puts the reactor into [`Custody`], runs the foreign code,
 //! and takes the reactor back. If the code returns quickly, this costs two short critical sections
-//! and no thread switch. A second thread, the relief, checks the custody every
-//! [`FOREIGN_CALL_LIMIT`]. If the same foreign code is still running, the relief takes the reactor
-//! and becomes the engine's thread. The first thread ends when the foreign code returns:
+//! and no thread switch. A second thread, the relief thread, checks the custody every
+//! [`FOREIGN_CALL_LIMIT`]. If the same foreign code is still running, the relief thread takes the
+//! reactor and becomes the engine's thread. The first thread ends when the foreign code returns:
 //!
 //! ```text
 //!            put                     take back
@@ -14,7 +14,7 @@
 //!                        └────────────────────> ends
 //! ```
 //!
-//! So a waker or a logger that blocks delays the engine once, for at most two times
+//! A waker or a logger that blocks therefore delays the engine once, for at most two times
 //! [`FOREIGN_CALL_LIMIT`]. If the first thread was merely descheduled, the replacement does no
 //! harm.
 //!
@@ -23,8 +23,8 @@
 //! returns, its connection blocks one thread, and the wakers of its other tasks wait. Other
 //! connections are not affected.
 //!
-//! The relief starts at the first call of foreign code. A program that uses only blocking calls and
-//! does not log never starts it.
+//! The relief thread starts at the first call of foreign code. It never starts in a program that
+//! uses only blocking calls and does not log.
 
 use std::{
     collections::HashMap,
@@ -36,15 +36,15 @@ use std::{
 
 use crate::os::{foreign, lock, unpoisoned};
 
-/// The time that foreign code may run before the relief takes the reactor. It is far longer than an
-/// ordinary waker needs, and too short for a peer to notice.
+/// The time that foreign code may run before the relief thread takes the reactor. It is far longer
+/// than an ordinary waker needs, and too short for a peer to notice.
 const FOREIGN_CALL_LIMIT: Duration = Duration::from_millis(10);
 
-/// The number of consecutive checks without foreign code after which the relief sleeps. The next
-/// foreign code wakes it.
+/// The number of consecutive checks without foreign code after which the relief thread sleeps. The
+/// next foreign code wakes it.
 const IDLE_CHECKS: u32 = 100;
 
-/// A reactor as seen by [`Custody`].
+/// The operations of a reactor that [`Custody`] calls.
 pub(super) trait Work: Send {
     /// Returns whether the reactor is still running.
     fn is_running(&self) -> bool;
@@ -76,7 +76,7 @@ struct State {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Relief {
     None,
-    /// The relief checks the engine's thread every [`FOREIGN_CALL_LIMIT`].
+    /// The relief thread checks the engine's thread every [`FOREIGN_CALL_LIMIT`].
     Watches,
     Sleeps,
 }
@@ -119,7 +119,7 @@ impl Custody {
         Ok(())
     }
 
-    /// Runs the engine until it ends or until the relief takes the reactor.
+    /// Runs the engine until it ends or until the relief thread takes the reactor.
     fn serve(self: &Arc<Self>, mut reactor: Box<dyn Work>) {
         // Dropped after the reactor.
         let mut shift = EndGuard {
@@ -155,7 +155,7 @@ impl Custody {
                 state.relief = Relief::Watches;
                 self.changed.notify_all();
             }
-            // If the relief cannot be started, the engine's thread waits for the foreign code.
+            // If the relief thread cannot be started, the engine waits for the foreign code.
             Relief::None => {
                 if self.spawn("rdmsg-relief", Self::relieve).is_ok() {
                     state.relief = Relief::Watches;
@@ -164,7 +164,7 @@ impl Custody {
         }
     }
 
-    /// Takes the reactor out of custody. Returns `None` if the relief has already taken it.
+    /// Takes the reactor out of custody. Returns `None` if the relief thread has already taken it.
     fn take_back(&self) -> Option<Box<dyn Work>> {
         let mut state = lock(&self.state);
         if state.holder != Some(thread::current().id()) {
@@ -247,9 +247,9 @@ impl Drop for EndGuard<'_> {
         }
         let foreign_calls = foreign::take_foreign_calls();
         if !foreign_calls.is_empty() {
-            // The foreign code that remains may block this thread. The thread is first removed from
-            // the table, so that a program that waits for the end of the engine does not wait for
-            // this code.
+            // The remaining foreign code may block this thread. Removing the thread from the table
+            // first keeps a program that waits for the end of the engine from waiting for this
+            // code.
             lock(&self.custody.threads).remove(&thread::current().id());
         }
         lock(&self.custody.state).ended = true;

@@ -1,8 +1,7 @@
 //! An engine without a thread: the threads that submit work to it also do the work.
 //!
-//! It serves only connections within the process, because no thread waits for descriptors.
-//! Deadlines that have passed are handled by threads that wait in a call or submit work. No timer
-//! wakes a task.
+//! It serves only connections within the process, because no thread waits for descriptors. Expired
+//! deadlines are handled by threads that wait in a call or submit work. No timer wakes a task.
 
 use std::{
     cell::Cell,
@@ -45,8 +44,8 @@ thread_local! {
 }
 
 impl Threadless {
-    /// Creates an engine with its own memory limits. With shared limits, a thread of another engine
-    /// that frees memory would have to run this engine.
+    /// Creates an engine with its own memory limits. If it shared limits with other engines, their
+    /// threads would have to run this engine when they free memory.
     pub(super) fn start() -> Result<(Arc<Self>, Arc<Mailbox<Command>>), OsError> {
         let engine = Arc::new(Self {
             reactor: Mutex::new(None),
@@ -75,7 +74,7 @@ impl Threadless {
 
 impl Reader for Threadless {
     /// Calls [`Reactor::settle`] once, which does pending work. If this thread is already running a
-    /// reactor, returns immediately, and the outer call does the work.
+    /// reactor, returns immediately; the outer call then does the work.
     fn serve(&self) {
         if SERVES.get() {
             return;
@@ -83,14 +82,14 @@ impl Reader for Threadless {
         let service = Service::begin();
         {
             // While this thread waits for the lock, the owner of the lock may do the work.
-            let mut place = lock(&self.reactor);
+            let mut slot = lock(&self.reactor);
             // If the reactor panics, it is dropped, which ends its connections.
-            if let Some(mut reactor) = place.take() {
+            if let Some(mut reactor) = slot.take() {
                 let due = reactor.settle();
-                *place = Some(reactor).filter(|reactor| reactor.is_running());
+                *slot = Some(reactor).filter(|reactor| reactor.is_running());
                 *lock(&self.plan) = Plan {
                     due,
-                    has_ended: place.is_none(),
+                    has_ended: slot.is_none(),
                 };
             } else {
                 lock(&self.plan).has_ended = true;
@@ -113,7 +112,7 @@ impl Reader for Threadless {
 
 impl Threadless {
     /// Waits until the engine has ended. The caller must have requested its end. If this thread is
-    /// running a reactor, returns immediately, and the outer call continues the work.
+    /// already running a reactor, returns immediately; the outer call then continues the work.
     pub(super) fn join(&self) {
         if SERVES.get() {
             return;
@@ -140,7 +139,7 @@ impl Threadless {
 /// A guard that marks this thread as running a reactor. While it exists, the thread also collects
 /// foreign calls instead of running them.
 struct Service {
-    /// Whether the thread already collected foreign code before.
+    /// Whether the thread already collected foreign calls before.
     collects: bool,
 }
 

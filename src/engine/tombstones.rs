@@ -22,8 +22,8 @@ struct Tombstone {
 }
 
 impl Tombstones {
-    /// Stores the message counts of a session for `timeout`. Within this time its peer may ask to
-    /// resume the session.
+    /// Stores the message counts of a session for `timeout`, the time within which the peer may ask
+    /// to resume the session.
     pub(super) fn add(
         &mut self,
         id: SessionId,
@@ -40,7 +40,7 @@ impl Tombstones {
         self.0.push_back(Tombstone { id, over, until });
     }
 
-    /// Returns the message counts of a session. It compares `id` with all entries. This takes some
+    /// Returns the message counts of a session. The comparison of `id` with all entries takes some
     /// microseconds, which is less than a connect request costs.
     pub(super) fn find(&self, id: &SessionId, now: Instant) -> Option<SessionOver> {
         let mut lasting = self.0.iter().filter(|other| other.until > now);

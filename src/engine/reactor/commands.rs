@@ -31,8 +31,8 @@ use crate::{
     transport_choice::{Transport, TransportChoice},
 };
 
-/// The number of TCP ports that the engine tries, each chosen by the kernel, until one is also free
-/// over RDMA.
+/// The number of attempts to find a port that is free over both TCP and RDMA. In each attempt the
+/// kernel chooses a free TCP port.
 const FREE_PORT_TRIES: u32 = 64;
 
 /// The ids of a listener: over RDMA, over TCP.
@@ -272,7 +272,7 @@ impl Reactor {
                     let name = ListenerName(key, &config.label, local);
                     debug!(
                         Listener,
-                        "{name}: the port is in use over RDMA; tries another port"
+                        "{name}: its port is in use over RDMA; trying another port"
                     );
                 }
             }
@@ -334,7 +334,8 @@ impl Reactor {
         self.reply_to_request(key, data, at);
     }
 
-    /// Replies to a peer's request, and offers a session if the session ID fits into the reply.
+    /// Replies to a peer's request. Offers a session if both sides use sessions and the session ID
+    /// fits into the reply.
     pub(super) fn reply_to_request(&mut self, key: u64, data: &[u8], at: Instant) {
         let fits = SESSION_ID_LEN + data.len() <= REPLY_DATA_MAX;
         let session = if fits { self.begin_session(key) } else { None };
@@ -375,8 +376,8 @@ impl Reactor {
     }
 
     /// Closes a listener, and rejects the requests that were not accepted yet. The peer of an
-    /// accepted request may already consider the connection established. So accepted connections
-    /// still enter the listener's queue, which ends after the last of them.
+    /// accepted request may already consider the connection established. The queue of the listener
+    /// therefore still receives the accepted connections, and ends after the last of them.
     fn unlisten(&mut self, key: u64) {
         self.timers.set(key, None);
         let Some(mut listener) = self.listeners.remove(&key) else {
@@ -385,9 +386,9 @@ impl Reactor {
         if listener.config.listening.is_of_pair {
             self.closed_bindings.push(listener.take_binding());
         }
-        // When the id is destroyed, the kernel ends the requests in its queue without a reason. So
-        // the engine reads these requests first. It rejects them as busy, because this listener is
-        // no longer in the table.
+        // When the id is destroyed, the kernel rejects the requests in its queue without giving a
+        // reason. The engine therefore reads these requests first, and rejects them as busy because
+        // this listener is no longer in the table.
         self.handle_pending_cm_events(Transport::Rdma);
         let accepting: Vec<u64> = self
             .links
@@ -482,8 +483,8 @@ impl Reactor {
             if let Some(entry) = self.links.get(&key) {
                 entry.link.close();
             }
-            // The thread that polled the connection may have returned from its call, and expects
-            // the engine to poll now.
+            // The application thread that polled the connection may have returned from its call, so
+            // the engine polls from now on.
             self.take_over(key);
             self.drive(key);
         }

@@ -17,8 +17,8 @@ use crate::{
 };
 
 impl Reactor {
-    /// Starts a connection attempt. If the peer has refused the request before, `refusal` is the
-    /// last reason, and the attempt starts after a wait.
+    /// Starts a connection attempt. `refusal` is the reason if the peer has refused the request
+    /// before; the attempt then starts after a wait.
     pub(super) fn connect(
         &mut self,
         path: PeerPath,
@@ -61,8 +61,8 @@ impl Reactor {
         self.drive(key);
     }
 
-    /// Returns the request of an ended connection, if the engine has to repeat it. The engine
-    /// repeats a request that the peer refused after its private data were sent in a frame.
+    /// Removes and returns the request of an ended connection if the engine has to repeat it: the
+    /// peer refused the request after its private data were sent in a frame.
     pub(super) fn request_to_repeat(
         &self,
         entry: &mut Entry,
@@ -74,7 +74,8 @@ impl Reactor {
         (may && has_time && entry.reply.is_some() && !self.refusing).then_some(request)
     }
 
-    /// Repeats the request of an ended connection, which the peer refused because of `reason`.
+    /// Repeats the request of an ended connection. `reason` is the reason for which the peer
+    /// refused it.
     pub(super) fn connect_again(
         &mut self,
         mut entry: Box<Entry>,
@@ -86,7 +87,7 @@ impl Reactor {
         };
         debug!(
             Connection,
-            "{}: the peer refused the request, connecting again: {reason}", entry.link
+            "{}: the peer refused the request: {reason}; connecting again", entry.link
         );
         request.refused += 1;
         let path = PeerPath::new(entry.peer, entry.id.transport());
@@ -103,7 +104,8 @@ impl Reactor {
         };
         if !entry.role.is_active() {
             // The peer may already have received the reply and consider the connection established.
-            // Then dropping the established connection closes it.
+            // The rejection then has no effect, and the connection closes when its unclaimed result
+            // is dropped.
             self.reject(key, &[]);
         } else if entry.reply.take().is_some() {
             entry.link.in_engine(|core| core.conn.close(Instant::now()));

@@ -3,7 +3,7 @@
 //! | event | effect |
 //! |---|---|
 //! | `PORT_ERR` | pings all connections of the port that can resume; see [`SUSPICION`] |
-//! | `PORT_ACTIVE` | ends the suspicion: restarts the keepalive timers |
+//! | `PORT_ACTIVE` | cancels the time limit of these pings: restarts the keepalive timers |
 //! | `QP_FATAL`, `QP_REQ_ERR`, `QP_ACCESS_ERR` | ends the connection of the queue pair |
 //! | `CQ_ERR` | ends the connection of the completion queue |
 //! | `SRQ_ERR` | ends the connections that share the receive queue |
@@ -24,11 +24,11 @@ use crate::{
     transport::{DeviceEvent, Effect},
 };
 
-/// The time limit for the answer to the ping after a port lost its link. If there is no answer, the
-/// session resumes over another connection.
+/// The time limit for the answer to a ping after a port has lost its link. If no answer arrives in
+/// time, the session resumes over another connection.
 const SUSPICION: Duration = Duration::from_millis(500);
 
-/// Returns whether the event concerns connections with this configuration.
+/// Returns whether the event affects connections with this configuration.
 fn concerns(effect: Effect, config: &Config) -> bool {
     match effect {
         Effect::Suspect { .. } | Effect::Trust { .. } => !config.resume.is_zero(),
@@ -38,7 +38,8 @@ fn concerns(effect: Effect, config: &Config) -> bool {
 }
 
 impl Reactor {
-    /// Reads the events of a device. Only one engine reads each event, and passes it to the others.
+    /// Reads the events of a device. Only one engine reads each event, and it passes the event to
+    /// the others.
     pub(super) fn handle_device_events(&mut self, device: u64) {
         for _ in 0..BATCH {
             let Some(event) = self.manager.poll_device(device) else {
@@ -53,7 +54,7 @@ impl Reactor {
         // If events remain, the descriptor stays readable, and the next iteration reads them.
     }
 
-    /// Applies the effect of an event. Returns the number of connections that the event concerns.
+    /// Applies the effect of an event. Returns the number of affected connections.
     pub(super) fn handle_device_event(&mut self, event: &DeviceEvent) -> usize {
         let concerned = self.links.iter().filter(|(_, entry)| {
             concerns(event.effect, &entry.config) && entry.id.is_affected_by(event)
@@ -96,7 +97,7 @@ fn report(event: &DeviceEvent, count: usize) {
     match effect {
         Effect::Suspect { port } => warn_sparsely!(
             Rdma,
-            "device {name}: the link of port {port} was lost ({event}); probes {count} connections"
+            "device {name}: the link of port {port} was lost ({event}); probing {count} connections"
         ),
         Effect::Trust { port } => {
             info_sparsely!(

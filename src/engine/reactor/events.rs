@@ -28,11 +28,11 @@ use crate::{
 const PAUSE: Duration = Duration::from_millis(100);
 
 /// The number of consecutive failures after which a connection manager is considered broken, even
-/// if the causes may be temporary.
+/// if the errors could be temporary.
 const MAX_FAILURES: u32 = 20;
 
-/// The maximum number of events that are handled before a listener is closed: twice the longest
-/// queue of requests in the kernel.
+/// The maximum number of events that are handled before a listener is closed. It is twice the
+/// maximum length of a request queue in the kernel.
 const PENDING: usize = 2048;
 
 /// Returns the epoll token of a transport's connection manager, which is also the timer key for its
@@ -52,9 +52,9 @@ impl Reactor {
             .try_for_each(|(transport, fd)| self.watch(fd, token(transport)))
     }
 
-    /// Handles up to [`BATCH`] events of a transport's connection manager. Returns whether more may
-    /// be pending. Pending events keep the descriptor readable, so the next wait returns
-    /// immediately.
+    /// Handles up to [`BATCH`] events of a transport's connection manager. Returns whether more
+    /// events may be pending. The next wait returns immediately while events are pending, because
+    /// they keep the descriptor readable.
     pub(super) fn handle_cm_events(&mut self, transport: Transport) -> bool {
         for _ in 0..BATCH {
             match self.manager.poll(transport) {
@@ -78,8 +78,8 @@ impl Reactor {
         true
     }
 
-    /// Handles the pending events of a transport's connection manager: at most [`PENDING`], because
-    /// peers may cause events faster than this thread handles them.
+    /// Handles at most [`PENDING`] events of a transport's connection manager. Peers may cause
+    /// events faster than this thread handles them, so there must be a limit.
     pub(super) fn handle_pending_cm_events(&mut self, transport: Transport) {
         for _ in 0..PENDING / BATCH {
             if !self.handle_cm_events(transport) {
@@ -88,7 +88,7 @@ impl Reactor {
         }
     }
 
-    /// Returns whether a failed connection manager is considered broken. The engine then ends,
+    /// Returns whether a failed connection manager is considered broken. The engine must then end,
     /// because it cannot serve its listeners.
     fn is_broken(&mut self, transport: Transport, error: OsError) -> bool {
         if transport != Transport::Rdma || error.is_shortage() {
@@ -98,13 +98,12 @@ impl Reactor {
         is_of_manager(error) || self.failures > MAX_FAILURES
     }
 
-    /// Removes a transport's connection manager from the epoll instance until [`PAUSE`] has passed.
+    /// Stops watching a transport's connection manager until [`PAUSE`] has passed.
     pub(super) fn pause_manager(&mut self, transport: Transport, error: OsError) {
         let now = Instant::now();
         error_sparsely!(
             Engine,
-            "engine: the connection manager of {transport} failed; retries in {PAUSE:?}: \
-             {error}"
+            "engine: the {transport} connection manager failed: {error}; retrying in {PAUSE:?}"
         );
         for (_, fd) in self.manager.fds().filter(|(other, _)| *other == transport) {
             // The call fails if the descriptor is not registered, which is not an error here.
@@ -262,7 +261,7 @@ impl Reactor {
             let name = listener.name(key);
             warn!(
                 Listener,
-                "{name}: no longer listens over RDMA: {reason}; retries the bind in {wait:?}"
+                "{name}: no longer listens over RDMA: {reason}; retrying the bind in {wait:?}"
             );
             return self.timers.set(key, Some(Instant::now() + wait));
         }
@@ -283,8 +282,8 @@ impl Reactor {
         }
     }
 
-    /// Starts to establish a connection, or rejects it if the backlog has filled up since its
-    /// request.
+    /// Starts to establish a connection. Rejects it instead if the backlog has filled up since the
+    /// peer's request.
     pub(super) fn take_turn(&mut self, key: u64, now: Instant) {
         let is_full = self.finds_backlog_full(key);
         let Some(entry) = self.links.get(&key) else {

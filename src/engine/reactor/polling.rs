@@ -58,7 +58,8 @@ impl Reactor {
     }
 
     /// Adds a connection to the attended connections, which this thread checks periodically. Called
-    /// when threads or an event loop poll the connection, or when a message waits to be sent.
+    /// when application threads or an event loop poll the connection, or when a message waits to be
+    /// sent.
     pub(super) fn attend(&mut self, key: u64) {
         let Some(entry) = self.links.get(&key) else {
             return;
@@ -79,8 +80,8 @@ impl Reactor {
         }
     }
 
-    /// Schedules another poll of a connection soon, because an application thread is polling it
-    /// now. A disconnect `event` is handled after that poll.
+    /// Schedules another poll soon, because an application thread is polling the connection now. A
+    /// disconnect `event` is handled after that poll.
     pub(super) fn poll_soon(&mut self, key: u64, event: Option<Event>) {
         self.delayed_disconnects
             .extend(event.map(|event| (key, event)));
@@ -107,8 +108,8 @@ impl Reactor {
             if let Err(error) = awaits {
                 error_sparsely!(
                     Engine,
-                    "engine: cannot watch the program's event loops, so if a loop stops polling, \
-                     its connections stall: {error}"
+                    "engine: cannot watch the program's event loops: {error}; if a loop stops \
+                     polling, its connections will stall"
                 );
             }
         }
@@ -136,8 +137,8 @@ impl Reactor {
         self.await_loops(|engine, loops, event| engine.add(loops, *event))
     }
 
-    /// Arms the engine's epoll instance to wake this thread once, at the next event for the
-    /// application's event loops.
+    /// Makes the engine's epoll instance report the next event for the application's event loops,
+    /// once. `how` adds or modifies the registration.
     fn await_loops(
         &self,
         how: impl FnOnce(&Epoll, &OwnedFd, &mut EpollEvent) -> nix::Result<()>,

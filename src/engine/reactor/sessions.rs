@@ -41,8 +41,8 @@ impl Reactor {
         match next {
             Next::Nothing => {
                 if entry.asked.is_some() {
-                    // A newer request superseded this attempt before it was established, so its
-                    // connection is ended.
+                    // A newer request of the peer superseded this connection before it was
+                    // established, so it ends.
                     entry.link.in_engine(|core| core.lose(Instant::now()));
                 }
                 false
@@ -134,7 +134,8 @@ impl Reactor {
             {
                 info!(
                     Connection,
-                    "{link}: the session ends, because the engine has no listener for it"
+                    "{link}: the session ends, because no listener is left at which the peer could \
+                     resume it"
                 );
                 self.drive(key);
             }
@@ -196,9 +197,9 @@ impl Reactor {
         params
     }
 
-    /// Tests whether RDMA to the peer works, with an outdated request that the peer refuses. An
-    /// engine runs at most one such test at a time, so that tests hardly delay the program's
-    /// connections.
+    /// Makes a trial connection to test whether RDMA to the peer works. The connection sends an
+    /// outdated request, which the peer refuses. An engine makes at most one trial connection at a
+    /// time, so that trials hardly delay the program's connections.
     fn try_rdma(&mut self, of: u64, path: PeerPath, request: &ResumeRequest) {
         let key = new_key();
         let Some(entry) = self.links.get(&of) else {
@@ -217,8 +218,8 @@ impl Reactor {
         self.drive(key);
     }
 
-    /// Records the result of an RDMA test for the session of connection `of`. The test ended with
-    /// `reason`.
+    /// Records the result of the trial connection for the session of connection `of`. The trial
+    /// connection ended with `reason`.
     pub(super) fn record_trial(&mut self, of: u64, reason: &CloseReason) {
         self.trial = None;
         // The peer answers "busy" only if it knows the session, so its answer shows that RDMA
@@ -228,8 +229,7 @@ impl Reactor {
             let result = if works { "works" } else { "does not work" };
             debug!(
                 Connection,
-                "{}: RDMA to the peer {result}, because the trial connection ended with: {reason}",
-                entry.link
+                "{}: RDMA to the peer {result}; the trial connection ended: {reason}", entry.link
             );
             entry
                 .link
@@ -255,7 +255,7 @@ impl Reactor {
             }
             return asked.reject(&Reject::SESSION.emit(&[]));
         };
-        // The completion queue may contain the peer's answer to a ping on the last connection.
+        // The completion queue may contain the peer's answer to a ping over the last connection.
         if !entry.link.catch_up() {
             return asked.reject(&Reject::BUSY.emit(&[]));
         }
@@ -266,8 +266,8 @@ impl Reactor {
             Ok(false) => {
                 debug!(
                     Connection,
-                    "{}: rejected a request to resume the session, because the present connection \
-                     may still work",
+                    "{}: rejected a request to resume the session, because the current connection \
+                     may still be in use",
                     entry.link
                 );
                 asked.reject(&Reject::BUSY.emit(&[]));
@@ -300,8 +300,8 @@ impl Reactor {
         }
     }
 
-    /// Removes the session of an ended connection. If the session was closed, its message counts
-    /// are kept.
+    /// Removes the session of an ended connection. If the session was closed, stores its message
+    /// counts.
     pub(super) fn forget_session(&mut self, entry: &mut Entry) {
         let Some(id) = entry.session else { return };
         self.sessions.remove(&id);
@@ -317,8 +317,8 @@ impl Reactor {
         }
     }
 
-    /// Accepts a request to resume, and reports the number of messages received. This number is
-    /// final, because the last connection has been released.
+    /// Accepts a request to resume, and reports the number of received messages to the peer. This
+    /// number can no longer change, because the previous connection has been released.
     fn accept_resume(&mut self, key: u64, asked: ConnectRequest) {
         let now = Instant::now();
         let Some(entry) = self.links.get(&key) else {

@@ -5,9 +5,9 @@ use std::time::Instant;
 use super::Reactor;
 use crate::transport_choice::Transport;
 
-/// The maximum number of iterations in one call. Without a limit the call might never return,
-/// because other threads can add work faster than it handles work. The remaining work is handled by
-/// the threads that added it.
+/// The maximum number of iterations in one call. Other threads can add work faster than this thread
+/// handles it, so without a limit the call might never return. The threads that added the remaining
+/// work handle it.
 const MAX_ROUNDS: u32 = 64;
 
 impl Reactor {
