@@ -147,8 +147,8 @@ impl Endpoint {
         self.inner.link.close();
     }
 
-    /// Returns the connection and its engine. The returned reference does not keep the connection
-    /// open.
+    /// Returns the connection and its engine. Holding the returned reference does not keep the
+    /// connection open.
     pub(crate) fn link_and_engine(&self) -> (&Arc<Link>, &Engine) {
         let inner = self.inner.original();
         (&inner.link, &inner.engine)
@@ -233,9 +233,9 @@ impl Endpoint {
 impl DeviceCounters {
     /// Returns the counters of this connection's device, which cover all connections of the device.
     ///
-    /// For instance, the number of retransmissions shows whether the network loses packets. Each
-    /// counter is a file of the kernel, so this method makes several system calls. Do not call it
-    /// for each message.
+    /// For instance, the number of retransmissions shows whether the network loses packets. The
+    /// kernel exports each counter as a file, so this method makes several system calls. Do not
+    /// call it for each message.
     #[must_use]
     pub fn of(endpoint: &Endpoint) -> Self {
         endpoint.inner.link.device_counters()

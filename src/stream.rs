@@ -91,8 +91,8 @@ pub use self::{
 /// ```
 pub struct Stream {
     shared: Local<Shared>,
-    /// A copy of the bytes that [`BufRead::fill_buf`] returns. Used while there is another handle,
-    /// which could consume the original bytes.
+    /// A copy of the bytes that [`BufRead::fill_buf`] returns. It is used if there is another
+    /// handle, which might consume the original bytes.
     unread_copy: Vec<u8>,
 }
 
@@ -158,8 +158,8 @@ impl Stream {
     /// Copies the next bytes without consuming them. If none have arrived, waits as
     /// [`read`](Read::read) does.
     ///
-    /// Copies the bytes that have arrived, up to the length of `buf`. A later read of that length
-    /// returns the same bytes.
+    /// Copies the bytes that have arrived, up to the length of `buf`. Returns the number of bytes.
+    /// A later read into a buffer of this length returns the same bytes.
     ///
     /// # Errors
     ///
@@ -458,8 +458,8 @@ impl BufRead for Stream {
             reading.consume(count);
             return reading.announce(endpoint);
         }
-        // If another handle is waiting for bytes now, it has already consumed the bytes that
-        // `fill_buf` returned.
+        // If another handle is waiting for bytes now, that handle has already consumed the bytes
+        // that `fill_buf` returned.
         if let Some(mut reading) = self.shared.turns.wait_for_bytes() {
             reading.consume(count);
             reading.announce(&self.shared.endpoint);

@@ -34,8 +34,9 @@ impl Endpoint {
         inflow.put_first(before);
         self.update_readiness();
     }
-    /// Returns the next message of a stream. `taken` is the item that the caller has removed
-    /// from the channel. If `taken` is an end, messages in the queue are returned first.
+    /// Returns the next message of a stream. `taken` is the item that the caller has removed from
+    /// the channel. If it reports the end of the stream, messages in the stream's queue are
+    /// returned before the end.
     pub(super) fn take_bytes_before(
         &self,
         taken: Option<Result<Message, Error>>,
@@ -104,7 +105,7 @@ impl Endpoint {
 
     /// Writes some of the bytes. After the peer's close, discards the bytes without an error until
     /// the application has read to the end of the stream, because many programs would stop reading
-    /// after a write error. A TCP socket behaves in the same way before the reset arrives.
+    /// after a write error. A TCP socket also accepts writes until the peer's reset arrives.
     pub(super) fn write_some(&self, parts: &[IoSlice<'_>]) -> Result<usize, TrySendError> {
         match self.inner.link.try_write(parts) {
             Err(TrySendError::Failed(Error::Disconnected(CloseReason::PeerClosed)))
@@ -156,7 +157,7 @@ impl Endpoint {
     }
 
     /// Sets whether the fd stays readable even if the endpoint has no completion. A stream needs
-    /// this while it has read only a part of a message.
+    /// this after it has read only a part of a message.
     pub(crate) fn keep_readable(&self, readable: bool) {
         let set_aside = &self.inner.link.set_aside;
         if readable {

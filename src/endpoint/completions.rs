@@ -231,8 +231,8 @@ impl Endpoint {
         self.inner.link.set_aside.fetch_add(1, Ordering::Relaxed);
         self.lock_set_aside().push_back(completion);
         if self.inner.link.is_grouped() {
-            // The connection has joined a group since this thread removed the completion, so move
-            // the completion to the group.
+            // The connection has joined a group after this thread removed the completion from the
+            // channel, so the completion moves to the group.
             self.inner.link.put_after_join(|| self.take_set_aside());
         }
     }

@@ -11,7 +11,7 @@ use crate::{
     transport::OutboundBuffer,
 };
 
-/// The interval at which a call checks whether there is room for its completion.
+/// The interval at which a waiting call checks whether the channel has room for its completion.
 const ROOM_CHECK_INTERVAL: Duration = Duration::from_millis(1);
 
 /// Sends and receives messages.
@@ -312,7 +312,7 @@ impl Endpoint {
         }
         let mut sending = Sending::owned(memory, id);
         let result = send(&mut sending);
-        // `sending` has no memory left if the message was sent, or if the peer may have read a part
+        // `sending` contains no memory if the message was sent, or if the peer may have read a part
         // of it.
         *buffer.memory() = sending.into_memory();
         result
@@ -373,10 +373,10 @@ impl Endpoint {
         }
     }
 
-    /// Repeats an attempt until it succeeds, fails, or the deadline passes.
+    /// Repeats an attempt until it succeeds or fails, or until the deadline expires.
     ///
-    /// If there is no room for the attempt's completion, repeats the attempt only while another
-    /// thread takes completions.
+    /// If the channel has no room for the attempt's completion, repeats the attempt only while
+    /// another thread takes completions.
     pub(super) fn wait_for_room<T>(
         &self,
         deadline: &Deadline,

@@ -8,8 +8,7 @@ use crate::{
     transport::{OneSidedOp, Region, RemoteRegion},
 };
 
-/// One-sided operations, in which the devices move the bytes and the peer's program is not
-/// involved.
+/// One-sided operations, in which the devices transfer the bytes without the peer's program.
 ///
 /// Each method takes a range of a [`Region`] of this side, a peer's [`RemoteRegion`] with an offset
 /// in bytes, and an id for its completion. The method checks bounds and rights first. Only the
@@ -307,8 +306,8 @@ impl OneSided<'_> {
     }
 }
 
-/// Returns the range of the 8 bytes at `at`. If the end overflows, returns a range that is outside
-/// every region, so the caller's bounds check fails.
+/// Returns the range of the 8 bytes at `at`. If the end would overflow, returns a range that no
+/// region contains, so that the caller's bounds check fails.
 fn eight_from(at: usize) -> Range<usize> {
     at..at.saturating_add(8)
 }

@@ -15,8 +15,8 @@ use crate::{endpoint::Endpoint, error::Error, os::lock};
 pub(crate) struct StreamEnd {
     endpoint: Endpoint,
     linger: Mutex<Option<Duration>>,
-    /// Whether the reading direction has been shut down. Reads then do not wait: they return bytes
-    /// that have arrived, or 0 if there are none.
+    /// Whether the reading direction has been shut down. Reads then return the bytes that have
+    /// arrived, or 0 if there are none, without waiting.
     stopped: AtomicBool,
     /// The last value passed to `set_nodelay`. It has no effect.
     nodelay: AtomicBool,
@@ -102,7 +102,7 @@ impl Drop for StreamEnd {
         if self.linger() == Some(Duration::ZERO) {
             return self.endpoint.abort(RESET);
         }
-        // Dropping the endpoint then closes the connection.
+        // After this, dropping the endpoint closes the connection.
         if let Err(error) = self.endpoint.finish() {
             let name = self.endpoint.name();
             debug!(Connection, "{name}: cannot finish sending: {error}");

@@ -22,8 +22,8 @@ pub(crate) struct Reading {
     read: usize,
     /// Whether the peer has finished.
     finished: bool,
-    /// Whether this struct keeps the fd readable, because it has unread bytes or has reached the
-    /// end of the stream.
+    /// Whether this struct keeps the fd readable, because the struct contains unread bytes or has
+    /// reached the end of the stream.
     announced: bool,
 }
 
@@ -133,8 +133,8 @@ impl Reading {
         }
     }
 
-    /// Moves on to the next message that has arrived, if all bytes of the current message have been
-    /// read. Returns whether there is a current message.
+    /// Continues with the next message that has arrived, if all bytes of the current message have
+    /// been read. Returns whether there is a current message.
     pub(crate) fn next_message(&mut self, endpoint: &Endpoint) -> bool {
         if self.message.is_none() {
             self.message = endpoint.take_bytes();
@@ -151,8 +151,9 @@ impl Reading {
         }
     }
 
-    /// Keeps the fd readable while this struct has unread bytes or has reached the end of the
-    /// stream, because the endpoint no longer has these bytes or this end.
+    /// Keeps the fd readable while this struct contains unread bytes or has reached the end of the
+    /// stream. The endpoint does not do so, because it has already delivered these bytes or the
+    /// end.
     pub(crate) fn announce(&mut self, endpoint: &Endpoint) {
         let readable = self.message.is_some() || self.finished;
         if readable != self.announced {

@@ -46,7 +46,7 @@ enum TurnOwner {
     Waits,
 }
 
-/// A turn to read. Dropping it ends the turn.
+/// The exclusive right of a handle to read. Dropping it ends the turn.
 pub(crate) struct Turn<'a> {
     turns: &'a Turns,
     reading: Reading,
@@ -58,13 +58,13 @@ impl Turns {
         self.begin(&mut lock(&self.state))
     }
 
-    /// Waits for the turn until the deadline.
+    /// Waits for the turn. Returns `None` if the deadline expires.
     pub(super) fn wait(&self, deadline: &Deadline) -> Option<Turn<'_>> {
         self.wait_while(deadline, |_| true)
     }
 
-    /// Waits for the turn while another handle consumes bytes. Returns `None` if the other handle
-    /// itself waits for bytes.
+    /// Waits for the turn while another handle consumes bytes. Returns `None` if that handle is
+    /// waiting for bytes itself.
     pub(super) fn wait_for_bytes(&self) -> Option<Turn<'_>> {
         self.wait_while(&Deadline::never(), |owner| owner == TurnOwner::Takes)
     }
@@ -110,7 +110,7 @@ impl Turns {
         Poll::Pending
     }
 
-    /// Returns the reading side. No turn is needed, because this is the only handle.
+    /// Returns the reading side. Needs no turn, because this is the only handle.
     pub(crate) fn get_mut(&mut self) -> &mut Reading {
         &mut unpoisoned(self.state.get_mut()).reading
     }

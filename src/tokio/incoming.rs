@@ -11,9 +11,10 @@ use crate::{error::Error, poll::WaiterId};
 /// A [`futures` stream](futures_core::Stream) of the connections that a [`StreamListener`] accepts:
 /// see [`StreamListener::incoming`] and [`StreamListener::into_incoming`].
 ///
-/// If an error ends the listener, the stream yields it as the last item. After a
+/// If an error ends the listener, the stream yields this error as its last item. After a
 /// [`close`](StreamListener::close) it ends without an error. If the runtime cannot register a
-/// connection, the stream yields an error, too, and continues with the next connection.
+/// connection, the stream yields an error for this connection, and continues with the next
+/// connection.
 #[derive(Debug)]
 pub struct Incoming<L: Borrow<StreamListener>> {
     listener: L,

@@ -38,9 +38,9 @@ macro_rules! reading_methods {
             /// Waits until a [`try_read`](Self::try_read) may return bytes, the end, or an error.
             ///
             /// Several tasks may wait. Returns immediately if the last read returned bytes or the
-            /// end, and for a newly accepted stream. If there is nothing to read in that case,
-            /// `try_read` fails with [`WouldBlock`](std::io::ErrorKind::WouldBlock), and the next
-            /// call of this method waits.
+            /// end, or if the stream is newly accepted. This is only a guess: if nothing has
+            /// arrived, `try_read` fails with [`WouldBlock`](std::io::ErrorKind::WouldBlock), and
+            /// the next call of this method waits.
             ///
             /// # Errors
             ///
@@ -146,10 +146,10 @@ macro_rules! writing_methods {
     ($type:ty) => {
         /// Non-blocking writes, and methods that wait without writing.
         impl $type {
-            /// Waits until a [`try_write`](Self::try_write) may accept some bytes, or fail.
+            /// Waits until a [`try_write`](Self::try_write) may accept some bytes, or may fail.
             ///
-            /// Several tasks may wait. Returns immediately unless the last write found no room. If
-            /// there is no room in that case, `try_write` fails with
+            /// Several tasks may wait. Returns immediately unless the last write found no room.
+            /// This is only a guess: if there is no room, `try_write` fails with
             /// [`WouldBlock`](std::io::ErrorKind::WouldBlock), and the next call of this method
             /// waits.
             ///
@@ -228,8 +228,8 @@ macro_rules! writing_methods {
                 std::task::Poll::Ready(Ok(()))
             }
 
-            /// Shuts down the direction: the peer reads the bytes that were written, and then the
-            /// end.
+            /// Shuts down the direction: the peer reads the bytes that were written before, and
+            /// then the end.
             fn poll_shutdown(
                 self: std::pin::Pin<&mut Self>,
                 _: &mut std::task::Context<'_>,
@@ -240,20 +240,20 @@ macro_rules! writing_methods {
     };
 }
 
-/// Defines the methods that a stream and its halves share. `$part` is a field that gives access to
-/// the stream's end. The method `ready` combines the states of the fields `$direction`.
+/// Defines the methods that a stream and its halves share. `$part` is a field whose method `end`
+/// returns the `StreamEnd`. The method `ready` combines the states of the fields `$direction`.
 macro_rules! common_methods {
     ($type:ty, $part:ident, $($direction:ident),+) => {
-        /// Returns information about the connection.
+        /// Waits for readiness, and returns information about the connection.
         impl $type {
-            /// Waits until at least one of the states in `interest` holds. Returns all of them that
-            /// hold.
+            /// Waits until at least one state in `interest` applies to the stream. Returns all
+            /// states in `interest` that apply.
             ///
             /// Use this method in a task that both reads and writes, and combine the interests with
             /// [`Interest::add`]. If a direction has ended, its states include [`READ_CLOSED`] or
-            /// [`WRITE_CLOSED`]. A returned state may be wrong: a call then fails with
-            /// [`WouldBlock`](std::io::ErrorKind::WouldBlock), and the next wait for this state is
-            /// exact.
+            /// [`WRITE_CLOSED`]. A returned state may be outdated: a call then fails with
+            /// [`WouldBlock`](std::io::ErrorKind::WouldBlock), and a later `ready` does not return
+            /// this state until it applies.
             ///
             /// [`Interest::add`]: ::tokio::io::Interest::add
             /// [`READ_CLOSED`]: ::tokio::io::Ready::READ_CLOSED

@@ -4,17 +4,17 @@
 //! [`RequestListener`] lets the program accept or reject each request. [`Stream`] and
 //! [`StreamListener`] replace [`tokio::net::TcpStream`] and
 //! [`TcpListener`](::tokio::net::TcpListener). They work with every crate that uses
-//! [`AsyncRead`](::tokio::io::AsyncRead) and [`AsyncWrite`](::tokio::io::AsyncWrite): hyper, tonic,
-//! tokio-rustls, the codecs of tokio-util.
+//! [`AsyncRead`](::tokio::io::AsyncRead) and [`AsyncWrite`](::tokio::io::AsyncWrite), such as
+//! hyper, tonic, tokio-rustls and tokio-util.
 //!
 //! The features `axum`, `hyper-util` and `tonic` implement the traits of these crates for streams
 //! and listeners, so that a service can use these types directly.
 //!
 //! * No switch to another thread is needed: the runtime watches the connection's completion events,
-//!   as it watches a socket, and the polled task itself polls the completion queue. Tasks never
-//!   spin, whatever the value of [`Polling`](crate::Polling).
-//! * Every future can be dropped at any time. Dropping a `recv` loses no message. A `send` has sent
-//!   either the whole message or nothing. Dropping a `connect` cancels the attempt.
+//!   as it watches a socket, and the task polls the completion queue itself. Tasks never spin,
+//!   whatever the value of [`Polling`](crate::Polling).
+//! * Every future can be dropped at any time. Dropping a `recv` loses no message. A dropped `send`
+//!   has sent either the whole message or nothing. Dropping a `connect` cancels the attempt.
 //! * Calls consume the task's budget of [`coop`](::tokio::task::coop), so a connection that always
 //!   has completions does not starve other tasks.
 //! * A connection belongs to the runtime in whose context it is created. As with tokio's own types,

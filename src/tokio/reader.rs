@@ -26,8 +26,8 @@ const COMMON: (WaiterId, Awaited) = (Awaited::Arrival.common(), Awaited::Arrival
 pub(super) struct Reader {
     end: Arc<StreamEnd>,
     turns: Turns,
-    /// Whether the last read found bytes or the end, so that the next read probably does, too. Like
-    /// tokio's types, the stream is considered readable until a read finds nothing.
+    /// Whether the last read found bytes or the end. Like tokio's types, the stream is then
+    /// considered readable until a read finds nothing.
     assumed: AtomicBool,
 }
 
@@ -53,7 +53,7 @@ impl Reader {
         (self.end, self.turns)
     }
 
-    /// Waits for bytes or the end. No turn is needed, because this is the only reference.
+    /// Waits for bytes or the end of the stream. Needs no turn, because this is the only reference.
     pub(super) fn poll_fill(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<&mut Reading>> {
         let reading = self.turns.get_mut();
         let filled = cooperate(cx, |cx| {
@@ -93,7 +93,7 @@ impl Reader {
         self.turns.get_mut().consume(count);
     }
 
-    // The methods below take a shared reference, so each read needs a turn.
+    // The methods below take a shared reference, so each of their reads needs a turn.
 
     pub(super) async fn peek(&self, buf: &mut [u8]) -> io::Result<usize> {
         take_turn(&self.end, |cx, waiter_id| {
@@ -169,7 +169,7 @@ impl Reader {
         })
     }
 
-    /// Returns the readiness known from the last read, limited to `interest`.
+    /// Returns `READABLE` if `interest` includes it and the last read found bytes or the end.
     pub(super) fn assumed_states(&self, interest: Interest) -> Ready {
         if interest.is_readable() && self.assumed.load(Ordering::Relaxed) {
             Ready::READABLE
@@ -202,7 +202,7 @@ impl Reader {
             || self.end.stopped().load(Ordering::Acquire)
     }
 
-    /// Waits for bytes or the end of the stream, unless the last read found bytes.
+    /// Waits for bytes or the end of the stream, unless the last read found one of these.
     fn poll_readable(&self, cx: &mut Context<'_>, waiter: (WaiterId, Awaited)) -> Poll<()> {
         if self.assumed.load(Ordering::Relaxed) {
             return Poll::Ready(());
@@ -241,8 +241,8 @@ impl Reader {
     /// without waiting.
     fn try_with<T>(&self, take: impl FnOnce(&mut Reading) -> T) -> io::Result<T> {
         if self.end.is_inherited() {
-            // In a forked child the lock may be held by a thread of the parent, so it must not be
-            // taken.
+            // In a forked child, a thread of the parent may have held the lock at the time of the
+            // fork, so this process must not take it.
             return Err(Error::Forked.into());
         }
         self.assumed.store(false, Ordering::Relaxed);

@@ -146,8 +146,9 @@ impl Stream {
         Self { read, write }
     }
 
-    /// Splits the stream into its directions, for use by one task. After the halves are dropped,
-    /// the whole stream can be used again. Dropping a half does not shut down its direction.
+    /// Splits the stream into its directions, for use by one task. After both halves have been
+    /// dropped, the whole stream can be used again. Dropping a half does not shut down its
+    /// direction.
     #[must_use]
     pub fn split(&mut self) -> (ReadHalf<'_>, WriteHalf<'_>) {
         (

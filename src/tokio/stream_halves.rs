@@ -57,7 +57,7 @@ impl OwnedReadHalf {
         Self { read }
     }
 
-    /// Joins the halves of one stream. Returns the stream's reading side.
+    /// Joins the halves of one stream, and returns the stream's reading side.
     #[expect(
         clippy::result_large_err,
         reason = "it holds the halves, as tokio's does"
@@ -79,10 +79,10 @@ impl OwnedWriteHalf {
         }
     }
 
-    /// Drops the half without shutting down its direction. Dropping the reading half then ends both
-    /// directions.
+    /// Drops the half without shutting down its direction. Both directions end when the reading
+    /// half is dropped.
     ///
-    /// If the reading half was already dropped, this call ends the stream.
+    /// If the reading half was dropped before, this call ends the stream.
     pub fn forget(mut self) {
         self.finishes = false;
     }

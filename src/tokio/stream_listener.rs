@@ -164,7 +164,7 @@ impl StreamListener {
     }
 
     /// Creates a stream from a connection that `inner` has accepted. An error of this method
-    /// concerns only the connection; an error of `inner` ends the listener.
+    /// concerns only this connection. In contrast, an error of `inner` ends the listener.
     #[track_caller]
     pub(super) fn stream(&self, accepted: Endpoint) -> io::Result<(Stream, SocketAddr)> {
         self.ttl.apply(&accepted);

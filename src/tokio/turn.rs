@@ -15,7 +15,8 @@ struct Turn<'a> {
     waits: bool,
 }
 
-/// Calls `poll`, with a waiter id for this call only, until it returns `Ready`.
+/// Calls `poll` until it returns `Ready`. All calls of `poll` get the same waiter id, which no
+/// other call of this function uses.
 pub(super) async fn take_turn<T>(
     endpoint: &Endpoint,
     mut poll: impl FnMut(&mut Context<'_>, WaiterId) -> Poll<T>,
@@ -33,9 +34,9 @@ pub(super) async fn take_turn<T>(
     .await
 }
 
-/// Waits until `exact` returns at least one state; calls `exact` again after each event. Returns
-/// the states of both functions. If `assumed` returns a state, polls for events only once and does
-/// not wait.
+/// Waits until `exact` returns at least one state, and then returns the states of both functions.
+/// Calls `exact` again after each event. If `exact` returns no state at first but `assumed` does,
+/// returns the states of `assumed` without waiting.
 pub(super) async fn any_of(
     endpoint: &Endpoint,
     exact: impl Fn() -> Ready,
@@ -58,7 +59,8 @@ pub(super) async fn any_of(
     .await
 }
 
-/// Calls `poll` if the task has budget left; otherwise the task yields to other tasks.
+/// Calls `poll` if the task has budget left. Otherwise returns `Pending`, so that other tasks can
+/// run.
 pub(super) fn cooperate<T>(
     cx: &mut Context<'_>,
     poll: impl FnOnce(&mut Context<'_>) -> Poll<T>,

@@ -21,8 +21,8 @@ use crate::{
 #[derive(Debug)]
 pub(super) struct Writer {
     end: Arc<StreamEnd>,
-    /// If the last write found no room, its length in bytes; otherwise 0, and the next write may
-    /// succeed. The length matters because a long write needs more room than a short one.
+    /// The length in bytes of the last write, if it found no room; otherwise 0. The length matters
+    /// because a long write needs more room than a short one.
     refused: AtomicUsize,
 }
 
@@ -94,7 +94,7 @@ impl Writer {
         self.refused.store(refused, Ordering::Relaxed);
     }
 
-    /// Returns the readiness known from the last write, limited to `interest`.
+    /// Returns `WRITABLE` if `interest` includes it and the last write found room.
     pub(super) fn assumed_states(&self, interest: Interest) -> Ready {
         if interest.is_writable() && self.refused.load(Ordering::Relaxed) == 0 {
             Ready::WRITABLE
@@ -103,9 +103,9 @@ impl Writer {
         }
     }
 
-    /// Returns the current readiness of this direction, limited to `interest`, if the last write
-    /// found no room. Otherwise the stream is considered writable: see
-    /// [`assumed_states`](Self::assumed_states).
+    /// Returns the current readiness of this direction, limited to `interest`. It includes
+    /// writability only after a write that found no room; otherwise
+    /// [`assumed_states`](Self::assumed_states) reports it.
     pub(super) fn ready_states(&self, interest: Interest) -> Ready {
         let mut states = Ready::EMPTY;
         if interest.is_writable() {

@@ -483,8 +483,8 @@ impl Reactor {
             if let Some(entry) = self.links.get(&key) {
                 entry.link.close();
             }
-            // The application thread that polled the connection may have returned from its call, so
-            // the engine polls from now on.
+            // The engine must poll, because the application thread that polled the connection may
+            // have returned from its call.
             self.take_over(key);
             self.drive(key);
         }

@@ -9,7 +9,7 @@ use ::tokio::time::sleep;
 use super::PeerAddr;
 use crate::tokio::{listener::accept, stream::Stream, stream_listener::StreamListener};
 
-/// The pause after the runtime could not register a connection, usually because the process has no
+/// The pause after the runtime failed to register a connection, usually because the process has no
 /// free file descriptor.
 const PAUSE: Duration = Duration::from_secs(1);
 

@@ -1,5 +1,5 @@
-//! Implements, for streams and listeners, the traits of HTTP and gRPC servers and clients. Each
-//! feature has the name of the crate whose traits it implements.
+//! Implements traits of HTTP and gRPC crates for streams and listeners. Each feature is named after
+//! the crate whose traits it implements.
 
 #[cfg(feature = "axum")]
 mod axum;
