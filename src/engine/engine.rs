@@ -196,12 +196,13 @@ impl Engine {
     /// Asks the peers of this engine's accepted connections to leave, because this side wants to
     /// end the connections soon.
     ///
-    /// It calls [`Endpoint::ask_to_leave`](crate::Endpoint::ask_to_leave) on each connection that
-    /// the engine's listeners have accepted. It is for a server that stops and has no list of its
-    /// endpoints. From then on the engine also asks on each newly accepted connection, as soon as
-    /// it is established. So close the listeners first; otherwise a peer that reconnects to this
-    /// server is asked again. The engine does not ask on connections that a
-    /// [`Connector`](crate::Connector) established. This method never waits for a peer.
+    /// Use it in a server that stops and has no list of its endpoints. It calls
+    /// [`Endpoint::ask_to_leave`](crate::Endpoint::ask_to_leave) on each connection that the
+    /// engine's listeners have accepted. Later, the engine also asks the peer of each newly
+    /// accepted connection as soon as the connection is established. Close the listeners first;
+    /// otherwise a peer that reconnects to this server is asked again. The engine does not ask the
+    /// peers of connections that a [`Connector`](crate::Connector) established. This method never
+    /// waits for a peer.
     ///
     /// Returns the number of established connections whose peers were asked. It does not include
     /// streams and peers with an earlier version of this crate, which do not know the notice. Peers

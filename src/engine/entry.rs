@@ -68,8 +68,8 @@ pub(super) struct OwnRequest {
     pub(super) data: Vec<u8>,
     /// The time at which the engine stops repeating the request.
     pub(super) deadline: Instant,
-    /// The number of times that the peer has refused the request after its private data were sent
-    /// in a frame.
+    /// The number of times that the peer has refused the request after this side had sent the
+    /// private data in a frame.
     pub(super) refused: u32,
 }
 
@@ -230,8 +230,8 @@ impl Entry {
         !self.role.is_active() && self.link.in_engine(|core| core.ask_to_leave()).is_ok()
     }
 
-    /// Passes the established connection to its caller or listener. Drops it if no caller is
-    /// waiting. If the engine `leaves`, also asks the peer to leave.
+    /// Passes the established connection to its caller or listener. Drops the connection if no
+    /// caller is waiting. If `leaves` is true, also asks the peer to leave.
     pub(super) fn report_established(&mut self, leaves: bool) {
         match &mut self.role {
             Role::Active => {}

@@ -1,4 +1,4 @@
-//! The fast path for an arriving message. The state machine handles such a message without outputs.
+//! The fast path for plain messages, which the state machine handles without outputs.
 
 use super::{
     core::{Core, Recipient},

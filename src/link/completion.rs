@@ -86,7 +86,7 @@ pub enum Completion {
     /// This completion is reported at most once, after all messages of the peer. This side may
     /// continue to send.
     Finished,
-    /// An operation with an id failed, or the connection ended before its outcome was known.
+    /// An operation with an id failed, or its outcome was still unknown when the connection ended.
     Failed {
         /// The operation's id.
         id: u64,

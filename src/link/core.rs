@@ -76,9 +76,9 @@ pub(crate) struct Core {
     /// The owner of the messages that arrive over a resumed connection. Dropped messages return
     /// their credit to it.
     pub(super) ring: Option<Arc<dyn MessageOwner>>,
-    /// Whether the peer's Finish frame was delivered.
+    /// Whether a Finish frame has arrived, on this or an earlier connection of the session.
     pub(super) finish_came: bool,
-    /// Whether the peer's Leave frame was delivered.
+    /// Whether a Leave frame has arrived, on this or an earlier connection of the session.
     pub(super) leave_came: bool,
     /// Detects sends that stall, for the log.
     pub(super) stall: StallWatch,

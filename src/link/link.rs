@@ -75,8 +75,7 @@ pub(crate) struct Link {
     pub(super) checks_stalls: bool,
     /// Whether the statistics of the process include the connection.
     is_counted: bool,
-    /// The path of the session's first connection. `first_local` is the local address of that
-    /// connection.
+    /// The path of the first connection, and its local address.
     pub(super) first: PeerPath,
     first_local: OnceLock<SocketAddr>,
     /// The peer's address, the transport, and the local address of the current or last connection.

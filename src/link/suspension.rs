@@ -321,7 +321,7 @@ impl Core {
             .filter(|_| session.messages.has_messages_to_resend())
     }
 
-    /// Ends a session whose time limit has passed. Returns whether the session ended.
+    /// Ends a session whose time limit has expired. Returns whether the session ended.
     pub(super) fn expire_session(&mut self, now: Instant) -> bool {
         let late = self.close_by().is_some_and(|deadline| deadline <= now);
         let Some(session) = &mut self.session else {
@@ -434,7 +434,8 @@ impl Core {
         }
     }
 
-    /// Ends a connection that the peer has abandoned, unless the session is already suspended.
+    /// Ends the connection as if it had been lost. Does nothing if the session is already
+    /// suspended.
     pub(crate) fn lose(&mut self, now: Instant) {
         if !self.is_suspended() {
             self.conn.handle_cm_event(CmInput::Disconnected, now);

@@ -1,4 +1,4 @@
-//! Handles the commands that handles send, for listeners, for connections and for the end of the
+//! Executes the commands that handles send, which concern listeners, connections and the end of the
 //! engine. Also handles the notices that connections send.
 
 use std::{
@@ -235,9 +235,9 @@ impl Reactor {
         Ok(self.begin_listening(key, listening, &[Transport::Memory], None))
     }
 
-    /// Listens on both transports with one port, or on the only available transport. If another
-    /// program uses the port on one transport, the call fails as if the port were in use. Otherwise
-    /// peers with `TransportChoice::Auto` could connect to that program.
+    /// Listens on both transports with the same port, or on the only available transport. If
+    /// another program uses the port on one transport, the call fails as if the port were in use on
+    /// both. Otherwise peers with `TransportChoice::Auto` could connect to that program.
     fn listen_on_both(
         &mut self,
         key: u64,

@@ -61,8 +61,9 @@ impl Reactor {
         self.drive(key);
     }
 
-    /// Removes and returns the request of an ended connection if the engine has to repeat it: the
-    /// peer refused the request after its private data were sent in a frame.
+    /// Removes and returns the request of an ended connection if the engine has to repeat it. The
+    /// engine repeats a request that the peer refused after this side had sent the private data in
+    /// a frame.
     pub(super) fn request_to_repeat(
         &self,
         entry: &mut Entry,

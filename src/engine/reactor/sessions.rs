@@ -26,8 +26,9 @@ use crate::{
 /// way to notice that the network works again.
 const ATTEMPT: Duration = Duration::from_secs(2);
 
-/// The maximum number of sessions that wait for their peers to reconnect. If there are more, the
-/// oldest ends. This bounds the memory that peers can occupy by connecting and vanishing.
+/// The maximum number of suspended sessions that wait for their peers to reconnect. If there are
+/// more, the oldest ends. Without this limit, peers that connect and never return could occupy
+/// unlimited memory.
 const MAX_SUSPENDED: usize = 1024;
 
 impl Reactor {
