@@ -221,7 +221,8 @@ impl Endpoint {
         Ok(())
     }
 
-    /// Delivers later completions to this endpoint again. Returns whether it was in this group.
+    /// Delivers later completions to this endpoint again. Returns whether the endpoint was in the
+    /// group.
     pub(crate) fn leave(&self, queue: &Arc<GroupQueue>) -> bool {
         self.inner.link.leave(queue)
     }

@@ -25,7 +25,7 @@ use crate::{
 /// the end of the connection. If several tasks wait for the same event, only the task that called
 /// last is woken. [`std::future::poll_fn`] turns each method into a future. The feature `tokio`
 /// provides types with `async` methods, which poll the device in the task itself. On other runtimes
-/// the engine's thread polls the connection, from the first of these calls on.
+/// the engine's thread polls the connection after the first of these calls.
 impl Endpoint {
     /// Receives the next message.
     ///

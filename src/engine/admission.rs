@@ -53,7 +53,7 @@ pub(super) struct Admission {
 struct OfHost {
     /// The keys of waiting connections by ticket, the oldest first.
     waiting: BTreeMap<u64, u64>,
-    /// The number of connections with a turn, with or without a slot.
+    /// The number of connections that have a turn, whether or not the turn occupies a slot.
     started: usize,
     /// The number of turns that occupy slots.
     taken: usize,

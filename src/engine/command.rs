@@ -1,4 +1,4 @@
-//! The commands that handles send to the engine's thread, and its replies.
+//! The commands from an engine's handles to the engine's thread, and the replies of the thread.
 
 use std::{
     fmt,
@@ -34,7 +34,7 @@ const REPLY_GRACE: Duration = Duration::from_millis(100);
 #[derive(Debug)]
 pub(crate) enum Command {
     /// Listen, and reply with the address. The listener and its requests hold the `engine` handle,
-    /// so the engine does not end before them.
+    /// which keeps the engine running.
     Listen {
         address: SocketAddr,
         config: Config,

@@ -277,7 +277,7 @@ impl Engine {
     /// ```
     pub fn drain(&self, timeout: Duration) -> Result<u64, Error> {
         let (reply, drained) = bounded(1);
-        // The engine ends suspended sessions for the drain until this value is dropped.
+        // While this value exists, the engine ends suspended sessions for the drain.
         let waits = Arc::new(());
         let caller = Arc::downgrade(&waits);
         self.send(Command::Drain { reply, caller })?;
@@ -357,12 +357,12 @@ pub struct EngineStatistics {
     pub ended: u64,
     /// The sum of the statistics of all connections, past and present.
     pub all: Statistics,
-    /// The number of bytes that are pinned or reserved now for reading large messages.
+    /// The number of bytes that are currently pinned or reserved to read large messages.
     ///
     /// The value covers all engines that share these limits. See
     /// [`EngineLimits::pinned`](crate::EngineLimits::pinned).
     pub pinned: u64,
-    /// The number of bytes that are held now, in large messages and in copied stream bytes.
+    /// The number of bytes that are currently held in large messages and in copied stream bytes.
     ///
     /// A large message is included from the start of its read until the application drops it.
     /// Stream bytes are included if they are unread and were copied out of receive buffers.

@@ -235,7 +235,7 @@ impl Entry {
     pub(super) fn report_established(&mut self, leaves: bool) {
         match &mut self.role {
             Role::Active => {}
-            // The peer should have refused this request of a trial connection.
+            // This is a trial connection, whose request the peer should have refused.
             Role::TryRdma(_) => self.link.abort(0),
             Role::Passive(half_open) => *half_open = None,
         }

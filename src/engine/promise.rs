@@ -9,7 +9,7 @@ use crate::{
     os::{foreign, lock},
 };
 
-/// A pending reply to a task: a connection or addresses.
+/// The reply that a task awaits: a connection, or the addresses of a host.
 #[derive(Debug)]
 pub(crate) struct Promise<T>(Mutex<State<T>>);
 

@@ -586,8 +586,8 @@ impl Drop for Reactor {
     }
 }
 
-/// Returns whether an error concerns the connection manager's descriptor, and not a single
-/// connection or listener. All later calls would fail too.
+/// Returns whether an error affects all connections and listeners, because the connection manager's
+/// descriptor can no longer be used.
 fn is_of_manager(error: OsError) -> bool {
     error.is_of_credentials() && matches!(error.call, "rdma_create_id" | "rdma_get_cm_event")
 }

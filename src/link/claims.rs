@@ -1,4 +1,4 @@
-//! Handles the peer's requests to resume a session, and its reports that it has closed a session.
+//! Handles the peer's requests to resume a session, and the peer's reports of closed sessions.
 
 use std::time::{Duration, Instant};
 

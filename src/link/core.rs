@@ -1,4 +1,4 @@
-//! The state machine of a connection and its work queues, which one lock protects: see
+//! The state machine of a connection and its work queues, protected by one lock: see
 //! [`Link`](super::link::Link).
 
 use std::{

@@ -206,8 +206,8 @@ impl Link {
         lock(&self.route).local = local;
     }
 
-    /// Returns whether the statistics of the process include the connection, because they were
-    /// enabled before it was created.
+    /// Returns whether the statistics of the process include the connection. They do if they were
+    /// enabled before the connection was created.
     pub(crate) fn is_counted(&self) -> bool {
         self.is_counted
     }
@@ -258,8 +258,8 @@ impl Link {
         self.ends.load(Ordering::Acquire) & OVER != 0
     }
 
-    /// Returns whether the peer's Finish was delivered. All messages of the peer are in the channel
-    /// then.
+    /// Returns whether the peer's Finish was delivered. If so, all messages of the peer are in the
+    /// channel.
     pub(crate) fn peer_has_finished(&self) -> bool {
         self.ends.load(Ordering::Acquire) & FINISHED != 0
     }

@@ -265,9 +265,8 @@ impl Drop for Message {
             leak(self.inner.take());
             return;
         }
-        // The fields are dropped after this function. `reclaim` may already post the receive
-        // buffer to the device again, although `bytes` still refers to it. This is sound, because
-        // no code reads `bytes` after that.
+        // The fields are dropped after this function. `reclaim` may repost the receive buffer while
+        // `bytes` still refers to it. This is sound, because no code reads `bytes` after that.
         match &self.inner {
             Some(Inner::Eager { bytes, owner }) => owner.reclaim(Storage::Buffer(bytes.buffer())),
             Some(Inner::Part { bytes, owner }) => owner.reclaim(Storage::Part(bytes.buffer())),

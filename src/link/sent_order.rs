@@ -78,9 +78,9 @@ impl SentOrder {
         }
     }
 
-    /// Removes the small message whose send failed according to the device, and returns its id. It
-    /// is the first small message after the acknowledged ones and `done` more that the device has
-    /// completed.
+    /// Removes the small message whose send the device reported as failed, and returns its id. The
+    /// device has completed `done` small messages after the acknowledged ones. The failed message
+    /// is the next one.
     pub(super) fn fail(&mut self, done: usize) -> Option<u64> {
         let small = |(_, unsent): &(usize, &Unsent)| matches!(unsent, Unsent::Small(_));
         let (at, _) = self

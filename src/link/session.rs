@@ -1,5 +1,5 @@
-//! The state of a session, including the messages that it keeps for a possible resend, and the
-//! queries and calls of handles.
+//! The state of a session, including the messages that it stores for a possible resend. Also
+//! implements the queries and calls of handles.
 
 use std::{
     io::IoSlice,

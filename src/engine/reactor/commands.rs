@@ -1,5 +1,5 @@
-//! Executes the commands that handles send, which concern listeners, connections and the end of the
-//! engine. Also handles the notices that connections send.
+//! Executes the commands from the engine's handles, which concern listeners, connections and the
+//! end of the engine. Also handles the notices that connections send.
 
 use std::{
     net::SocketAddr,

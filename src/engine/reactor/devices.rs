@@ -2,7 +2,7 @@
 //!
 //! | event | effect |
 //! |---|---|
-//! | `PORT_ERR` | pings all connections of the port that can resume; see [`SUSPICION`] |
+//! | `PORT_ERR` | pings those connections of the port that can resume; see [`SUSPICION`] |
 //! | `PORT_ACTIVE` | cancels the time limit of these pings: restarts the keepalive timers |
 //! | `QP_FATAL`, `QP_REQ_ERR`, `QP_ACCESS_ERR` | ends the connection of the queue pair |
 //! | `CQ_ERR` | ends the connection of the completion queue |

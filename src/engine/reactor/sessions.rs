@@ -219,8 +219,8 @@ impl Reactor {
         self.drive(key);
     }
 
-    /// Records the result of the trial connection for the session of connection `of`. The trial
-    /// connection ended with `reason`.
+    /// Records the result of a trial connection, which ended with `reason`. `of` is the key of the
+    /// connection whose session uses the result.
     pub(super) fn record_trial(&mut self, of: u64, reason: &CloseReason) {
         self.trial = None;
         // The peer answers "busy" only if it knows the session, so its answer shows that RDMA
