@@ -597,11 +597,11 @@ impl Endpoint {
     /// Ends the sending direction of this side, which can still receive messages (half-close).
     ///
     /// The peer receives everything that was sent before. Then its [`recv`](Self::recv) returns
-    /// [`Error::PeerFinished`], or it gets [`Completion::Finished`]. The peer may continue to send,
-    /// and this side to receive. Later sends of this side fail with [`Error::Finished`]. One-sided
-    /// operations still work, except for [`write_with_imm`](crate::OneSided::write_with_imm). This
-    /// method does not wait, and a second call does nothing. The connection stays open until one
-    /// side closes it.
+    /// [`Error::PeerFinished`], or it gets [`Completion::Finished`]. The peer can continue to send,
+    /// and this side can continue to receive. Later sends of this side fail with
+    /// [`Error::Finished`]. One-sided operations remain possible, except for
+    /// [`write_with_imm`](crate::OneSided::write_with_imm). This method does not wait, and a second
+    /// call does nothing. The connection stays open until one side closes it.
     ///
     /// # Errors
     ///

@@ -295,9 +295,9 @@ impl Engine {
     ///
     /// It includes connections that have ended since the start of the engine. The [shared
     /// engine](Self::shared) ends with its last connection, listener and handle, and the next call
-    /// of `shared` starts another one, which counts from 0. So to count all connections, keep one
-    /// handle from the start of the program. The engine's thread adds up the counters, so the call
-    /// waits for the next iteration of its loop.
+    /// of `shared` starts another one, which counts from 0. To count all connections, keep a handle
+    /// from the start of the program. The engine's thread adds up the counters, so the call waits
+    /// for the next iteration of its loop.
     ///
     /// # Errors
     ///

@@ -293,7 +293,7 @@ impl Entry {
             reason => {
                 warn_sparsely!(
                     Connection,
-                    "{link}: ended, sent messages may be lost: {reason}"
+                    "{link}: ended, and sent messages may be lost: {reason}"
                 )
             }
         }

@@ -134,8 +134,8 @@ extern "C" fn close_all() {
     let all = lock(running);
     let mut bound = Duration::ZERO;
     for running in all.iter() {
-        // The limit is read before the command is sent, because the command ends connections, which
-        // removes their limits.
+        // The limit is read before the command is sent, because the command makes the engine end
+        // connections and remove their limits.
         let longest = running.longest();
         running.mailbox.send(Command::Exit);
         if let Some(longest) = longest {

@@ -181,8 +181,8 @@ impl Custody {
             if state.ended {
                 return;
             }
-            let late = state.reactor.is_some() && state.puts == seen;
-            if late && let Some(reactor) = state.reactor.take() {
+            let is_overdue = state.reactor.is_some() && state.puts == seen;
+            if is_overdue && let Some(reactor) = state.reactor.take() {
                 break reactor;
             }
             idle = if state.puts == seen { idle + 1 } else { 0 };
@@ -306,10 +306,10 @@ mod tests {
 
     /// Returns the id of the thread that runs the next step.
     fn thread_of(steps: &Steps) -> ThreadId {
-        let (says, said) = channel();
-        let step = move || says.send(thread::current().id()).unwrap();
+        let (sender, receiver) = channel();
+        let step = move || sender.send(thread::current().id()).unwrap();
         steps.send(Box::new(step)).unwrap();
-        said.recv().unwrap()
+        receiver.recv().unwrap()
     }
 
     #[test]

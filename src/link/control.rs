@@ -26,7 +26,7 @@ impl Core {
             self.conn.send_control_message(message)
         };
         sent.map_err(|refused| match refused {
-            ControlRefused::NotTaken => not_taken("send_control"),
+            ControlRefused::NotTaken => not_supported("send_control"),
             ControlRefused::TooLong { limit } => Error::ControlMessageTooLong {
                 len: message.len(),
                 limit,
@@ -47,7 +47,7 @@ impl Core {
                 ControlRefused::Closed(reason) => Error::Disconnected(reason),
                 ControlRefused::NotTaken
                 | ControlRefused::TooLong { .. }
-                | ControlRefused::Full => not_taken("ask_to_leave"),
+                | ControlRefused::Full => not_supported("ask_to_leave"),
             })?;
         }
         if let Some(session) = &mut self.session {
@@ -68,7 +68,7 @@ impl Core {
     /// Reports to the application that the peer wants to end the connection soon, unless an earlier
     /// connection of the session has already reported it.
     pub(super) fn deliver_leave<H: MessageOwner + 'static>(&mut self, to: &Recipient<'_, H>) {
-        if !mem::replace(&mut self.leave_came, true) && !self.is_stream() {
+        if !mem::replace(&mut self.leave_arrived, true) && !self.is_stream() {
             self.hand_over(Completion::PeerLeaving, to);
         }
     }
@@ -101,7 +101,7 @@ impl Core {
 
 /// Returns the error for an operation that the peer does not support, according to the peer's
 /// hello.
-fn not_taken(operation: &'static str) -> Error {
+fn not_supported(operation: &'static str) -> Error {
     Error::NotSupported {
         operation,
         device: "the peer".into(),

@@ -77,9 +77,9 @@ pub(crate) struct Core {
     /// their credit to it.
     pub(super) ring: Option<Arc<dyn MessageOwner>>,
     /// Whether a Finish frame has arrived, on this or an earlier connection of the session.
-    pub(super) finish_came: bool,
+    pub(super) finish_arrived: bool,
     /// Whether a Leave frame has arrived, on this or an earlier connection of the session.
-    pub(super) leave_came: bool,
+    pub(super) leave_arrived: bool,
     /// Detects sends that stall, for the log.
     pub(super) stall: StallWatch,
     /// The time when the last ping was posted; `None` after its pong has arrived.
@@ -138,8 +138,8 @@ impl Core {
             over: None,
             generation: 0,
             ring: None,
-            finish_came: false,
-            leave_came: false,
+            finish_arrived: false,
+            leave_arrived: false,
             stall: StallWatch::default(),
             pinged: None,
             room_wanted: false,

@@ -19,7 +19,7 @@ const FIRST_TRIAL_DELAY: Duration = Duration::from_secs(1);
 const MAX_TRIAL_DELAY: Duration = Duration::from_secs(60);
 
 /// The number of rounds over all paths after which the wait for a busy peer stops growing.
-const MOST_BUSY_ROUNDS: u32 = 4;
+const MAX_BUSY_ROUNDS: u32 = 4;
 
 /// An address of the peer and a transport to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -132,7 +132,7 @@ impl PeerPaths {
         let len = u32::try_from(self.all.len()).unwrap_or(u32::MAX);
         attempts
             .div_ceil(len)
-            .min(MOST_BUSY_ROUNDS)
+            .min(MAX_BUSY_ROUNDS)
             .saturating_mul(len)
     }
 

@@ -229,11 +229,11 @@ mod tests {
         /// For any order of confirmations, each id is reported exactly once, in the order of the
         /// sends, and as soon as all earlier messages are confirmed.
         #[test]
-        fn ids_come_in_the_order_of_sending(ops in prop::collection::vec(0_u8..5, 1..200)) {
+        fn ids_are_reported_in_send_order(ops in prop::collection::vec(0_u8..5, 1..200)) {
             let mut order = SentOrder::default();
             // For each message: whether it is large, its id, and whether it is confirmed.
             let mut all: Vec<(bool, Option<u64>, bool)> = Vec::new();
-            let mut told = Vec::new();
+            let mut reported = Vec::new();
             for (id, op) in (0..).zip(ops) {
                 let mut finish = |large: bool| {
                     let next = all.iter_mut().find(|(is, _, done)| *is == large && !*done);
@@ -246,15 +246,15 @@ mod tests {
                     3 => if finish(false) { order.acknowledge(); }
                     _ => if finish(true) { order.take(1); }
                 }
-                told.extend(sent(&mut order));
+                reported.extend(sent(&mut order));
                 let done = all.iter().take_while(|(_, _, done)| *done);
                 let done: Vec<u64> = done.filter_map(|(_, id, _)| *id).collect();
-                prop_assert_eq!(&told, &done);
+                prop_assert_eq!(&reported, &done);
             }
             let left: Vec<u64> = order.abandon().collect();
-            told.extend(left);
+            reported.extend(left);
             let every: Vec<u64> = all.iter().filter_map(|(_, id, _)| *id).collect();
-            prop_assert_eq!(told, every);
+            prop_assert_eq!(reported, every);
         }
     }
 

@@ -429,6 +429,6 @@ impl Core {
     /// Records that the peer's Finish has arrived. Returns whether it is the first one in this
     /// session.
     pub(super) fn take_first_finish(&mut self) -> bool {
-        !mem::replace(&mut self.finish_came, true)
+        !mem::replace(&mut self.finish_arrived, true)
     }
 }

@@ -323,12 +323,12 @@ impl Core {
 
     /// Ends a session whose time limit has expired. Returns whether the session ended.
     pub(super) fn expire_session(&mut self, now: Instant) -> bool {
-        let late = self.close_by().is_some_and(|deadline| deadline <= now);
+        let is_close_overdue = self.close_by().is_some_and(|deadline| deadline <= now);
         let Some(session) = &mut self.session else {
             return false;
         };
         match &session.state {
-            State::Working(_) if late => self.cut_off(CloseReason::LocallyClosed),
+            State::Working(_) if is_close_overdue => self.cut_off(CloseReason::LocallyClosed),
             State::Suspended(suspension)
                 if !matches!(suspension.step, Step::Attempt(_)) && suspension.deadline <= now =>
             {

@@ -14,7 +14,7 @@ use crate::{
 };
 
 /// Calls `bind`. If the builder retries, the call runs on a blocking thread of the runtime, because
-/// it sleeps between the attempts.
+/// the builder sleeps between its attempts.
 pub(super) async fn bind<T: Send + 'static>(
     builder: &ListenerBuilder,
     bind: impl FnOnce(&ListenerBuilder) -> T + Send + 'static,

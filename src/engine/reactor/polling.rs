@@ -138,15 +138,15 @@ impl Reactor {
     }
 
     /// Makes the engine's epoll instance report the next event for the application's event loops,
-    /// once. `how` adds or modifies the registration.
+    /// once. `register` adds or modifies the registration.
     fn await_loops(
         &self,
-        how: impl FnOnce(&Epoll, &OwnedFd, &mut EpollEvent) -> nix::Result<()>,
+        register: impl FnOnce(&Epoll, &OwnedFd, &mut EpollEvent) -> nix::Result<()>,
     ) -> Result<(), OsError> {
         let once = EpollFlags::EPOLLIN | EpollFlags::EPOLLONESHOT;
         let event = &mut EpollEvent::new(once, LOOPS);
         let Epolls { engine, loops } = &*self.epolls;
-        how(engine, &loops.0, event).map_err(failed("epoll_ctl"))
+        register(engine, &loops.0, event).map_err(failed("epoll_ctl"))
     }
 }
 

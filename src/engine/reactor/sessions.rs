@@ -144,7 +144,7 @@ impl Reactor {
     }
 
     /// Starts an attempt of the connecting side. Returns false if the time limit of the session has
-    /// passed.
+    /// expired.
     fn resume(&mut self, key: u64) -> bool {
         let now = Instant::now();
         let Some(entry) = self.links.get_mut(&key) else {
@@ -201,9 +201,9 @@ impl Reactor {
     /// Makes a trial connection to test whether RDMA to the peer works. The connection sends an
     /// outdated request, which the peer refuses. An engine makes at most one trial connection at a
     /// time, so that trials hardly delay the program's connections.
-    fn try_rdma(&mut self, of: u64, path: PeerPath, request: &ResumeRequest) {
+    fn try_rdma(&mut self, session_key: u64, path: PeerPath, request: &ResumeRequest) {
         let key = new_key();
-        let Some(entry) = self.links.get(&of) else {
+        let Some(entry) = self.links.get(&session_key) else {
             return;
         };
         let now = Instant::now();
@@ -215,18 +215,25 @@ impl Reactor {
         let params = self.params_of_attempt(key, &config, path, ATTEMPT);
         let conn = Connection::connect(params, random(), &request.emit(), now);
         self.trial = Some(key);
-        self.adopt(key, conn, path.address, config, id, Role::TryRdma(of));
+        self.adopt(
+            key,
+            conn,
+            path.address,
+            config,
+            id,
+            Role::TryRdma(session_key),
+        );
         self.drive(key);
     }
 
-    /// Records the result of a trial connection, which ended with `reason`. `of` is the key of the
-    /// connection whose session uses the result.
-    pub(super) fn record_trial(&mut self, of: u64, reason: &CloseReason) {
+    /// Records the result of a trial connection, which ended with `reason`. `session_key` is the
+    /// key of the connection whose session uses the result.
+    pub(super) fn record_trial(&mut self, session_key: u64, reason: &CloseReason) {
         self.trial = None;
         // The peer answers "busy" only if it knows the session, so its answer shows that RDMA
         // works.
         let works = matches!(reason, CloseReason::PeerBusy);
-        if let Some(entry) = self.links.get(&of) {
+        if let Some(entry) = self.links.get(&session_key) {
             let result = if works { "works" } else { "does not work" };
             debug!(
                 Connection,
@@ -235,7 +242,7 @@ impl Reactor {
             entry
                 .link
                 .in_engine(|core| core.end_trial(works, Instant::now()));
-            self.drive(of);
+            self.drive(session_key);
         }
     }
 
