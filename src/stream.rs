@@ -379,7 +379,7 @@ impl From<Endpoint> for Stream {
     }
 }
 
-/// Conversions between streams of a runtime and streams for threads.
+/// Conversions between tokio streams and streams for threads.
 impl Stream {
     pub(crate) fn from_parts(endpoint: StreamEnd, turns: Turns, nonblocking: bool) -> Self {
         Self {

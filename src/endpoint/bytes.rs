@@ -197,8 +197,8 @@ impl Endpoint {
         self.inner.link.is_over()
     }
 
-    /// Returns `false` if a write of `len` bytes would accept none of them, because there is no
-    /// room. Then [`Awaited::Room`] is reported when a write may succeed.
+    /// Returns whether a write of `len` bytes would accept at least one byte, or fail with an
+    /// error. If the result is false, [`Awaited::Room`] is reported when a write may succeed.
     pub(crate) fn has_room(&self, len: usize) -> bool {
         self.inner.link.has_room_to_write(len)
     }

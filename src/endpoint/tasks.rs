@@ -284,7 +284,7 @@ mod tests {
                     let resumes = side.get_ref().statistics().resumes;
                     resumes == round && !side.get_ref().inner.link.poller.relies(Reliance::Tasks)
                 };
-                // The runtime starts to watch the connection a moment after the first message.
+                // The runtime starts to watch the connection shortly after the first message.
                 while !sides.into_iter().all(watched) {
                     assert!(start.elapsed() < TIME_LIMIT, "round {round}");
                     client.send(b"there").await.unwrap();

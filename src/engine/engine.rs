@@ -351,7 +351,7 @@ impl fmt::Debug for Engine {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct EngineStatistics {
-    /// The current number of connections that are being established, established, or being closed.
+    /// The current number of connections, including those still being established or closed.
     pub connections: u64,
     /// The number of connections that have ended or failed to be established.
     pub ended: u64,

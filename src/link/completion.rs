@@ -17,11 +17,11 @@ pub enum Completion {
     Received(Message),
     /// The message with this id has arrived at the peer's host.
     ///
-    /// The peer's device has acknowledged a small message. The peer's library has read a large
-    /// message, and every large message that was sent before it. iWARP devices do not report
-    /// arrivals, so on iWARP the peer's library confirms the message. `Sent` completions are
-    /// reported in the order of the sends. They do not mean that the peer's application has
-    /// received the message.
+    /// For a small message, this means that the peer's device has acknowledged it. For a large
+    /// message, it means that the peer's library has read it. In both cases the library has also
+    /// read every large message that was sent before. iWARP devices do not report arrivals, so on
+    /// iWARP the peer's library confirms each message. `Sent` completions are reported in the order
+    /// of the sends. They do not mean that the peer's application has received the message.
     Sent(u64),
     /// A one-sided [`read`](crate::OneSided::read) has completed: the bytes are in the local
     /// region.

@@ -466,8 +466,8 @@ impl Link {
         self.is_over() || self.set_aside.load(Ordering::Relaxed) > 0
     }
 
-    /// If `drive`, notifies the engine's thread to drive the connection. If the engine has no
-    /// thread, the calling thread does the engine's work. The caller holds no lock of any
+    /// If `drive` is true, notifies the engine's thread to drive the connection. If the engine has
+    /// no thread, the calling thread does the engine's work. The caller holds no lock of any
     /// connection.
     pub(super) fn notify_engine(&self, drive: bool) {
         if drive {

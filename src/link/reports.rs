@@ -128,8 +128,8 @@ impl Core {
             .handle_work_error(work, status, vendor_err, SystemClock);
     }
 
-    /// Reports messages and writes whose arrival was not proven before. If `all`, all of them have
-    /// arrived. Otherwise reports only those whose arrival a pong now proves.
+    /// Reports messages and writes whose arrival was not proven before. If `all` is true, all of
+    /// them have arrived. Otherwise reports only those whose arrival a pong now proves.
     pub(super) fn prove(&mut self, all: bool) {
         let conn = &self.conn;
         let mut any = false;

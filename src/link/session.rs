@@ -93,7 +93,7 @@ pub(super) struct Suspension {
 }
 
 impl Suspension {
-    /// Returns the end of a session that is not resumed.
+    /// Returns how the session ends if it is not resumed.
     pub(super) fn end(&self) -> Ended {
         Ended {
             reason: self.reason.clone(),
@@ -309,8 +309,8 @@ impl Core {
         self.session.is_some()
     }
 
-    /// Returns the low 16 bits of the number of the attempt that established the connection. Both
-    /// sides know this number. It is 0 for the first connection, and without a session.
+    /// Returns the number of the attempt that established the connection, reduced to its low 16
+    /// bits. Both sides know this number. It is 0 for the first connection, and without a session.
     #[inline]
     pub(super) fn epoch(&self) -> u16 {
         self.session
@@ -379,7 +379,7 @@ impl Core {
     }
 
     /// Stops sending and starts the close. A suspended session continues until its last message has
-    /// arrived, or `close_timeout` has passed. If the connection is lost during the close, the
+    /// arrived, or until `close_timeout` expires. If the connection is lost during the close, the
     /// session repeats the close on its next connection.
     pub(super) fn close(&mut self, now: Instant) {
         let blocked = self.blocks_new_messages();

@@ -91,8 +91,8 @@ impl Link {
     }
 }
 
-/// Returns whether waiting threads check for stalls. The engine checks for stalls only when its
-/// keepalive timer expires, which may be too rare.
+/// Returns whether waiting threads check for stalls. They do if the keepalive timer expires too
+/// rarely, because the engine checks for stalls only at that time.
 pub(super) fn checks(config: &Config) -> bool {
     let interval = config.keepalive_interval;
     interval.is_none_or(|interval| interval > FREQUENT_KEEPALIVE)

@@ -17,8 +17,8 @@ use crate::{
 };
 
 impl Reactor {
-    /// Starts a connection attempt. `refusal` is the reason if the peer has refused the request
-    /// before; the attempt then starts after a wait.
+    /// Starts a connection attempt. If the peer has already refused the request, `refusal` is the
+    /// last reason, and the attempt starts after a wait.
     pub(super) fn connect(
         &mut self,
         path: PeerPath,
