@@ -24,7 +24,6 @@
 
 mod arrival;
 mod calls;
-mod claims;
 mod completion;
 mod control;
 mod core;
@@ -44,6 +43,7 @@ mod peer_paths;
 mod polling;
 mod release;
 mod reports;
+mod resume_requests;
 mod send;
 mod sent_order;
 mod session;
