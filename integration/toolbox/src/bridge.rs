@@ -67,7 +67,7 @@ impl Bridge {
         Process::start(&[&[&*program], &options[..], more].concat())
     }
 
-    /// Requests reports with SIGUSR1 until a report contains this text. The first report can be
+    /// Requests reports with SIGUSR1 until a report contains `what`. The first report can be
     /// outdated, because the bridge updates its counters with a short delay.
     ///
     /// # Errors
@@ -91,7 +91,7 @@ impl Bridge {
         bail!("{what:?} is not in {last_report:?}")
     }
 
-    /// Returns whether the bridge prints this text within [`TIME_LIMIT`].
+    /// Returns whether the bridge prints `text` within [`TIME_LIMIT`].
     pub fn says(&mut self, text: &str) -> bool {
         self.process.wait_for_text(text, TIME_LIMIT) == TextWait::Printed
     }

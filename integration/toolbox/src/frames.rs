@@ -1,5 +1,6 @@
 //! An independent implementation of the wire format. Tests use it instead of the codec of the
-//! library, because a mistake in that codec would affect both sides equally and stay hidden.
+//! library, because a mistake in that codec would affect both sides equally, and the tests would
+//! not detect it.
 
 /// The protocol's version.
 pub const VERSION: u8 = 3;

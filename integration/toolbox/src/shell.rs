@@ -4,8 +4,8 @@ use crate::{Line, Process, TIME_LIMIT};
 
 /// A shell that executes the command lines of a test as root.
 ///
-/// The shell defines a function `sudo`, so that lines with `sudo` work on any machine. PATH
-/// contains the folder with the programs of this checkout.
+/// The shell defines a function `sudo`, so that lines with `sudo` also run on machines without the
+/// program sudo. PATH contains the folder with the programs of this checkout.
 #[derive(Debug)]
 pub struct Shell {
     process: Process,

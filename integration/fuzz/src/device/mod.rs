@@ -85,8 +85,8 @@ pub(crate) struct Device {
     /// The buffers of the messages that the application holds. A buffer is listed once for each
     /// held message in it.
     pub(crate) kept: VecDeque<u32>,
-    /// The buffers that contain several messages. The value is the number of these messages that
-    /// the application still holds.
+    /// Maps each buffer that contains several messages to the number of its messages that the
+    /// application still holds.
     shared: HashMap<u32, u32>,
     /// The lengths in bytes of the large messages that the application holds.
     pub(crate) large: VecDeque<u64>,
@@ -101,8 +101,8 @@ pub(crate) struct Device {
     taken: u32,
     /// The number of messages that the application has released.
     released: u32,
-    /// The last values that this side has sent to the peer: the grant, and the number of large
-    /// messages read.
+    /// The last values that this side has sent to the peer: first the grant, then the number of
+    /// large messages read.
     reported: (u32, u32),
     /// The next frame number in each direction, modulo 2¹⁶.
     frames_received: u16,

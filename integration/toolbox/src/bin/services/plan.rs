@@ -12,9 +12,9 @@ pub(crate) struct Line {
 
 #[derive(Debug)]
 pub(crate) enum Expected {
-    /// A script that starts the service to which the server forwards. It runs on the server's host.
+    /// A script that runs on the server's host and starts the service to which the server forwards.
     Behind,
-    /// A script that stops this service.
+    /// A script that stops the service started by `Behind`.
     End,
     /// A server. It must print that it listens.
     Server,
@@ -28,7 +28,7 @@ pub(crate) enum Expected {
     Outage(StartSign, String),
 }
 
-/// The sign by which a client's success is recognised.
+/// How to recognise that a client has succeeded.
 #[derive(Debug)]
 pub(crate) enum SuccessSign {
     /// The client prints this text.
@@ -39,7 +39,7 @@ pub(crate) enum SuccessSign {
     Rate(String),
 }
 
-/// The sign by which the start of a client's work is recognised.
+/// How to recognise that a client has started its work.
 #[derive(Debug)]
 pub(crate) enum StartSign {
     /// The client prints this text.
@@ -91,8 +91,8 @@ fn line(text: &str) -> Result<Line> {
     Ok(Line { expected, command })
 }
 
-/// Parses the sign that shows that a client has started its work, and the text that the client must
-/// print later.
+/// Parses two values: the sign that a client has started its work, and the text that the client
+/// must print later.
 fn begun(how: &str) -> Result<(StartSign, String)> {
     let (begun, error) = how.rsplit_once(" | ").context(how.to_owned())?;
     let (sign, text) = begun.split_once(' ').context(how.to_owned())?;

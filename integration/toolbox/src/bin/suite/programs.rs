@@ -12,8 +12,8 @@ use toolbox::words;
 use crate::only::Only;
 
 /// Returns the cargo command for the tests that need no device, or `None` if no test is selected.
-/// The command names the same packages as the build. Otherwise, cargo would select fewer features
-/// and build again.
+/// The command names the same packages as the build. With fewer packages, cargo would select fewer
+/// features, and would build the tests again.
 pub(crate) fn anywhere(built: &[Test], track: &str, only: &Only) -> Result<Option<String>> {
     let mut line = format!("cargo test {} --locked", only.packages());
     if only.selects(track) {
@@ -63,7 +63,8 @@ pub(crate) struct DeviceTests {
 
 impl DeviceTests {
     pub(crate) fn new(mut built: Vec<Test>) -> Result<Self> {
-        // These programs can run over TCP without a device, but also run with one.
+        // These programs can run over TCP, so they need no device. They also run on a host with a
+        // device.
         let anywhere = [
             "conformance",
             "behaviour",
