@@ -101,10 +101,10 @@ fn a_full_window_and_its_grants_allocate_nothing() {
     send_at_full_speed(&Config::default(), 0);
 }
 
-/// Checks that a sender that never pauses causes few allocations. It sends the first `ahead`
-/// messages before the receiver starts to receive.
+/// Checks that a sender that never pauses causes few allocations. The sender sends the first
+/// `ahead` messages before the receiver starts to receive.
 ///
-/// The limit is above 0, because on a busy machine the engine sometimes takes over polling and
+/// The limit is above 0, because on a busy machine the engine sometimes takes over polling. It then
 /// notifies threads, and each notification allocates. If each grant allocated, there would be about
 /// 300 allocations.
 fn send_at_full_speed(config: &Config, ahead: u32) {

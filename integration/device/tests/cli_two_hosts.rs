@@ -52,9 +52,9 @@ fn run_commands(finding: &Finding, there: &mut Host, here: &mut Shell) {
     }
 }
 
-/// Runs the doctor and returns its diagnosis. If `of_peer` is set, runs the doctor again until
-/// `found` returns true, for up to 30 s, because the doctor's information about the peer can be
-/// some seconds old.
+/// Runs the doctor and returns its diagnosis. If `of_peer` is set, repeats this for up to 30 s
+/// until `found` returns true, because the doctor's information about the peer can be some seconds
+/// old.
 fn diagnose_until(
     here: &mut Shell,
     doctor: &str,
@@ -133,7 +133,7 @@ fn doctor_finds_path_with_smaller_mtu() {
     conducted(|lab, there, here| {
         serve(there);
         let doctor = format!("rdmsg doctor --json --timeout 5 {}", lab.peer);
-        // After a packet has met a hop with a smaller MTU, the kernel caches that MTU for ten
+        // After a packet has reached a hop with a smaller MTU, the kernel caches that MTU for ten
         // minutes. This route has the same effect as such a cache entry.
         let way = format!("{}/32 dev eth0", lab.peer);
         here.run(&format!("ip route add {way} mtu 1500")).unwrap();

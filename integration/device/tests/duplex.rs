@@ -129,8 +129,8 @@ fn level_triggered(endpoint: &Endpoint) {
     epoll.add(room, watch(EpollFlags::empty())).unwrap();
     let mut side = Side::new(endpoint);
     loop {
-        // Take only one message per event: the descriptor must then report the remaining messages
-        // again.
+        // Take only one message per event, because the descriptor must then report the remaining
+        // messages again.
         if let Some(taken) = endpoint.try_recv().unwrap() {
             side.take(&taken);
         }
@@ -352,7 +352,8 @@ fn group_receives_after_event_loop_has_ended() {
     client.close().unwrap();
 }
 
-/// An endpoint with descriptors in tokio, as shown in the documentation of `event_fd`.
+/// An endpoint whose descriptors are registered with tokio, as shown in the documentation of
+/// `event_fd`.
 struct Async {
     endpoint: Endpoint,
     readable: AsyncFd<OwnedFd>,

@@ -116,7 +116,7 @@ fn watch(epoll: &Epoll, fd: BorrowedFd<'_>, token: u64) {
 
 const BOTH: [Interest; 2] = [Interest::Readable, Interest::Writable];
 
-/// Registers the descriptors for both interests, edge-triggered.
+/// Registers the descriptors for both interests, as edge-triggered.
 fn watch_edges(epoll: &Epoll, endpoint: &Endpoint, token: u64) {
     for interest in BOTH {
         let event = EpollEvent::new(EpollFlags::EPOLLIN | EpollFlags::EPOLLET, token);
@@ -303,8 +303,8 @@ fn fd_reports_room_after_refused_send() {
     let mut config = Config::default();
     config.receive_window = 8;
     let (client, server) = pair_with(&config);
-    // The last send is refused before the first call of `event_fd`, so there is no descriptor yet
-    // that could wait for room.
+    // Fill the window before the first call of `event_fd`. When the last send is refused, no
+    // descriptor exists yet that could report room.
     let mut sent = fill(&client);
     let fd = client.event_fd(Interest::Writable).unwrap();
     let other = client.event_fd(Interest::Readable).unwrap();

@@ -326,7 +326,7 @@ impl Cut {
         drop(listener);
     }
 
-    /// Returns the number of events with this name that were counted for the device.
+    /// Returns how many events with the name `event` were counted for the device.
     fn count(&self, event: &str) -> u64 {
         let all = observe::snapshot().device_events;
         let mut of_device = all.iter().filter(|it| it.device == Self::DEVICE);
@@ -353,15 +353,15 @@ fn hourly() -> Config {
     let mut config = Config::default();
     config.keepalive_interval = Some(Duration::from_secs(3600));
     config.keepalive_timeout = Duration::from_secs(120);
-    // With this timeout, the device retries a send for more than half a minute before it reports an
-    // error.
+    // Returns a configuration with one ping per hour. A ping during the test is therefore the
+    // effect of a device event.
     config.rdma.ack_timeout = Some(20);
     config
 }
 
-/// The link of idle connections goes down and up again. Meanwhile a ping would end a connection,
-/// because sends over software RoCE fail while the interface is down. Another connection keeps the
-/// device in use: it waits for the peer's accept and sends nothing.
+/// The link of idle connections goes down and up again. Meanwhile, a ping would end its connection,
+/// because sends over software RoCE fail while the interface is down. A further connection waits
+/// for the peer's accept and sends nothing. It keeps the device in use.
 #[test]
 fn lost_link_is_noticed_and_idle_connections_live() {
     let _lab = DeviceTest::without_credits();
@@ -421,8 +421,8 @@ fn lost_link_is_noticed_and_idle_connections_live() {
     }
 }
 
-/// The session must move to the other device before the keepalive timeout and before most devices
-/// have used up their retries. Both take longer than this test waits.
+/// When its link is lost, the session must move to the other device immediately. Keepalive and the
+/// retries of most devices would take longer than this test waits.
 #[test]
 fn session_leaves_a_lost_link_at_once() {
     let lab = DeviceTest::without_credits();

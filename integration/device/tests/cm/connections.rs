@@ -67,8 +67,8 @@ fn events_carry_the_parameters_of_the_peer() {
     client.connect(&asked).unwrap();
     let mut event = server.request();
     let conn = event.conn().unwrap();
-    // The two READ depths arrive swapped: the number of READs that the peer issues is the number
-    // that this side must answer, and vice versa.
+    // The two READ depths are swapped in the event: the number of READs that the peer issues is the
+    // number that this side must answer, and vice versa.
     assert_eq!((conn.responder_resources, conn.initiator_depth), (2, 3));
     assert_eq!((conn.retry_count, conn.rnr_retry_count), (5, 4));
     assert_eq!(conn.qp_num, queues.qp.qp_num());

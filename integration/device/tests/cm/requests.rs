@@ -12,8 +12,8 @@ use crate::common::{
     expect_success,
 };
 
-/// Asserts that the peer's connection manager has rejected the request because the peer has
-/// destroyed the id of the request.
+/// Asserts that the peer's connection manager has rejected the request, because the peer has
+/// destroyed the request's id.
 fn assert_rejected(channel: &EventChannel, context: u64) {
     let event = expect(channel, CmEventType::REJECTED, context);
     assert_eq!(event.reject_reason(), RejectReason::CONSUMER_DEFINED);
@@ -40,7 +40,7 @@ fn unread_requests_end_with_their_listener() {
         let event = expect(&channel, CmEventType::REJECTED, 1);
         match event.reject_reason() {
             RejectReason::CONSUMER_DEFINED => unread += 1,
-            // In this round, the request arrived after the listener was destroyed.
+            // In this round, the listener was destroyed before the request arrived.
             reason => assert_eq!(reason, RejectReason::INVALID_SERVICE_ID),
         }
         assert_none(&server.channel);
@@ -90,8 +90,8 @@ fn a_request_dropped_with_its_event_is_rejected() {
     assert_rejected(&channel, CLIENT);
 }
 
-/// A request with a queue pair is rejected only when the queue pair is dropped, here after the
-/// handles of the channel, the listener and the request.
+/// A request with a queue pair is rejected only when the queue pair is dropped. This test drops it
+/// after the handles of the channel, the listener and the request.
 #[test]
 fn dropped_request_with_queue_pair_is_rejected() {
     let lab = DeviceTest::without_credits();

@@ -1,5 +1,5 @@
-//! Tests of forged large messages: wrong descriptors, and wrong numbers of large messages that the
-//! peer has read.
+//! Tests of peers that forge frames for large messages: wrong descriptors, and wrong counts of the
+//! messages that the peer has read.
 
 use rdmsg::{
     CloseReason, Completion, Endpoint, Outgoing, RemoteAccess, RemoteRegion,
@@ -32,7 +32,7 @@ pub(crate) fn rendezvous(payload: &[u8]) -> Vec<u8> {
     .bytes()
 }
 
-/// A peer that has announced a valid large message, and then a forged one.
+/// A peer that has announced a valid large message, and then has sent a forged frame.
 struct Forger {
     what: &'static str,
     role: Role,
@@ -97,8 +97,8 @@ fn forged(
     }
 }
 
-/// Receives frames until `enough` returns true. Its arguments are the grant of a frame, and the
-/// number of large messages that the library has read according to the frame.
+/// Receives frames until `enough` returns true. Calls it with two values of each frame: the grant,
+/// and the number of large messages that the library has read.
 fn receive_until(peer: &mut Peer, enough: impl Fn(u32, u32) -> bool) {
     loop {
         let frame = peer.receive();
@@ -151,8 +151,7 @@ fn a_malformed_descriptor_is_named_by_its_field() {
     scene.finish();
 }
 
-/// Only the peer's device can detect these wrong descriptors, so the READ fails on the peer's
-/// device.
+/// Only the peer's device can detect that these descriptors are wrong, so it rejects the READ.
 #[test]
 fn memory_that_cannot_be_read_is_named_by_its_key() {
     if !applies("reads whose refusal names the request") {
@@ -246,7 +245,7 @@ fn offered(peer: &mut Peer, endpoint: &Endpoint) -> Descriptor {
 fn a_forged_count_of_messages_taken_is_named() {
     let scene = Scene::new();
     for role in ROLES {
-        // The counts exceed the number of messages sent, or decrease.
+        // These counts decrease, or exceed the number of messages sent.
         for claims in [
             &[3][..],
             &[u32::MAX],

@@ -1,6 +1,6 @@
 //! Runs the tests of keys on a device with memory windows, which the library uses to expose
 //! messages. Software RoCE does not check that a READ is within its window, so a preloaded library
-//! does.
+//! performs this check.
 
 use std::{
     env, fs,

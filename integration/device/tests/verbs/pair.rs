@@ -67,7 +67,7 @@ pub(crate) struct Setup {
     pub(crate) cap: QpCap,
     pub(crate) rnr_retry: u8,
     pub(crate) peer_access: AccessFlags,
-    /// Whether the pair uses the extended interface, which has one function for each part of a
+    /// Whether the pair uses the extended interface, which has a function for each part of a
     /// request and of a completion.
     pub(crate) extended: bool,
 }
