@@ -173,8 +173,8 @@ impl Process {
         self.link.send(self.number, &Frame::Signal(signal as i32))
     }
 
-    /// Sends a signal to the program and waits for the agent's answer. Returns the time of the
-    /// signal in milliseconds since 1970, by the clock of the program's host.
+    /// Sends a signal to the program and waits for the agent's answer. Returns the time at which
+    /// the signal was sent, in milliseconds since 1970 by the clock of the program's host.
     pub(crate) fn signal_at(&mut self, signal: Signal) -> Result<u64> {
         self.answer = None;
         self.signal(signal)?;

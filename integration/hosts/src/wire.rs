@@ -24,7 +24,7 @@ use crate::lock;
 /// frame header.
 const MAX: usize = 1 << 26;
 
-/// The program number in frames about the host itself, as opposed to its programs.
+/// The program number of frames about the host itself, which belong to none of its programs.
 pub const HOST: u32 = 0;
 
 /// A request from the conductor to the agent, or a report from the agent to the conductor.
@@ -116,7 +116,8 @@ impl std::fmt::Debug for Sender {
     }
 }
 
-/// Reads one frame. Returns the number of the frame's program, and the frame.
+/// Reads one frame. Returns the number of the program that the frame is about, followed by the
+/// frame.
 ///
 /// # Errors
 ///

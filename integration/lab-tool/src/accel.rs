@@ -36,7 +36,7 @@ impl Accel {
         }
     }
 
-    /// Returns the time limit for a boot, which exceeds the duration of all successful boots.
+    /// Returns the time limit for a boot, which is longer than any successful boot takes.
     pub(crate) fn boot_limit(self) -> Duration {
         Duration::from_secs(match self {
             Self::Tcg => 120,
