@@ -38,7 +38,8 @@ pub(crate) struct Half {
     pub(crate) reading: Reading,
 }
 
-/// How the connection ends. Each side first sends all its messages, unless it drops the connection.
+/// How the connection ends. Unless a side drops the connection, each side sends all its messages
+/// first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Ending {
     /// One side closes after it has received all messages of the other side.

@@ -18,7 +18,8 @@ use super::{connection::Attack, victim::SERVICES};
 #[derive(Debug)]
 pub(super) struct Site {
     pub(super) transport: TransportChoice,
-    /// The number of attacker threads with busy connections, and of those with slow connections.
+    /// The numbers of attacker threads: those with busy connections, and those with slow
+    /// connections.
     pub(super) busy: u64,
     pub(super) slow: u64,
     /// The maximum numbers of connects and of writes per second by all attackers together.
@@ -100,8 +101,8 @@ pub(super) struct Arena<'a> {
     pub(super) site: &'static Site,
     pub(super) services: &'a [SocketAddr],
     pub(super) end: Instant,
-    /// The earliest times of the next connect and of the next write. They limit the rates of all
-    /// threads together.
+    /// The earliest times of the next connect and of the next write. All threads share them, so
+    /// they limit the total rates.
     connects: Mutex<Instant>,
     writes: Mutex<Instant>,
 }

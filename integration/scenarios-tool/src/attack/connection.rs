@@ -28,7 +28,7 @@ const CHECK_INTERVAL: Duration = Duration::from_millis(2);
 pub(super) enum Pace {
     #[default]
     Whole,
-    /// Writes this number of bytes at a time, and pauses for this duration after each write.
+    /// Writes the given number of bytes at a time, and pauses for the given time after each write.
     Slow(usize, Duration),
     /// Writes nothing more.
     Stuck,
@@ -230,7 +230,7 @@ impl<'a> Attack<'a> {
         }
     }
 
-    /// Stops writing on this connection. From then on, the attacker also sends no answers.
+    /// Stops writing on this connection. After this call, the attacker also sends no answers.
     fn stall(&mut self) {
         self.wire.state().pace = Pace::Stuck;
         self.wire.flush(self.arena);
@@ -321,7 +321,7 @@ impl<'a> Attack<'a> {
             this.send_frame(|session| session.data(&payload));
             this.wire.flush(this.arena);
         });
-        // Pause without polling, so that the attacker receives nothing.
+        // Pause without polling: the attacker must receive nothing.
         let time = self.millis(100..4000);
         self.arena.pause(time);
     }

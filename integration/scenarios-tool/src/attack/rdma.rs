@@ -48,8 +48,8 @@ pub(super) struct Rdma {
     announced: Option<MemoryRegion>,
     id: CmId,
     channel: EventChannel,
-    /// The number of sends posted, and how many of them `flush` has counted against the rate limit
-    /// for writes.
+    /// The number of sends that were posted, and the number of those that `flush` has counted
+    /// against the rate limit for writes.
     posted: u32,
     flushed: u32,
     state: State,
@@ -117,8 +117,8 @@ impl Rdma {
     }
 
     /// Copies the bytes to the next slot and posts a send from it. If more than `DEPTH` sends are
-    /// in flight, the slot can be overwritten before it is sent, or the post can fail. An attacker
-    /// can ignore both.
+    /// in flight, the slot can be overwritten before it is sent, or the post can fail. Both are
+    /// acceptable for an attacker.
     fn post<'a>(&'a mut self, bytes: &[u8], make: impl FnOnce(Sge<'a>) -> SendWr<'a>) {
         let at = (self.posted % DEPTH) as usize * SLOT;
         self.posted = self.posted.wrapping_add(1);
@@ -225,7 +225,7 @@ impl Wire for Rdma {
     }
 }
 
-/// Waits for the next event of the connection manager, which must have this type.
+/// Waits for the next event of the connection manager, which must have type `event`.
 fn expect(channel: &EventChannel, event: CmEventType, arena: &Arena<'_>) -> Result<CmEvent> {
     let left = arena.end.saturating_duration_since(Instant::now());
     let received = channel.wait_event(left.clamp(Duration::from_millis(1), STEP))?;

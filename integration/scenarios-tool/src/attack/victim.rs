@@ -36,7 +36,7 @@ pub(super) const REQUEST_REGION: &[u8] = b"lend";
 /// The time after which the victim disconnects a peer that does not receive its echo.
 const SEND_LIMIT: Duration = Duration::from_secs(1);
 
-/// The maximum number of lines that the victim may log per second.
+/// The maximum number of the victim's last log lines that are printed after a failure.
 const LINES_A_SECOND: u64 = 10;
 
 /// The number of the victim's last log lines that are printed after a failure.
@@ -126,9 +126,9 @@ pub(super) struct HonestClient {
     pause: Duration,
     /// The open connection. It stays open between phases.
     connection: Option<Echo>,
-    /// The 99th percentile of the operations' durations in each phase: a list for the quiet phases,
-    /// followed by a list for the attacks. For a phase without operations, the value is
-    /// `Duration::MAX`.
+    /// The 99th percentile of the durations of the operations, once per phase. The first list is
+    /// for quiet phases, the second for attacks. The value is `Duration::MAX` for a phase without
+    /// operations.
     pub(super) percentiles: [Vec<Duration>; 2],
 }
 
@@ -296,9 +296,9 @@ pub(crate) fn run(over_rdma: bool) -> Result<()> {
     Ok(())
 }
 
-/// Counts the objects of all processes on the device, of the kinds that each connection creates.
-/// Memory regions are not counted, because messages create them at any time. The budget counts
-/// their bytes as pinned.
+/// Counts the objects on the device, of all processes but only of the kinds that each connection
+/// creates. Memory regions are not counted, because messages create them at any time. Their bytes
+/// are counted in the budget, as pinned bytes.
 fn objects(lab: &Lab) -> String {
     let words = words(&lab.resources());
     let pairs = words.chunks(2);
