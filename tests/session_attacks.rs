@@ -331,7 +331,7 @@ fn impossible_numbers_are_refused() {
     assert_eq!(scene.raw.receive(), [3]);
     assert_eq!(scene.raw.receive(), [4]);
     scene.lose();
-    // The peer has already confirmed three messages. It can therefore not report that it has
+    // The peer has already confirmed three messages. It therefore cannot report that it has
     // received only two.
     let (_, answer) = scene.ask(2);
     assert_eq!(answer, Answer::Rejected(BUSY, 0, 0));

@@ -264,7 +264,8 @@ impl Log for Violations {
     fn flush(&self) {}
 }
 
-/// Peers can cause a log line with each violation, so the library must limit the number of lines.
+/// Peers can cause a log line with each violation, so the library must limit the rate of these
+/// lines.
 #[test]
 fn violations_log_at_most_one_line_per_second() {
     log::set_logger(&VIOLATIONS).unwrap();
@@ -307,8 +308,8 @@ fn memory_without_grant_is_not_read_or_written() {
     stage.assert_unaffected();
 }
 
-/// A write with immediate data reports its length to the program, so its parts must be contiguous.
-/// Otherwise this length would be wrong.
+/// If a write with immediate data is sent in several parts, they must be contiguous. Otherwise the
+/// length that the library reports to the program would be wrong.
 #[test]
 fn noncontiguous_write_parts_end_the_connection() {
     let stage = stage();
@@ -433,7 +434,7 @@ fn bytes_beyond_one_batch_are_still_processed() {
         let mut bytes: Vec<u8> = (0..before).flat_map(message).collect();
         bytes.extend(pdu(16, 0, &12_u32.to_be_bytes()));
         bytes.extend((before..before + 20).flat_map(message));
-        // The peer sends nothing later, so no later event makes the endpoint read these bytes.
+        // The peer sends nothing after these bytes, so no later event makes the endpoint read them.
         peer.send(&bytes);
         for number in 0..before + 20 {
             let message = endpoint.recv_timeout(TIME_LIMIT).unwrap();
@@ -564,8 +565,8 @@ fn connect_from(host: Ipv4Addr, to: SocketAddr) -> TcpStream {
     fd.into()
 }
 
-/// If a peer announces private data and sends only a part, it counts as a half-open connection
-/// until the listener's `connect_timeout` expires. The program never receives its request.
+/// A peer that announces private data and sends only a part of them is a half-open connection until
+/// the listener's `connect_timeout` expires. The program never receives the peer's request.
 #[test]
 fn private_data_that_stop_half_way_hold_no_place() {
     let mut config = config();

@@ -52,8 +52,8 @@ fn split_frame(len: usize, missing: usize) -> (Vec<u8>, Vec<u8>) {
     (bytes, rest)
 }
 
-/// Sends bytes from the peer one by one at this interval. Stops when the returned handle is
-/// dropped.
+/// Sends `bytes` from the peer one by one, at the interval `every`. Stops when the returned handle
+/// is dropped.
 fn trickle(mut peer: Peer, bytes: Vec<u8>, every: Duration) -> mpsc::Sender<()> {
     let (handle, dropped) = mpsc::channel();
     thread::spawn(move || {

@@ -188,7 +188,7 @@ fn peer_is_told_once_of_the_wish_to_leave() {
     far.send(b"so does the other side").unwrap();
     let answer = near.recv_timeout(TIME_LIMIT).unwrap();
     assert_eq!(answer, b"so does the other side");
-    // The first completion can be `Room`, because a message was refused before.
+    // The first completion can be `Room`, because an earlier message was refused.
     assert!((0..2).any(|_| matches!(next(&near), Completion::PeerLeaving)));
     far.close().unwrap();
     let refused = far.ask_to_leave().unwrap_err();

@@ -113,7 +113,7 @@ fn a_member_cannot_be_asked_itself() {
     assert!(!other.remove(&far));
     near.send(b"x").unwrap();
     assert_eq!(message(&group).1, b"x");
-    // An endpoint in a group supports all calls except receives.
+    // An endpoint in a group supports all calls except those that receive.
     far.send(b"y").unwrap();
     far.flush().unwrap();
     assert_eq!(near.recv_timeout(TIME_LIMIT).unwrap(), b"y");
@@ -218,8 +218,8 @@ fn ids_are_given_out_as_their_completions_are_taken() {
     reading.join().unwrap();
 }
 
-/// One thread moves the endpoint between two groups while messages arrive. For each group, another
-/// thread receives its messages.
+/// One thread moves the endpoint between two groups while messages arrive. Each group has its own
+/// thread that receives messages.
 #[test]
 fn membership_changes_neither_lose_nor_duplicate() {
     const COUNT: u32 = 5_000;

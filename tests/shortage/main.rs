@@ -57,8 +57,8 @@ fn config() -> Config {
     Config::default().with(|c| c.connect_timeout = Duration::from_secs(2))
 }
 
-/// A connection that the shortage must not affect. Records the resources that the process uses
-/// while there is no other connection.
+/// A connection that the shortage must not affect. Contains the counts of the resources that the
+/// process uses while there is no other connection.
 struct Bystander {
     near: Endpoint,
     far: Endpoint,
@@ -94,8 +94,8 @@ impl Bystander {
         }
     }
 
-    /// Asserts that this connection works, and waits until all other connections have released
-    /// their resources.
+    /// Asserts that this connection delivers messages, and waits until all other connections have
+    /// released their resources.
     fn assert_unaffected(&self) {
         exchange(&self.near, &self.far).unwrap();
         await_value(descriptors, &self.descriptors, "descriptors");
@@ -295,7 +295,7 @@ fn export_without_a_thread_leaves_no_socket() {
     });
 }
 
-/// While the listener has no descriptor for its peers, they wait. The listener accepts them after
+/// Peers wait while the listener has no descriptor for them. The listener accepts these peers after
 /// other connections have ended.
 #[test]
 fn listener_accepts_while_it_has_descriptors() {

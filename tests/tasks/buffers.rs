@@ -13,15 +13,15 @@ use super::stage::{bytes, ip_and_transport};
 
 const MIB: usize = 1 << 20;
 
-/// The number of bytes that a stream accepts with the default `Config::stream_buffer` of 4 MiB. A
-/// stream accepts fewer bytes in long pieces below the eager size, because the sender then uses
-/// little of its half of the buffer. A stream can accept more bytes than the buffer holds if the
-/// last piece is large.
+/// The number of bytes that a stream accepts with the default `Config::stream_buffer` of 4 MiB. The
+/// number is lower for long pieces that are shorter than the eager size, because the sender then
+/// uses little of its half of the buffer. It is higher than the buffer size if the last piece is
+/// large.
 const TAKEN: std::ops::RangeInclusive<usize> = 2 * MIB..=6 * MIB;
 
-/// Returns the time after which a write counts as a sign that the stream is full. `taken` is the
-/// number of bytes that the stream has accepted. If the stream is only slow, the test counts too
-/// few bytes.
+/// Returns the time after which the test considers the stream full if a write is still pending.
+/// `taken` is the number of bytes that the stream has accepted. If the stream is only slow, the
+/// test counts too few bytes.
 fn time_limit(taken: usize) -> Duration {
     if taken < *TAKEN.start() {
         Duration::from_secs(60)

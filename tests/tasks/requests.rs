@@ -15,7 +15,7 @@ async fn listener() -> RequestListener {
         .unwrap()
 }
 
-/// Connects with this private data.
+/// Connects with the private data `data`.
 async fn connect(listener: &RequestListener, data: &[u8]) -> Result<Endpoint, Error> {
     let connector = Connector::new().private_data(data);
     Endpoint::connect_with(&connector, listener.local_addr()).await

@@ -74,7 +74,7 @@ fn recv(endpoint: &Endpoint) -> impl Future<Output = Result<rdmsg::Message, Erro
     poll_fn(|cx| endpoint.poll_recv(cx))
 }
 
-/// Polls for a message with this waker, so that the next message wakes it.
+/// Polls for a message with `waker`, so that the next message wakes it.
 fn wait_with(endpoint: &Endpoint, waker: &Waker) {
     let polled = endpoint.poll_recv(&mut Context::from_waker(waker));
     assert!(polled.is_pending());

@@ -98,7 +98,7 @@ enum CallOnBytes {
     TaskWrite,
 }
 
-/// Another user of the connection. This user waits during the call.
+/// Another user of the connection, which waits during the call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum OtherUser {
     Alone,
@@ -164,8 +164,8 @@ impl Call {
         !receives.contains(&self)
     }
 
-    /// Returns whether the call is a variant that waits in the same way as another call in
-    /// `ON_MESSAGES`. Such variants are tested only on connections without other users.
+    /// Returns whether the call is a variant of another call in `ON_MESSAGES`, and waits in the
+    /// same way. Such variants are tested only on connections without other users.
     fn is_variant(self) -> bool {
         [Self::SendVectored, Self::SendWithId, Self::TaskSendBatch].contains(&self)
     }

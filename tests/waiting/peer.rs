@@ -55,8 +55,9 @@ impl State {
         Self::Large,
     ];
 
-    /// Returns the interval between two bytes. After 16 calls, a receiving thread lets another
-    /// thread poll. With the longer interval, 16 calls exceed the deadline.
+    /// Returns the interval between two bytes. After 16 receive calls, a receiving thread lets
+    /// another thread poll. With the longer interval, 16 receive calls take longer than the
+    /// deadline.
     fn pace(self) -> Duration {
         match self {
             Self::Silence | Self::Header => Duration::from_millis(300),

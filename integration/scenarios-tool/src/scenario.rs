@@ -394,8 +394,8 @@ fn resuming(config: &mut Config) {
     config.shared_receive = None;
 }
 
-/// Like `resuming`, but connections detect a cut within a second. `resume` is longer than all cuts
-/// together, even if each attempt to connect blocks the engine for 5 s, as on software iWARP.
+/// Like `resuming`, but connections detect a cut within a second. `resume` is long enough for all
+/// cuts, even if each attempt to connect blocks the engine for 5 s, as on software iWARP.
 fn detecting_cuts(config: &mut Config) {
     resuming(config);
     config.resume = Duration::from_secs(180);
