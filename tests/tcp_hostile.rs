@@ -233,8 +233,8 @@ fn no_more_reads_are_in_flight_than_both_sides_serve() {
                 .read(&region, 0..8, &remote, 0, id)
                 .unwrap();
         }
-        // The endpoint delays the READ requests that exceed the peer's limit. It sends the Ack of
-        // this frame before them.
+        // The endpoint delays the READ requests that exceed the peer's limit. It sends the
+        // acknowledgement of this frame before these requests.
         peer.send(&pdu(1, 1, &frame(0, b"acknowledge this")));
         let (before, _) = read_until(&mut peer, 16);
         let asked = before.iter().filter(|kind| **kind == 4).count();
@@ -664,8 +664,8 @@ fn silent_peers_use_no_places_of_other_addresses() {
     let mut silent: Vec<_> = (0..SILENT)
         .map(|_| TcpStream::connect(addr).unwrap())
         .collect();
-    // The slow peer is one of the 256 connections. So the library has closed this many silent
-    // peers: `SILENT + 1 - 256`, beginning with the first.
+    // The slow peer is one of the 256 connections. Therefore the library has closed the first
+    // `SILENT + 1 - 256` silent peers.
     for evicted in &mut silent[..SILENT + 1 - 256] {
         evicted.set_read_timeout(Some(TIME_LIMIT)).unwrap();
         assert_eq!(evicted.read(&mut [0]).unwrap(), 0);

@@ -83,7 +83,7 @@ static GATE: AtomicI32 = AtomicI32::new(-1);
 static IS_STOPPED: AtomicBool = AtomicBool::new(false);
 static ONLY: Mutex<()> = Mutex::new(());
 
-/// The signal handler. It suspends the thread on which it runs.
+/// The signal handler, which suspends the thread on which it runs.
 extern "C" fn stop(_: libc::c_int) {
     IS_STOPPED.store(true, Ordering::SeqCst);
     let mut byte = 0_u8;

@@ -16,8 +16,8 @@ const MIB: usize = 1 << 20;
 
 /// The number of bytes that a stream accepts with the default `Config::stream_buffer` of 4 MiB. The
 /// number is lower for long pieces that are shorter than the eager size, because the sender then
-/// uses little of its half of the buffer. It is higher than the buffer size if the last piece is
-/// large.
+/// uses little of its half of the buffer. The number is higher than the buffer size if the last
+/// piece is large.
 const TAKEN: RangeInclusive<usize> = 2 * MIB..=6 * MIB;
 
 /// The time limit of a write that must succeed.
@@ -149,8 +149,8 @@ fn stream_takes_its_buffer_after_its_reader_stops() {
             server.read_exact(&mut got).unwrap();
             server
         });
-        // The peer reads only half of these bytes. Its first read also receives many of the other
-        // pieces, and leaves them unread.
+        // The peer reads only half of these bytes. The peer's first read also receives many of the
+        // other pieces, and leaves them unread.
         for piece in bytes.chunks(PERIOD) {
             client.write_all(piece).unwrap();
         }

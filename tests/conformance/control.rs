@@ -42,8 +42,8 @@ fn control_message_passes_messages_that_are_held() {
     near.send_control(b"cancel").unwrap();
     assert_eq!(control(&far), b"cancel");
     far.send_control(b"cancelled").unwrap();
-    // The refused send has registered for room, but there is none yet. So the next completion is
-    // the control message, and not `Room`.
+    // The refused send has registered for room, but there is no room yet. The next completion is
+    // therefore the control message, and not `Room`.
     assert_eq!(control(&near), b"cancelled");
     assert!(matches!(near.try_send(b"x"), Err(TrySendError::Full)));
 }

@@ -62,7 +62,8 @@ fn earlier_completions_come_first_and_once() {
     let (near, far) = pair();
     far.send(Outgoing::from(b"x").with_id(1)).unwrap();
     near.recv_timeout(TIME_LIMIT).unwrap();
-    // Wait until the completion of the send is available. It can arrive later than the message.
+    // Wait until the completion of the send is available, because it can arrive later than the
+    // message.
     let mut sent = Select::new();
     sent.recv(far.completions());
     sent.ready_timeout(TIME_LIMIT).unwrap();

@@ -387,8 +387,8 @@ fn buffers_of_two_mib_request_huge_pages() {
             let huge = mappings("smaps", is_huge);
             for start in starts {
                 assert_eq!(start % HUGE, 0);
-                // The kernel may have merged the mapping with the previous one. So search for the
-                // last start that is not above this one.
+                // Search for the last start address that is not above this one, because the kernel
+                // may have merged the mapping with the previous one.
                 let own = huge.iter().rfind(|other| **other <= start);
                 assert!(own.is_some(), "{start:x} {huge:x?}");
             }

@@ -139,8 +139,8 @@ fn future_dropped_at_any_point_loses_nothing() {
             let before = cut(recv(&server), 0).await;
             assert!(before.is_none(), "nothing was sent");
             // The window is two messages, and the grant for a received message may still be in
-            // flight. So a send may have to wait. If its future is then dropped, the message is not
-            // sent.
+            // flight. A send may therefore wait. If the future of a waiting send is dropped, the
+            // message is not sent.
             send(&client, &message(2 * number)).await.unwrap();
             let mut sent = 1;
             for part in 1..4 {

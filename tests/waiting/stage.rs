@@ -23,8 +23,8 @@ use tokio::{
 /// A timeout that is never reached, even on a busy machine. No test waits for it to expire.
 pub(crate) const TIME_LIMIT: Duration = Duration::from_secs(60);
 
-/// The time limit of calls that normally take milliseconds. It expires only if no thread polls the
-/// connection.
+/// The time limit of calls that normally take milliseconds. This limit expires only if no thread
+/// polls the connection.
 pub(crate) const PROMPT: Duration = Duration::from_secs(5);
 
 /// Returns an address of this machine, and the transport of connections to it.

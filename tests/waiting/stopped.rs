@@ -144,8 +144,8 @@ fn reports_a_stopped_process_in_time() {
     let (stopped, before) = (Instant::now(), time_of_process());
     silent.begin();
     let ends: Vec<_> = ends.iter().collect();
-    // On a slow processor, ending all connections takes longer than the wait. So add the processor
-    // time of this process to the permitted time.
+    // Add the processor time of this process to the permitted time, because on a slow processor,
+    // ending all connections takes longer than the wait.
     let work = time_of_process() - before;
     let allowed = Duration::from_millis(500) + 4 * lateness.worst() + work;
     for (what, end, at) in &ends {

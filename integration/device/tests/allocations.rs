@@ -165,8 +165,8 @@ fn batches_allocate_nothing() {
 }
 
 /// Checks the lowest allocation count of several tries. On a busy machine, the engine polls when
-/// tasks do not poll in time. A task that polls again notifies the engine, and this notification
-/// allocates. It is not part of the cost of a message.
+/// tasks do not poll in time. A task that polls again notifies the engine. This notification
+/// allocates, but is not part of the cost of a message.
 #[test]
 fn tasks_allocate_nothing() {
     const TRIES: usize = 3;

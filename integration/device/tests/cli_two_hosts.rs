@@ -133,8 +133,8 @@ fn doctor_finds_path_with_smaller_mtu() {
     conducted(|lab, there, here| {
         serve(there);
         let doctor = format!("rdmsg doctor --json --timeout 5 {}", lab.peer);
-        // After a packet has reached a hop with a smaller MTU, the kernel caches that MTU for ten
-        // minutes. This route has the same effect as such a cache entry.
+        // When a packet has reached a hop with a smaller MTU, the kernel caches the smaller MTU for
+        // ten minutes. This route has the same effect as an entry of that cache.
         let way = format!("{}/32 dev eth0", lab.peer);
         here.run(&format!("ip route add {way} mtu 1500")).unwrap();
         let wrong = Diagnosis::typed(here, &doctor).unwrap();

@@ -305,8 +305,8 @@ fn frequent_event_loop_polls_by_itself() {
     let _test = DeviceTest::start();
     let config = Config::default().with(|c| c.polling = Polling::Event);
     let (client, server) = pair_with(&config);
-    // Repeat the measurement, because on a busy machine the loop sometimes polls so rarely that the
-    // engine polls, too.
+    // Repeat the measurement. On a busy machine, the loop sometimes polls so rarely that the engine
+    // also polls.
     let mut deadline = Deadline::after(TIME_LIMIT);
     loop {
         let before = sleeps_of_engines();

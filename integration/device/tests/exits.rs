@@ -1,6 +1,6 @@
 //! Tests that a program delivers its messages before it exits, and exits without unnecessary delay.
-//! Each such program is called a role. It is an ignored test of this file, which another test runs
-//! in a separate process.
+//! Each such program is called a role. A role is an ignored test of this file. Another test runs
+//! the role in a separate process.
 
 use std::{
     env,
@@ -442,7 +442,7 @@ fn program_may_exit_in_engine_thread_or_logger() {
     let address = listener.local_addr();
     thread::scope(|scope| {
         scope.spawn(|| {
-            // A role closes or breaks each of these connections. Either event makes `recv` return.
+            // A role closes or breaks each of these connections. In both cases, `recv` returns.
             while let Ok(server) = listener.accept() {
                 scope.spawn(move || server.recv());
             }

@@ -250,7 +250,7 @@ fn fd_reports_completions_of_operations() {
     ));
     wait_until_unreadable(&client, fd);
     assert_eq!(*server.recv_timeout(TIME_LIMIT).unwrap(), *b"question");
-    // Messages above the eager size make the descriptor readable, too.
+    // Messages above the eager size also make the descriptor readable.
     let large = vec![5; 1 << 20];
     let sender = thread::spawn({
         let (server, large) = (server.clone(), large.clone());
@@ -327,7 +327,7 @@ fn fd_reports_room_after_refused_send() {
         );
         sent = 1 + fill(&client);
     }
-    // When this message arrives, all grants in flight have arrived, too.
+    // All grants that were in flight have arrived when this message arrives.
     server.send(b"behind all room").unwrap();
     assert_eq!(*take(&client), *b"behind all room");
     fill(&client);

@@ -120,8 +120,8 @@ fn device_removal_ends_users_until_device_returns() {
         }
         for endpoint in [&client, &server] {
             let end = endpoint.recv_timeout(TIME_LIMIT).unwrap_err();
-            // The queue pair can fail before the connection manager reports the removal. Therefore
-            // accept any reason.
+            // Accept any reason, because the queue pair can fail before the connection manager
+            // reports the removal.
             assert!(matches!(end, Error::Disconnected(_)), "{end:?}");
         }
         // The removal completes although handles still exist and the engine still runs.

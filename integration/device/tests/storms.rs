@@ -58,8 +58,8 @@ fn storm(count: usize, connector: &Connector, address: SocketAddr) -> Vec<Outcom
     outcomes
 }
 
-/// A thread that repeatedly sleeps and measures how late it wakes. It shows how late any thread
-/// wakes on this machine, independently of the library.
+/// A thread that repeatedly sleeps, and measures the delay of each wake-up. The delay shows how
+/// late this machine wakes threads, independently of the library.
 struct Control {
     enough: Arc<AtomicBool>,
     thread: JoinHandle<Duration>,

@@ -368,7 +368,7 @@ fn probing() -> Config {
 }
 
 /// Returns a configuration with which both keepalive and the device detect a lost peer early.
-/// Either can be first.
+/// Either of them can detect it first.
 fn fast_detection() -> Config {
     let mut config = probing();
     config.rdma.ack_timeout = Some(14);

@@ -14,8 +14,8 @@ use crate::{
     status::{CmStatus, RejectReason, WcStatus},
 };
 
-/// A function that performs an operation. It reads its arguments from the input. `Params` are the
-/// peer's parameters.
+/// A function that performs an operation. The function reads its arguments from the input. `Params`
+/// are the peer's parameters.
 type Operation = fn(&mut Device, &mut Input<'_>, &Params);
 
 /// All operations, with their names.

@@ -1,4 +1,4 @@
-//! The agent of a host. It starts programs on this host at the request of a conductor. The
+//! The agent of a host, which starts programs on this host at the request of a conductor. The
 //! conductor is a process on this or another host that controls the agent through a
 //! [`Host`](crate::Host).
 
@@ -62,8 +62,8 @@ fn serve_on(listener: TcpListener) -> Result<()> {
     listener.set_nonblocking(true)?;
     let accepted = retry(|| listener.accept());
     let (mut stream, _) = accepted.context("no conductor connects")?;
-    // Close the listener, so that other conductors are refused. They retry until the next agent on
-    // this host accepts them.
+    // Close the listener, so that other conductors are refused. Refused conductors retry until the
+    // next agent on this host accepts them.
     drop(listener);
     // On some systems, an accepted stream is nonblocking if the listener is nonblocking.
     stream.set_nonblocking(false)?;
@@ -96,8 +96,8 @@ pub fn obey(requests: &mut impl Read, sender: &Sender, leave: fn(Pid)) -> Result
     loop {
         let (number, frame) = wire::read(requests).context("lost the conductor")?;
         let reports = sender.clone();
-        // Ignore the error: sending fails only if the conductor has disconnected, and then reading
-        // the next request fails, too.
+        // Ignore the error: sending fails only if the conductor has disconnected. In this case,
+        // reading the next request also fails.
         let report = move |frame| drop(reports.send(number, &frame));
         let failed = match frame {
             Frame::Start(job) => {

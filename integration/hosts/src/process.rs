@@ -157,8 +157,9 @@ impl Process {
         self.lines.pop_front()
     }
 
-    /// Writes a line to the program's stdin. Returns whether the line was sent to the agent. It is
-    /// not sent if the program is known to have ended, or if the connection to the agent is lost.
+    /// Writes a line to the program's stdin. Returns whether the line was sent to the agent. The
+    /// line is not sent if the program is known to have ended, or if the connection to the agent is
+    /// lost.
     pub fn tell(&mut self, line: &str) -> bool {
         let line = Frame::Tell(format!("{line}\n").into_bytes());
         self.status.is_none() && self.link.send(self.number, &line).is_ok()

@@ -26,8 +26,8 @@ impl Accel {
     }
 
     /// Returns the frequency in kHz of the time stamp counter in the guest, for the guest's kernel.
-    /// The kernel cannot query this frequency. It would measure the frequency by comparing two
-    /// emulated clocks, and the result could be completely wrong on a busy machine.
+    /// The kernel cannot query this frequency. Without this value, it would compare two emulated
+    /// clocks to measure the frequency, and the result could be completely wrong on a busy machine.
     pub(crate) fn tsc_khz(self) -> Option<u32> {
         match self {
             Self::Tcg => khz(),

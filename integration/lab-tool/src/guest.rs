@@ -52,8 +52,8 @@ pub(crate) fn boot(machines: &Machines, watch: &Watch) -> Result<Vec<Machine>> {
             return Err(error);
         }
         eprintln!("lab: {error:#}; booting again");
-        // Each thread ends when its machine is switched off. Join the threads, because they can
-        // still send events until then.
+        // Join the threads, because each can still send events until its machine has been switched
+        // off.
         drop(guests);
         for thread in threads {
             let _ = thread.join();

@@ -47,7 +47,7 @@ pub(crate) struct Machines {
     pub(crate) args: MachineArgs,
 }
 
-/// A running machine. It is switched off when this value is dropped or this process ends.
+/// A running machine, which is switched off when this value is dropped or this process ends.
 #[derive(Debug)]
 pub(crate) struct Machine {
     pub(crate) host: usize,

@@ -9,8 +9,8 @@ use crate::scenario::{Fault, Reading, Scenario, Traffic};
 /// The length of the longest message in bytes.
 const LONGEST: u64 = 8 << 20;
 
-/// The minimum length of a side's last message in bytes. It is long enough for the last message to
-/// differ from all others.
+/// The minimum length of a side's last message in bytes. With this length, the last message differs
+/// from all others.
 const LAST: usize = 8;
 
 /// The number of listeners for connections with [`Traffic::Any`]. The listeners have different
@@ -47,9 +47,9 @@ pub(crate) enum Ending {
     /// One side closes, probably while the other side still sends.
     CloseEarly(Side),
     CloseBoth,
-    /// One side drops its handles after it has received this number of messages.
+    /// One side drops its handles after it has received the given number of messages.
     Drop(Side, u64),
-    /// One side aborts the connection with this code.
+    /// One side aborts the connection with the given code.
     Abort(Side, u32),
     /// The server drops its handles after it has sent its messages, and its process exits.
     Leave,

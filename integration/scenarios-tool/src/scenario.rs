@@ -226,7 +226,7 @@ pub(crate) fn all() -> Vec<Scenario> {
         row("stopped-process",        SOME, stopped(3), Completes, lasting, 2, false),
         row("long-stopped-process",   SOME, stopped(20), ServerDetectsLater, watchful, 2, true),
         row("leaving-process",        FULL, ProcessLeaves, AllOfServerArrives, lasting, 2, false),
-        // Connections with `Config::resume`. They resume over the same device and transport.
+        // Connections with `Config::resume`, which resume over the same device and transport.
         row("session-cut-0.1s",       SESSIONS, Cut(100), Completes, resuming, 2, false),
         row("session-cut-1s",         SESSIONS, Cut(1_000), Completes, resuming, 2, false),
         row("session-cut-6s",         SESSIONS, Cut(6_000), Resumes, resuming, 2, true),

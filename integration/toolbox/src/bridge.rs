@@ -122,8 +122,8 @@ impl Bridge {
 
 impl BridgePair {
     /// Starts both bridges with the same options. The far bridge listens on the address `between`,
-    /// to which the near bridge connects. Its scheme selects the transport: `rdma://10.8.0.1:0` in
-    /// the lab, `rdmsg+tcp://127.0.0.1:0` on any machine.
+    /// to which the near bridge connects. The scheme of `between` selects the transport:
+    /// `rdma://10.8.0.1:0` in the lab, `rdmsg+tcp://127.0.0.1:0` on any machine.
     ///
     /// # Errors
     ///

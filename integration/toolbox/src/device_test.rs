@@ -8,8 +8,8 @@ use std::{
 
 use crate::{Deadline, Lab, TIME_LIMIT, Watchdog};
 
-/// The time limit for a test in seconds, on an idle machine. It is about ten times the duration of
-/// a test.
+/// The time limit for a test in seconds, on an idle machine: about ten times the duration of a
+/// test.
 const SECONDS: u64 = 300;
 
 /// The counters at the end of the previous test. `None` before the first test, and after a test

@@ -144,8 +144,8 @@ fn an_id_migrates_with_its_events() {
     let mut id = CmId::new(&old, PortSpace::TCP, CLIENT).unwrap();
     id.migrate(&old).unwrap();
     id.resolve_addr(None, server.addr, TIME_LIMIT).unwrap();
-    // Events arrive in the order of the calls. When the event of this call has arrived, the first
-    // id's event has arrived, too.
+    // Events arrive in the order of the calls, so the first id's event has arrived when this call
+    // returns.
     drop(resolved(&other, server.addr, 9));
     id.migrate(&new).unwrap();
     assert_none(&old);

@@ -138,8 +138,8 @@ fn a_listener_with_unread_requests_does_not_migrate() {
     let mut server = Server::new(lab.addr);
     let channel = EventChannel::new().unwrap();
     let first = connecting(&channel, server.addr, 1, b"");
-    // Events arrive in the order of the calls. When this request arrives, the first request has
-    // arrived, too.
+    // Events arrive in the order of the calls, so the first request has arrived when this request
+    // arrives.
     let fence = Server::new(lab.addr);
     let _later = connecting(&channel, fence.addr, 2, b"");
     let _request = fence.request();

@@ -297,7 +297,7 @@ fn among_announcers_with_a_small_lock_limit() {
         (connecting.join().unwrap(), endpoint)
     };
     let (honest, server) = honest_pair(&engine, lab.at(0));
-    // The three messages together exceed the memory for READs. Each of them alone does not.
+    // The three messages together exceed the memory for READs, but each message alone does not.
     let hostile: Vec<_> = (0..3)
         .map(|_| {
             let (mut peer, endpoint) = connect();

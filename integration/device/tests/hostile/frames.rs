@@ -499,8 +499,8 @@ fn nothing_of_the_library_can_be_read_or_written() {
     for role in ROLES {
         for writes in [false, true] {
             let (mut peer, endpoint) = scene.connect(role);
-            // The peer runs in this process, and this key differs by one from a key of the peer. So
-            // it is probably the valid key of another memory region of this process.
+            // The peer runs in this process, and this key differs by one from a key of the peer.
+            // The key is therefore probably valid for another memory region of this process.
             let target = RemoteAddr {
                 addr: peer.region().addr(),
                 rkey: peer.region().lkey().wrapping_sub(1 << 8),

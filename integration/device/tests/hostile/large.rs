@@ -421,7 +421,7 @@ fn taken(count: u32) -> Vec<u8> {
 }
 
 /// The device acknowledges the small messages. But the peer's library queues them behind a large
-/// message that it has not read, so this library must not report them as sent.
+/// message that it has not read yet. This side's library must therefore not report them as sent.
 #[test]
 fn unread_large_message_delays_sent_of_later_ones() {
     let scene = Scene::new();

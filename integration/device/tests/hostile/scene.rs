@@ -185,8 +185,8 @@ pub(crate) fn end(endpoint: &Endpoint) -> (CloseReason, Vec<Message>) {
         match endpoint.recv_timeout(TIME_LIMIT) {
             Ok(message) => messages.push(message),
             Err(Error::Disconnected(reason)) => break reason,
-            // A random frame can be a valid Finish. Then `recv` returns this error until the
-            // connection ends.
+            // A random frame can be a valid Finish. After such a frame, `recv` returns this error
+            // until the connection ends.
             Err(Error::PeerFinished) => match endpoint.next_completion_timeout(TIME_LIMIT) {
                 Ok(Completion::Disconnected(reason)) | Err(Error::Disconnected(reason)) => {
                     break reason;

@@ -48,7 +48,7 @@ fn small() -> Config {
     config
 }
 
-/// Each side reads in one thread and writes in another. The data is larger than all buffers
+/// Each side reads in one thread and writes in another thread. The data is larger than all buffers
 /// together.
 #[test]
 fn both_directions_at_once() {

@@ -124,7 +124,7 @@ pub(crate) struct Device {
     pub(crate) granted: u32,
     /// The number of control messages that the application holds.
     pub(crate) untaken: u32,
-    /// The number of held messages. They must be sent before all other messages.
+    /// The number of held messages, which must be sent before all other messages.
     held: u32,
     lengths: VecDeque<u64>,
     /// Whether this side has finished sending.
@@ -212,8 +212,9 @@ impl Device {
                 }
                 Output::Repost(buffer) => {
                     let frame = self.filled.remove(&buffer).expect("it was received");
-                    // The connection may repost a control frame's buffer. It may repost the buffer
-                    // of a frame with data only if the frame violates the protocol.
+                    // The connection may repost a control frame's buffer. If a frame with data
+                    // violates the protocol, the connection may also repost the buffer of this
+                    // frame.
                     bad |= frame.first().is_none_or(|kind| matches!(kind, 1 | 16..=18));
                     self.repost(buffer);
                 }

@@ -1,5 +1,5 @@
-//! The attacker threads. Each opens one connection after the other. An attack depends only on the
-//! seed, on the number of the connection, and on the times at which the victim answers.
+//! The attacker threads. Each thread opens one connection after the other. An attack depends only
+//! on the seed, on the number of the connection, and on the times at which the victim answers.
 
 use std::{
     net::SocketAddr,
@@ -86,7 +86,7 @@ pub(super) enum Kind {
 
 impl Kind {
     /// Returns whether a connection of this kind lasts long and sends little. The attackers open
-    /// many such connections at a time.
+    /// many connections of these kinds at a time.
     pub(super) fn is_slow(self) -> bool {
         matches!(
             self,

@@ -87,7 +87,7 @@ pub(super) trait Wire {
     }
 }
 
-/// One connection of an attacker, and the attack on it.
+/// A connection of an attacker, and the attack on this connection.
 pub(super) struct Attack<'a> {
     arena: &'a Arena<'a>,
     attacker: &'a mut Attacker,

@@ -27,8 +27,8 @@ use super::{
 
 /// The depth of the send queue and of the receive queue in work requests.
 const DEPTH: u32 = 64;
-/// The size in bytes of a slot, which is the buffer of one work request. It exceeds the victim's
-/// longest frame.
+/// The size of a slot, in bytes. A slot is the buffer of one work request, and is longer than the
+/// victim's longest frame.
 const SLOT: usize = 1 << 16;
 /// The work request id of all sends. The id of a receive is its slot's index, which is lower than
 /// `SEND`.
@@ -117,8 +117,8 @@ impl Rdma {
     }
 
     /// Copies the bytes to the next slot and posts a send from it. If more than `DEPTH` sends are
-    /// in flight, the slot can be overwritten before it is sent, or the post can fail. Both are
-    /// acceptable for an attacker.
+    /// in flight, this can overwrite a slot that was not sent yet, or the post can fail. An attack
+    /// permits both.
     fn post<'a>(&'a mut self, bytes: &[u8], make: impl FnOnce(Sge<'a>) -> SendWr<'a>) {
         let at = (self.posted % DEPTH) as usize * SLOT;
         self.posted = self.posted.wrapping_add(1);

@@ -124,7 +124,7 @@ pub(super) struct HonestClient {
     len: usize,
     /// The pause after each operation.
     pause: Duration,
-    /// The open connection. It stays open between phases.
+    /// The open connection, which stays open between phases.
     connection: Option<Echo>,
     /// The 99th percentile of the durations of the operations, once per phase. The first list is
     /// for quiet phases, the second for attacks. The value is `Duration::MAX` for a phase without

@@ -9,7 +9,7 @@ pub(crate) struct Only {
     /// The names of the selected tracks and test programs. If empty, all tracks are selected, or
     /// all short tracks if `all` is not set.
     names: Vec<String>,
-    /// Whether long tracks are selected, too, if `names` is empty.
+    /// Whether long tracks are also selected if `names` is empty.
     all: bool,
     /// All names passed to `selects` so far. The error about an unknown name lists them.
     known: RefCell<BTreeSet<String>>,

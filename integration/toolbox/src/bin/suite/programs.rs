@@ -158,8 +158,8 @@ pub(crate) const NOT_ON_IWARP: [(&str, &str); 13] = [
     ("tcp_api", "behaviour covers streams"),
 ];
 
-/// The programs that run on software iWARP even without `--all`. They test messages of all sizes,
-/// faults, and closing.
+/// The programs that run on software iWARP even without `--all`. These programs test messages of
+/// all sizes, faults, and closing.
 const SHORT_ON_IWARP: [&str; 6] = [
     "conformance",
     "devices",

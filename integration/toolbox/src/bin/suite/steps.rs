@@ -216,8 +216,8 @@ fn run_once(track: &str, command: &mut Command) -> Result<(ExitStatus, bool)> {
     let line = format!("{command:?}");
     let child = command.spawn();
     let mut child = child.with_context(|| format!("cannot run {line}"))?;
-    // Close this process's copies of the write end. Otherwise, the pipe would stay open after the
-    // child has ended.
+    // Close this process's copies of the write end, because the pipe would otherwise stay open
+    // after the child has ended.
     command.stdout(Stdio::null()).stderr(Stdio::null());
     let mut has_failed = false;
     for line in BufReader::new(lines).split(b'\n').map_while(Result::ok) {
