@@ -114,7 +114,7 @@ fn a_member_cannot_be_asked_itself() {
     assert!(!other.remove(&far));
     near.send(b"x").unwrap();
     assert_eq!(message(&group).1, b"x");
-    // An endpoint in a group supports all calls except those that receive.
+    // An endpoint in a group supports all calls except receive calls.
     far.send(b"y").unwrap();
     far.flush().unwrap();
     assert_eq!(near.recv_timeout(TIME_LIMIT).unwrap(), b"y");

@@ -31,8 +31,8 @@ const DEADLINE: Duration = Duration::from_millis(5500);
 /// The maximum delay of a call after its deadline, on an idle machine.
 const ALLOWED: Duration = Duration::from_millis(250);
 
-/// The factor by which the measured wake-up delay is multiplied in the permitted delay of a call.
-/// It is above 1, because a call needs several wake-ups, one after the other.
+/// The measured wake-up delay, multiplied by this factor, extends the permitted delay of a call.
+/// The factor is above 1, because a call needs several wake-ups, one after the other.
 const FACTOR: u32 = 4;
 
 /// Peers that hold all connections in one state.
@@ -164,7 +164,7 @@ impl Call {
         !receives.contains(&self)
     }
 
-    /// Returns whether the call is a variant of another call in `ON_MESSAGES`, and waits in the
+    /// Returns whether the call is a variant of another call in `ON_MESSAGES` that waits in the
     /// same way. Such variants are tested only on connections without other users.
     fn is_variant(self) -> bool {
         [Self::SendVectored, Self::SendWithId, Self::TaskSendBatch].contains(&self)

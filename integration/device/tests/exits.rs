@@ -206,8 +206,8 @@ fn role_leaves_a_connection_unaccepted_and_returns() {
     let _leaked = Box::leak(Box::new((listener, client)));
 }
 
-/// A logger that exits the process when a connection logs its first line. If `in_engine` is set, it
-/// considers only lines from an engine's thread, and otherwise only lines from other threads.
+/// A logger that exits the process at the first line about any connection. If `in_engine` is set,
+/// it considers only lines from an engine's thread, and otherwise only lines from other threads.
 struct Exit {
     in_engine: bool,
     armed: AtomicBool,

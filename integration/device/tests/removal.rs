@@ -347,14 +347,14 @@ fn await_that(what: &str, condition: impl Fn() -> bool) {
     }
 }
 
-/// Returns a configuration with pings at intervals of an hour. An earlier ping must have been
-/// triggered by a device event.
+/// Returns a configuration with one ping per hour. A ping during the test is therefore the effect
+/// of a device event.
 fn hourly() -> Config {
     let mut config = Config::default();
     config.keepalive_interval = Some(Duration::from_secs(3600));
     config.keepalive_timeout = Duration::from_secs(120);
-    // Returns a configuration with one ping per hour. A ping during the test is therefore the
-    // effect of a device event.
+    // With this timeout, the device retries a send for more than half a minute before it reports an
+    // error.
     config.rdma.ack_timeout = Some(20);
     config
 }

@@ -123,8 +123,8 @@ impl SoftRoce {
     fn make() -> Result<(HostNetwork, Self)> {
         run(Command::new("modprobe").args(["-a", "rdma_rxe", "rdma_ucm", "ib_uverbs"]))?;
         let network = HostNetwork::new(0, 1, [DEVICE.to_owned()]);
-        // Construct the value before creating the device. If this fails, dropping the value removes
-        // the network device.
+        // Construct the value before creating the device. If the creation fails, dropping the value
+        // removes the network device.
         let made = Self;
         device::create(
             DEVICE,

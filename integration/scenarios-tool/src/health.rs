@@ -28,7 +28,7 @@ pub(crate) struct Health {
     threads: usize,
     pinned_kib: u64,
     resident_kib: u64,
-    /// The number of the engine's connections, and the number of bytes charged to its budget. Only
+    /// The number of connections of the engine, and the number of bytes charged to its budget. Only
     /// a victim sets these fields.
     pub(crate) connections: u64,
     pub(crate) budget: u64,

@@ -128,11 +128,10 @@ pub(crate) enum Expect {
     ServerDetectsLater,
     /// No expectation apart from the rules that hold for all scenarios.
     RulesOnly,
+    /// All messages of the server arrive. Then the client sees an orderly close.
+    AllOfServerArrives,
     /// After the restarts, each client still succeeds in delivering all messages of a connection
     /// and closing it.
-    AllOfServerArrives,
-    /// After the restarts, each client can still close a connection with all its messages
-    /// delivered.
     Reconnects,
 }
 

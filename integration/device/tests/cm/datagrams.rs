@@ -191,7 +191,7 @@ fn id_that_ends_leaves_its_groups() {
     }
 }
 
-/// An id can join a group before it has a queue pair, and leave this group again.
+/// An id can join a group before it has a queue pair, and can leave this group again.
 #[test]
 fn a_synchronous_id_joins_a_group() {
     let lab = DeviceTest::without_credits();

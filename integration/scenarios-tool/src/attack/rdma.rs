@@ -117,8 +117,8 @@ impl Rdma {
     }
 
     /// Copies the bytes to the next slot and posts a send from it. If more than `DEPTH` sends are
-    /// in flight, this can overwrite a slot that was not sent yet, or the post can fail. An attack
-    /// permits both.
+    /// in flight, the copy can overwrite a slot whose send is still pending, or the post can fail.
+    /// Both are harmless in an attack.
     fn post<'a>(&'a mut self, bytes: &[u8], make: impl FnOnce(Sge<'a>) -> SendWr<'a>) {
         let at = (self.posted % DEPTH) as usize * SLOT;
         self.posted = self.posted.wrapping_add(1);

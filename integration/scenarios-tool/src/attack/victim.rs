@@ -36,10 +36,10 @@ pub(super) const REQUEST_REGION: &[u8] = b"lend";
 /// The time after which the victim disconnects a peer that does not receive its echo.
 const SEND_LIMIT: Duration = Duration::from_secs(1);
 
-/// The maximum number of the victim's last log lines that are printed after a failure.
+/// The maximum number of lines that the victim may log per second.
 const LINES_A_SECOND: u64 = 10;
 
-/// The number of the victim's last log lines that are printed after a failure.
+/// The number of lines at the end of the victim's log that are printed after a failure.
 const LOG_TAIL_LINES: usize = 20;
 
 /// The lengths of a small and of a large message in bytes.
@@ -296,9 +296,9 @@ pub(crate) fn run(over_rdma: bool) -> Result<()> {
     Ok(())
 }
 
-/// Counts the objects on the device, of all processes but only of the kinds that each connection
-/// creates. Memory regions are not counted, because messages create them at any time. Their bytes
-/// are counted in the budget, as pinned bytes.
+/// Counts the objects that all processes have on the device, but only those of the kinds that each
+/// connection creates. Memory regions are not counted, because messages create them at any time.
+/// Their bytes are counted in the budget, as pinned bytes.
 fn objects(lab: &Lab) -> String {
     let words = words(&lab.resources());
     let pairs = words.chunks(2);
