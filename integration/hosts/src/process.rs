@@ -175,7 +175,8 @@ impl Process {
     }
 
     /// Sends a signal to the program and waits for the agent's answer. Returns the time at which
-    /// the signal was sent, in milliseconds since 1970 by the clock of the program's host.
+    /// the signal was sent, in milliseconds since 1970. The clock is that of the host on which the
+    /// program runs.
     pub(crate) fn signal_at(&mut self, signal: Signal) -> Result<u64> {
         self.answer = None;
         self.signal(signal)?;

@@ -109,7 +109,7 @@ pub(crate) fn exec(lab: &Lab, args: &Exec, watch: &Watch) -> Result<u8> {
     ended.inspect_err(|_| programs.iter().for_each(|program| kill_group(program.id())))
 }
 
-/// Kills a command and its descendants, except those that have left the command's process group.
+/// Kills a command and all descendants that are still in the command's process group.
 fn kill_group(leader: Pid) {
     // Ignore the error: the call fails if no process of the group exists any longer.
     let _ = killpg(leader, Signal::SIGKILL);

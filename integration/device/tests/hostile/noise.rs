@@ -131,7 +131,7 @@ fn random_frames_harm_no_other_connection() {
         let connections: Vec<_> = (0..BATCH)
             .map(|_| {
                 let (peer, endpoint) = scene.connect(role);
-                // Send at most as many frames as there are posted receives.
+                // Send at most one frame per posted receive.
                 let count = 1 + random.below(usize::from(WINDOW) + CONTROL_RECEIVES);
                 let frames: Vec<_> = (0..count).map(|_| random.frame()).collect();
                 (peer, endpoint, frames)

@@ -44,7 +44,7 @@ pub(crate) fn gid(context: &Context) -> GidEntry {
     *found.unwrap_or_else(|| panic!("{addr} is not in {table:?}"))
 }
 
-/// Returns the path from this device to itself.
+/// Returns the path from the device to itself.
 pub(crate) fn path(context: &Context) -> AhAttr {
     let GidEntry { gid, gid_index, .. } = gid(context);
     let grh = GlobalRoute {

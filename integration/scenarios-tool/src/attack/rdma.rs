@@ -48,8 +48,8 @@ pub(super) struct Rdma {
     announced: Option<MemoryRegion>,
     id: CmId,
     channel: EventChannel,
-    /// The number of sends that were posted, and the number of those that `flush` has counted
-    /// against the rate limit for writes.
+    /// The number of posted sends, and how many of these sends `flush` has counted against the rate
+    /// limit for writes.
     posted: u32,
     flushed: u32,
     state: State,

@@ -39,7 +39,8 @@ const SEND_LIMIT: Duration = Duration::from_secs(1);
 /// The maximum number of lines that the victim may log per second.
 const LINES_A_SECOND: u64 = 10;
 
-/// The number of lines at the end of the victim's log that are printed after a failure.
+/// The number of log lines of the victim that are printed after a failure: the last lines of the
+/// log.
 const LOG_TAIL_LINES: usize = 20;
 
 /// The lengths of a small and of a large message in bytes.

@@ -189,8 +189,8 @@ pub(crate) fn tests_of(build: &str) -> Result<Vec<Test>> {
     Ok(said.lines().filter_map(test_of).collect())
 }
 
-/// Parses a JSON message of cargo. Returns the test program that it describes, or `None` if it is
-/// about another program.
+/// Parses a JSON message of cargo. Returns the test program that the message describes, or `None`
+/// if the message is about another program.
 fn test_of(message: &str) -> Option<Test> {
     let message: Value = serde_json::from_str(message).ok()?;
     let is_test = message["target"]["kind"][0] == "test";
