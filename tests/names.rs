@@ -23,8 +23,7 @@ fn config() -> Config {
     })
 }
 
-/// Returns both ends of a connection, with the labels `ours` and `theirs`. Both ends use this
-/// engine.
+/// Returns both ends of a connection, with the labels `ours` and `theirs`. Both ends use `engine`.
 fn pair(engine: &Engine, ours: &str, theirs: &str) -> (Endpoint, Endpoint) {
     let listener = Listener::builder()
         .label(theirs)

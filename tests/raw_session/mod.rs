@@ -1,5 +1,5 @@
-//! Peers of sessions over TCP that send arbitrary bytes for a test, and a proxy that records
-//! requests.
+//! Session peers over TCP, which send any bytes that a test passes to them, and a proxy that
+//! records requests.
 
 use std::{
     io::{self, Read, Write},

@@ -1,7 +1,7 @@
 //! Tests of connections while a resource is exhausted. The request that needs the resource must
-//! fail with an error that names it, and all other connections must continue. Also tests the
-//! parameters that connections request from a device. The tests run over TCP on this machine, and
-//! over RDMA in the lab.
+//! fail with an error that names the resource, and all other connections must continue. Also tests
+//! the parameters that connections request from a device. The tests run over TCP on this machine,
+//! and over RDMA in the lab.
 #![allow(unsafe_code)]
 
 mod adapters;
@@ -225,8 +225,8 @@ fn each_call_fails_one_request_alone(functions: &[(&str, &str)], config: &Config
             let Err(error) = result else { continue };
             let text = error.to_string();
             let is_here = text.contains(function) && text.contains(advice);
-            // A driver maps memory for its objects. If this fails, the error may name the object
-            // instead.
+            // A driver maps memory for its objects. If the mapping fails, the error may name the
+            // object instead of the system call.
             let is_of_driver = *function == "mmap" && text.contains("rdma resource");
             let is_at_peer = text.contains("the peer ran out of resources");
             assert!(

@@ -96,8 +96,8 @@ impl Peer {
         Ok(peer)
     }
 
-    /// Sends a request with this hello, as a peer that serves `reads` concurrent READs. Does not
-    /// wait for the reply.
+    /// Sends a request with the hello `hello`, as a peer that serves `reads` concurrent READs. Does
+    /// not wait for the reply.
     pub(crate) fn introduce(mut stream: TcpStream, hello: &[u8], reads: u8) -> io::Result<Self> {
         stream.set_read_timeout(Some(TIME_LIMIT))?;
         stream.set_write_timeout(Some(TIME_LIMIT))?;

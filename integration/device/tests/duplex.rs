@@ -1,7 +1,7 @@
 //! Tests connections on which both sides send without pauses while they receive. Each side is one
-//! thread that runs an event loop over the connection's descriptors. The loop is level-triggered,
-//! edge-triggered, or tokio's. Further tests check whether the loop or the engine polls the
-//! connection.
+//! thread that runs an event loop over the connection's descriptors. The tests use a
+//! level-triggered loop, an edge-triggered loop, and tokio. Further tests check whether the loop or
+//! the engine polls the connection.
 
 use std::{
     fs, io,
@@ -25,7 +25,7 @@ use toolbox::{Deadline, DeviceTest, TIME_LIMIT, pair_with, pattern};
 /// The number of messages that each side sends.
 const MESSAGES: u64 = 2000;
 
-/// Returns a configuration with a window so small that it is usually full.
+/// Returns a configuration with a small window, which is usually full.
 fn small_window() -> Config {
     let mut config = Config::default();
     config.receive_window = 4;

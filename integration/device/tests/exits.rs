@@ -99,8 +99,8 @@ fn listen(config: &Config) -> Listener {
         .unwrap()
 }
 
-// The roles. Most of these functions return normally, and then `main` returns. The names of the
-// other functions state how their process ends.
+// The roles. If the name of a role does not state how its process ends, the function returns
+// normally, and then `main` returns.
 
 #[test]
 #[ignore = "a program that other tests run"]

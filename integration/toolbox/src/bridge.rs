@@ -27,8 +27,8 @@ pub struct BridgePair {
 }
 
 impl Bridge {
-    /// Runs `rdmsg bridge` with this program, and waits until the bridge listens. The port in
-    /// `listen` can be 0, which selects a free port.
+    /// Runs `program`, which must be `rdmsg`, as a bridge, and waits until the bridge listens. The
+    /// port in `listen` can be 0, which selects a free port.
     ///
     /// # Errors
     ///

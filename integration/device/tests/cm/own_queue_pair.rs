@@ -1,5 +1,5 @@
-//! Tests queue pairs that the program creates itself and whose states it changes itself, and
-//! enhanced connection establishment (ECE).
+//! Tests queue pairs that the program itself creates and moves between states. Also tests enhanced
+//! connection establishment (ECE).
 
 use rdmsg::{
     cm::{CmId, ConnParam, Ece, EventChannel},

@@ -165,8 +165,8 @@ fn a_malformed_header_is_named_by_its_field() {
             cases.push(case("a payload in a control frame", "len", frame.bytes()));
         }
         for kind in [DATA, GRANT, PING, PONG, CLOSE, CLOSE_ACK, LEAVE] {
-            // For these kinds, the argument is the number of large messages that the peer has read,
-            // which is 0 here.
+            // For these kinds, the argument is the number of large messages that the peer has read.
+            // The correct number is 0 here.
             let frame = Frame {
                 arg: 1,
                 ..Frame::control(kind)

@@ -50,8 +50,8 @@ impl Large {
     }
 }
 
-/// A simulated driver, queue pair and device for one connection. The device behaves correctly.
-/// Checks every output of the connection.
+/// A simulated driver, queue pair and device for one connection. The device behaves correctly. The
+/// simulation checks every output of the connection.
 ///
 /// The input determines the behaviour of the connection manager and of the peer. A frame of the
 /// peer arrives only if a receive is posted. The device completes work requests in order. If the

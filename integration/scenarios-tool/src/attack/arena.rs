@@ -158,7 +158,8 @@ pub(super) struct Attacker {
     /// The kinds of attack from which the thread chooses at random.
     pub(super) kinds: Vec<Kind>,
     pub(super) seed: u64,
-    /// The number of this thread's next connection, and the difference between consecutive numbers.
+    /// The number of this thread's next connection, and the increment from one connection number to
+    /// the next.
     pub(super) next: u64,
     pub(super) step: u64,
     /// The number of mutated frames and PDUs sent so far.

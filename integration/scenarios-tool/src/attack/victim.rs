@@ -287,7 +287,8 @@ pub(crate) fn run(over_rdma: bool) -> Result<()> {
             break;
         }
         let now = engine.statistics().context("the engine has ended")?;
-        // Pass 0 RNR NAKs: attackers ignore the victim's credits, so RNR NAKs are expected.
+        // Pass 0 as the number of RNR NAKs. Attackers ignore the victim's credits, so RNR NAKs are
+        // not errors here.
         let mut health = Health::now(lab.as_ref().map(objects).unwrap_or_default(), 0)?;
         health.connections = now.connections;
         health.budget = now.pinned + now.held;

@@ -152,8 +152,8 @@ impl Run {
     }
 }
 
-/// Connects to the service. The service echoes `len` bytes at a time. If `len` is 0, it only reads,
-/// and sends one byte when the client has shut down its sending direction.
+/// Connects to the service. The service echoes `len` bytes at a time. If `len` is 0, the service
+/// only reads, and sends one byte when the client has shut down its sending direction.
 fn connect(service: SocketAddr, len: usize) -> io::Result<TcpStream> {
     let mut stream = TcpStream::connect(service)?;
     stream.set_nodelay(true)?;

@@ -44,7 +44,7 @@ pub(crate) struct Test {
 
 #[cfg(test)]
 impl Test {
-    /// Returns a test program with this name and an empty path.
+    /// Returns a test program with the name `name` and an empty path.
     pub(crate) fn named(name: &str) -> Self {
         Self {
             is_of_device: true,
