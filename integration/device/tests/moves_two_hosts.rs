@@ -185,8 +185,8 @@ fn cut_rdma(lab: &Lab, is_cut: bool) {
         "add rule inet cut in udp dport 4791 drop".to_owned()
     };
     let script = if is_cut {
-        let chain = |way, hook| {
-            format!("add chain inet cut {way} {{ type filter hook {hook} priority 0; }}")
+        let chain = |name, hook| {
+            format!("add chain inet cut {name} {{ type filter hook {hook} priority 0; }}")
         };
         let chains = [chain("out", "output"), chain("in", "input")];
         let lines = ["add table inet cut".to_owned()].into_iter();

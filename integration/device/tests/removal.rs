@@ -473,15 +473,15 @@ fn the_only_device_may_be_removed_and_come_back() {
 
     let engine = Engine::new().unwrap();
     // A listener on the unspecified address does not depend on a single device, so it remains open.
-    let wide = Listener::builder()
+    let unspecified = Listener::builder()
         .engine(&engine)
         .bind("0.0.0.0:7983")
         .unwrap();
     let to_wide = Connector::new().engine(&engine);
-    let through_wide = || {
+    let through_unspecified = || {
         let (connector, address) = (to_wide.clone(), lab.at(7983));
         let client = thread::spawn(move || connector.connect(address).unwrap());
-        let server = wide.accept_timeout(TIME_LIMIT).unwrap();
+        let server = unspecified.accept_timeout(TIME_LIMIT).unwrap();
         (client.join().unwrap(), server)
     };
     for (name, next) in [
@@ -494,7 +494,7 @@ fn the_only_device_may_be_removed_and_come_back() {
         // The buffer of a held message also belongs to the removed device.
         client.send(b"kept").unwrap();
         let held = server.recv_timeout(TIME_LIMIT).unwrap();
-        let others = through_wide();
+        let others = through_unspecified();
         let deleting = start(&format!("exec rdma link delete {name}"));
         assert!(is_removed(
             &listener.accept_timeout(TIME_LIMIT).unwrap_err()
@@ -512,7 +512,7 @@ fn the_only_device_may_be_removed_and_come_back() {
     }
     let back = bind(&at(7982), &engine);
     pair(&back, &engine);
-    through_wide();
-    drop((back, wide));
+    through_unspecified();
+    drop((back, unspecified));
     engine.shutdown();
 }

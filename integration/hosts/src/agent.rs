@@ -152,7 +152,10 @@ impl Program {
         leave: impl FnOnce(Pid) + Send + 'static,
         report: impl Fn(Frame) + Send + Sync + 'static,
     ) -> Result<Self> {
-        let (program, args) = job.argv.split_first().context("no program is named")?;
+        let (program, args) = job
+            .argv
+            .split_first()
+            .context("the request names no program")?;
         let mut command = Command::new(program);
         command.args(args).stdin(Stdio::null());
         command.stdout(Stdio::piped()).stderr(Stdio::piped());

@@ -116,7 +116,10 @@ impl Bridge {
         let status = fs::read_to_string(format!("/proc/{}/status", self.process.id()))?;
         let line = status.lines().find(|line| line.starts_with("RssAnon:"));
         let kib = line.and_then(|line| line.split_whitespace().nth(1));
-        Ok(kib.context("there is no RssAnon")?.parse::<usize>()? << 10)
+        Ok(kib
+            .context("/proc/…/status contains no RssAnon")?
+            .parse::<usize>()?
+            << 10)
     }
 }
 

@@ -17,8 +17,8 @@ pub const LAB_FAILED: i32 = 125;
 pub const LAB_STOPPED: i32 = 123;
 
 /// The advice that is printed if the lab has failed.
-pub const NO_LAB: &str = "There is no RDMA device, and the lab failed: see above. To make the \
-    lab again: rm -r target/lab, then integration/lab setup";
+pub const NO_LAB: &str = "There is no RDMA device, and the lab failed: see above. To set up \
+    the lab again: rm -r target/lab, then integration/lab setup";
 
 /// The driver of the devices in the lab's virtual machines.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]

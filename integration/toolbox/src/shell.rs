@@ -54,7 +54,7 @@ impl Shell {
                     printed += &format!("{text}\n");
                 }
                 Some(Line::Err(text)) => eprintln!("{line}: {text}"),
-                None => bail!("{line}: no end; stdout: {printed:?}"),
+                None => bail!("{line}: did not end within {TIME_LIMIT:?}; stdout: {printed:?}"),
             }
         }
     }

@@ -53,7 +53,7 @@ fn long_timeouts() -> Config {
 /// Announces a message of `len` bytes, and lets the library read only the first [`READABLE`] bytes.
 /// Waits until the announcement has arrived, and then stops answering READs, without a disconnect.
 fn announce_and_stall(peer: &mut Peer, len: u64) {
-    let region = peer.lend(READABLE);
+    let region = peer.register(READABLE);
     let lie = Descriptor {
         addr: region.addr(),
         len,

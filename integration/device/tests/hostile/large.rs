@@ -14,12 +14,12 @@ use crate::{
     wire::{CLOSE, Descriptor, Frame, GRANT, MAX_MESSAGE, RENDEZVOUS, WINDOW},
 };
 
-/// Returns the correct descriptor of a large message whose bytes are in `lent`.
-pub(crate) fn descriptor(lent: &MemoryRegion) -> Descriptor {
+/// Returns the correct descriptor of a large message whose bytes are in `exposed`.
+pub(crate) fn descriptor(exposed: &MemoryRegion) -> Descriptor {
     Descriptor {
-        addr: lent.addr(),
-        len: lent.len() as u64,
-        rkey: lent.rkey(),
+        addr: exposed.addr(),
+        len: exposed.len() as u64,
+        rkey: exposed.rkey(),
         reserved: 0,
     }
 }
@@ -39,7 +39,7 @@ struct Forger {
     peer: Peer,
     endpoint: Endpoint,
     /// The memory of the messages. Dropping it would deregister the memory that the library reads.
-    _lent: MemoryRegion,
+    _exposed: MemoryRegion,
 }
 
 impl Forger {
@@ -52,18 +52,18 @@ impl Forger {
         forge: impl Fn(Descriptor) -> Vec<u8>,
     ) -> Self {
         let (mut peer, endpoint) = scene.connect(role);
-        let lent = peer.lend(5000);
-        lent.copy_in(0, &[7; 5000]);
-        peer.send(&rendezvous(&descriptor(&lent).bytes()));
+        let exposed = peer.register(5000);
+        exposed.copy_in(0, &[7; 5000]);
+        peer.send(&rendezvous(&descriptor(&exposed).bytes()));
         // Wait until the library has confirmed that it has read the first message.
         receive_until(&mut peer, |_, taken| taken == 1);
-        peer.send(&forge(descriptor(&lent)));
+        peer.send(&forge(descriptor(&exposed)));
         Self {
             what,
             role,
             peer,
             endpoint,
-            _lent: lent,
+            _exposed: exposed,
         }
     }
 
@@ -169,7 +169,7 @@ fn memory_that_cannot_be_read_is_named_by_its_key() {
             len: good.len + 1,
             ..good
         }),
-        ("memory before what is lent", |good| Descriptor {
+        ("memory before the exposed memory", |good| Descriptor {
             addr: good.addr - 1,
             ..good
         }),
@@ -202,8 +202,8 @@ fn more_large_messages_than_agreed_are_named() {
     let scene = Scene::new();
     for role in ROLES {
         let (mut peer, endpoint) = scene.connect(role);
-        let lent = peer.lend(MAX_MESSAGE as usize);
-        let frame = rendezvous(&descriptor(&lent).bytes());
+        let exposed = peer.register(MAX_MESSAGE as usize);
+        let frame = rendezvous(&descriptor(&exposed).bytes());
         peer.send(&frame);
         receive_until(&mut peer, |_, taken| taken == 1);
         peer.send(&frame);
@@ -311,8 +311,8 @@ fn peer_death_during_read_ends_the_connection() {
     for role in ROLES {
         for orderly in [true, false] {
             let (mut peer, endpoint) = scene.connect(role);
-            let lent = peer.lend(LONG);
-            peer.send(&rendezvous(&descriptor(&lent).bytes()));
+            let exposed = peer.register(LONG);
+            peer.send(&rendezvous(&descriptor(&exposed).bytes()));
             peer.send(&Frame::data(b"behind").bytes());
             assert!(peer.flush());
             if orderly {
@@ -320,7 +320,7 @@ fn peer_death_during_read_ends_the_connection() {
             } else {
                 drop(peer);
             }
-            drop(lent);
+            drop(exposed);
             let (reason, messages) = end(&endpoint);
             assert!(
                 matches!(
@@ -351,9 +351,9 @@ fn memory_revoked_during_read_is_named_by_key() {
     let scene = Scene::new();
     for role in ROLES {
         let (mut peer, endpoint) = scene.connect(role);
-        let lent = peer.lend(MAX_MESSAGE as usize);
-        let gone = descriptor(&lent);
-        drop(lent);
+        let exposed = peer.register(MAX_MESSAGE as usize);
+        let gone = descriptor(&exposed);
+        drop(exposed);
         peer.send(&rendezvous(&gone.bytes()));
         peer.wait_disconnected();
         peer.disconnect();
@@ -441,12 +441,12 @@ fn unread_large_message_delays_sent_of_later_ones() {
                 .unwrap();
             // The device processes work requests in order. When this READ completes, the peer's
             // device has acknowledged all earlier sends.
-            let lent = peer.lend(8);
+            let exposed = peer.register(8);
             let ours = endpoint.one_sided().region(8, RemoteAccess::NONE).unwrap();
             let mut remote = [0; RemoteRegion::LEN];
-            remote[..8].copy_from_slice(&lent.addr().to_be_bytes());
+            remote[..8].copy_from_slice(&exposed.addr().to_be_bytes());
             remote[8..16].copy_from_slice(&8_u64.to_be_bytes());
-            remote[16..20].copy_from_slice(&lent.rkey().to_be_bytes());
+            remote[16..20].copy_from_slice(&exposed.rkey().to_be_bytes());
             remote[23] = 1;
             let remote = RemoteRegion::from_bytes(&remote);
             endpoint

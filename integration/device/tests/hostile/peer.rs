@@ -234,7 +234,7 @@ impl Peer {
     }
 
     /// Registers memory that the library is permitted to read.
-    pub(crate) fn lend(&self, len: usize) -> MemoryRegion {
+    pub(crate) fn register(&self, len: usize) -> MemoryRegion {
         let access = AccessFlags::LOCAL_WRITE | AccessFlags::REMOTE_READ;
         MemoryRegion::new(self.qp.pd(), len, access).unwrap()
     }

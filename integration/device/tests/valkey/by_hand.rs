@@ -37,7 +37,7 @@ pub(crate) struct Peer {
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Received {
     Command([u8; COMMAND]),
-    /// A WRITE; contains its number of bytes.
+    /// A WRITE. Contains the number of bytes that the WRITE has transferred.
     Bytes(u32),
 }
 

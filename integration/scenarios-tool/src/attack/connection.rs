@@ -258,8 +258,8 @@ impl<'a> Attack<'a> {
     /// changes the frame, sends it twice, or sends it later.
     fn send_or_mutate(&mut self, mut frame: Vec<u8>, held: &mut Option<Vec<u8>>) {
         let (rng, wire) = (&mut self.rng, &mut self.wire);
-        let way = rng.u8(0..40);
-        match way {
+        let roll = rng.u8(0..40);
+        match roll {
             0..=2 => mutation::frame(&mut frame, rng),
             3 => mutation::length(&mut frame, rng),
             // Skip a frame number, so that the next frame has an unexpected number.
@@ -273,7 +273,7 @@ impl<'a> Attack<'a> {
                 return frames.for_each(|frame| wire.send_frame(&frame));
             }
         }
-        if matches!(way, 0..=3 | 5) {
+        if matches!(roll, 0..=3 | 5) {
             wire.send_frame(&frame);
         }
         self.attacker.mutations += 1;

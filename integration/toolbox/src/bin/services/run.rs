@@ -77,7 +77,7 @@ impl Run {
         let is_requested = |name: &str| only.is_empty() || only.iter().any(|only| only == name);
         let mut services = services()?;
         services.retain(|(name, _)| is_requested(name));
-        ensure!(!services.is_empty(), "no service has this name");
+        ensure!(!services.is_empty(), "--only selects no service: {only:?}");
         // Some clients copy this file. /tmp/sums contains the checksum that each copy must have.
         fs::write("/tmp/file", pattern::sequence(0, FILE as usize))?;
         let sums = "sha256sum /tmp/file | sed s,/tmp/file,/tmp/back, >/tmp/sums";

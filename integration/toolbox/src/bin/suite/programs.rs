@@ -27,7 +27,10 @@ pub(crate) fn anywhere(built: &[Test], track: &str, only: &Only) -> Result<Optio
     for test in &selected {
         let same = |other: &&Test| other.is_of_device && other.name == test.name;
         if built.iter().any(|other| same(&other)) {
-            bail!("{} names tests with a device and without", test.name);
+            bail!(
+                "{} is the name of two programs, with and without a device",
+                test.name
+            );
         }
         line += &format!(" --test {}", test.name);
     }
@@ -114,7 +117,7 @@ impl DeviceTests {
         let mut all = self.one.iter().chain(&self.two);
         let test = all
             .find(|test| test.name == name)
-            .with_context(|| format!("there are no tests {name}"))?;
+            .with_context(|| format!("there is no test program {name}"))?;
         Ok(&test.program)
     }
 }
