@@ -385,7 +385,7 @@ fn lost_link_is_noticed_and_idle_connections_live() {
     let request = requests.requests().recv_timeout(TIME_LIMIT).unwrap();
     let devices = verbs::DeviceList::new().unwrap();
     let device = devices.iter().find(|it| it.name() == Cut::DEVICE);
-    // This context receives the same events as the engines' own contexts of the device.
+    // This context of the device receives the same events as the engines' contexts.
     let context = device.unwrap().open().unwrap();
     let is_down = || {
         let event = context.poll_async_event().unwrap();

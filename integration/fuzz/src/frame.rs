@@ -13,7 +13,7 @@ use crate::{
 #[derive(Debug, PartialEq)]
 enum Verdict {
     Violation(&'static str),
-    /// The frame contains this number of messages.
+    /// The frame contains the given number of messages.
     Messages(usize),
     Large,
     Control,

@@ -29,7 +29,7 @@ pub struct Host {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[expect(clippy::exhaustive_enums, reason = "callers handle each of them")]
 pub enum NextLine {
-    /// The program has printed this line.
+    /// The program has printed a line.
     Line(Line),
     /// The program has ended.
     Ended(Ended),

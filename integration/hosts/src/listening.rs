@@ -2,9 +2,9 @@
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(clippy::exhaustive_enums, reason = "callers handle each of them")]
 pub enum Listening {
-    /// A connection manager id (`rdma_cm_id`) listens on this port.
+    /// A connection manager id (`rdma_cm_id`) listens on the given port.
     Cm(u16),
-    /// A TCP socket listens on this port.
+    /// A TCP socket listens on the given port.
     Tcp(u16),
     /// A queue pair of type UD exists. The kernel's own queue pairs have other types.
     Datagrams,

@@ -63,9 +63,9 @@ pub(crate) enum Ends {
 /// The event on which a side is killed.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Cue {
-    /// This side has printed this text.
+    /// This side has printed the given text.
     PrintedByThisSide(String),
-    /// The other side has printed this text.
+    /// The other side has printed the given text.
     PrintedByOtherSide(String),
 }
 

@@ -28,7 +28,7 @@ const STOPPED: u8 = 123;
 #[derive(Debug)]
 pub(crate) enum HostEvent {
     Ready(usize),
-    /// The command of this host has ended with this exit status.
+    /// The command of the given host has ended with the given exit status.
     Ended(usize, u8),
     Stop(Stop),
 }

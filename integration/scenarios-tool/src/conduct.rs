@@ -78,7 +78,8 @@ impl Host {
         Self { name, agent, notes }
     }
 
-    /// Starts this program with these arguments on the host. The previous program must have ended.
+    /// Starts this program with the arguments `args` on the host. The previous program must have
+    /// ended.
     pub(crate) fn start(&mut self, args: &[String]) -> Result<()> {
         self.notes = Notes::default();
         let mut argv = words(RETURNING_MEMORY);

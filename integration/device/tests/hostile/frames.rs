@@ -350,8 +350,8 @@ fn messages_behind_a_bad_frame_are_not_delivered() {
 }
 
 /// The library reports the peer's Close as the reason for the end, although a forbidden frame
-/// follows. The library must disconnect immediately. If it waited for `close_timeout`, it would
-/// exceed this test's time limit.
+/// follows. The library must disconnect immediately. A library that waits for `close_timeout`
+/// exceeds this test's time limit.
 #[test]
 fn forbidden_frame_after_close_ends_connection() {
     let scene = Scene::new();

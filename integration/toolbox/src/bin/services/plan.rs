@@ -21,32 +21,33 @@ pub(crate) enum Expected {
     /// A bridge on the clients' host. The clients on the following lines connect to this bridge.
     Near,
     Client(SuccessSign),
-    /// A client that must fail with this error, because the network is cut while the client runs.
-    Cut(StartSign, String),
-    /// A client that must succeed and print this text, although the network fails while the client
+    /// A client that must fail with the given error, because the network is cut while the client
     /// runs.
+    Cut(StartSign, String),
+    /// A client that must succeed and print the given text, although the network fails while the
+    /// client runs.
     Outage(StartSign, String),
 }
 
 /// How to recognise that a client has succeeded.
 #[derive(Debug)]
 pub(crate) enum SuccessSign {
-    /// The client prints this text.
+    /// The client prints the given text.
     Text(String),
     /// The client writes a page of the right length to [`PAGE_FILE`].
     Page,
-    /// The client prints a rate: a number followed by this unit.
+    /// The client prints a rate: a number followed by the given unit.
     Rate(String),
 }
 
 /// How to recognise that a client has started its work.
 #[derive(Debug)]
 pub(crate) enum StartSign {
-    /// The client prints this text.
+    /// The client prints the given text.
     Says(String),
-    /// This shell command succeeds on the server's host.
+    /// The given shell command succeeds on the server's host.
     There(String),
-    /// This shell command succeeds on the client's host.
+    /// The given shell command succeeds on the client's host.
     Here(String),
 }
 

@@ -112,7 +112,7 @@ impl DeviceTests {
         self.one.iter().filter(applies).collect()
     }
 
-    /// Returns the path of the test program with this name.
+    /// Returns the path of the test program named `name`.
     pub(crate) fn program(&self, name: &str) -> Result<&Path> {
         let mut all = self.one.iter().chain(&self.two);
         let test = all
