@@ -99,8 +99,8 @@ fn all_v6(port: u16) -> SocketAddr {
     (Ipv6Addr::UNSPECIFIED, port).into()
 }
 
-/// Returns whether the port of this RDMA listener is free for TCP. A connection of an earlier test
-/// occupies its port for up to a minute after the connection has ended.
+/// Returns whether the port of `listener`, an RDMA listener, is free for TCP. A connection of an
+/// earlier test occupies its port for up to a minute after the connection has ended.
 fn is_free_over_tcp(lab: &Lab, listener: &Listener) -> bool {
     let port = listener.local_addr().port();
     lab.is_iwarp() || TcpListener::bind(all_v6(port)).is_ok()

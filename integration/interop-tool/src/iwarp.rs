@@ -1,6 +1,6 @@
 //! The cases that software iWARP does not support. Most of them need a capability that the driver
-//! lacks, and also fail between two C programs. In addition, the driver loses data that arrives too
-//! early.
+//! lacks, and also fail between two C programs. In addition, the driver mishandles data that
+//! arrives immediately after the connection setup.
 
 use anyhow::Result;
 use toolbox::Host;
