@@ -40,7 +40,7 @@ fn schemes_may_have_any_case() {
     }
 }
 
-/// Runs `variable_for_the_transport_is_read` in a process with this value of `RDMSG_TRANSPORT`.
+/// Runs `variable_for_the_transport_is_read` in a process in which `RDMSG_TRANSPORT` is `value`.
 /// Returns the output of the process.
 fn bind_with_variable(value: &str) -> String {
     let test = "variable_for_the_transport_is_read";

@@ -33,8 +33,8 @@ fn pair(listener: &Listener) -> (Endpoint, Endpoint) {
     (client.join().unwrap(), server)
 }
 
-/// Returns the descriptor of the epoll instance on which the engine sleeps. It watches the engine's
-/// two mailboxes.
+/// Returns the descriptor of the epoll instance on which the engine sleeps. This instance watches
+/// the engine's two mailboxes.
 fn epoll_of_engine() -> RawFd {
     let is_engines = |info: &str| {
         let tokens: Vec<_> = info

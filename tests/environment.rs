@@ -5,7 +5,8 @@ use std::process::Command;
 
 use rdmsg::Config;
 
-/// Runs `variables_are_read` in a process with these environment variables. Returns the output.
+/// Runs `variables_are_read` in a process with the given environment variables. Returns the
+/// process's output.
 fn read_with(variables: &[(&str, &str)]) -> String {
     read_in("variables_are_read", variables)
 }

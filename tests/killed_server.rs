@@ -30,7 +30,7 @@ const SERVER: &str = "RDMSG_TEST_SERVER";
 /// The number of messages that a server acknowledges before the test stops it.
 const CONFIRMED: usize = 50;
 
-/// The number of messages that the client sends to the stopped server. It is less than the send
+/// The number of messages that the client sends to the stopped server, which is less than the send
 /// depth.
 const UNCONFIRMED: usize = 8;
 
@@ -38,7 +38,7 @@ fn config() -> Config {
     Config::default().with(|config| config.transport = TransportChoice::Tcp)
 }
 
-/// A server in its own process. It prints its address, and then each received message.
+/// A server in its own process, which prints its address and then each received message.
 struct Server {
     process: Child,
     lines: Lines<BufReader<ChildStderr>>,

@@ -77,7 +77,8 @@ fn code(source: &str) -> String {
     lines.collect::<Vec<_>>().join("\n")
 }
 
-/// Returns the names that follow `crate::`. If a list in braces follows, returns all names in it.
+/// Returns the names that follow `crate::`. If a list in braces follows `crate::`, returns all
+/// names in the list.
 fn named(code: &str) -> BTreeSet<String> {
     let mut names = BTreeSet::new();
     for (at, start) in code.match_indices("crate::") {

@@ -203,7 +203,7 @@ fn logger_may_send_its_lines_over_a_connection() {
     drop(other);
     let next = || lines.recv_timeout(TIME_LIMIT).unwrap();
     while !next().contains("established over") {}
-    // When the connection that carries the log lines ends, the library also logs this.
+    // The library also logs the end of the connection that carries the log lines.
     source.close().unwrap();
     reader.join().unwrap();
     targets::assert_kept();

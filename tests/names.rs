@@ -23,8 +23,7 @@ fn config() -> Config {
     })
 }
 
-/// Returns both ends of a connection, with the labels `ours` and `theirs`. Both ends use this
-/// engine.
+/// Returns both ends of a connection, with the labels `ours` and `theirs`. Both ends use `engine`.
 fn pair(engine: &Engine, ours: &str, theirs: &str) -> (Endpoint, Endpoint) {
     let listener = Listener::builder()
         .label(theirs)
@@ -42,7 +41,7 @@ fn pair(engine: &Engine, ours: &str, theirs: &str) -> (Endpoint, Endpoint) {
     (client.join().unwrap(), server)
 }
 
-/// Returns the statistics of the connection with this number.
+/// Returns the statistics of the connection with number `id`.
 fn listed(id: u64) -> ConnectionSnapshot {
     let all = observe::snapshot().connections;
     let mut found = all.into_iter().filter(|connection| connection.id == id);

@@ -62,7 +62,8 @@ struct Role {
 }
 
 impl Role {
-    /// Starts a process in this role. Returns the process, and the address on which it listens.
+    /// Starts a process in the role `name`. Returns the process, and the address on which it
+    /// listens.
     fn start(name: &str) -> (Self, SocketAddr) {
         assert!(geteuid().is_root(), "only root can give up its rights");
         let mut child = Command::new(env::current_exe().unwrap())

@@ -1,5 +1,6 @@
-//! Checks that text lines are no wider than code, sentences use plain words, pages are short, links
-//! lead to existing files and headings, and source files are short.
+//! Checks the comments and pages: lines are no wider than code, sentences use plain words, pages
+//! are short, and links lead to existing files and headings. Also checks that source files are
+//! short.
 
 use std::{
     fs,
@@ -232,9 +233,9 @@ const STYLE: [(&str, &str); 8] = [
     ("in vain, for ever, anew, beside, any more", "current words"),
 ];
 
-/// The maximum number of sentences that contain words of [`STYLE`], per 1000 sentences. Each file
-/// is subject to the bound of the first directory in this list that contains the file. Lower a
-/// bound when its directory improves; never raise a bound.
+/// The maximum number of sentences that contain words of [`STYLE`], per 1000 sentences. The bound
+/// of a file is that of the first directory in this list that contains the file. Lower a bound when
+/// its directory improves; never raise a bound.
 #[rustfmt::skip]
 const BOUNDS: [(&str, usize); 8] = [
     ("src", 2), ("proto", 3), ("verbs", 2), ("integration", 2), ("docs", 1), ("tests", 2),

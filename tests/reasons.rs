@@ -1,6 +1,6 @@
-//! Tests the counters of round trips, and the counters of ended connections, failed connects and
-//! refused requests by reason. There is only one test, because a process has only one set of
-//! counters. The test uses TCP, so it needs no device.
+//! Tests the counters of round trips. Also tests the counters of ended connections, of failed
+//! connects and of refused requests. There is one counter for each reason. There is only one test,
+//! because a process has only one set of counters. The test uses TCP, so it needs no device.
 
 use std::{
     collections::BTreeMap,

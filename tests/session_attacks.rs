@@ -188,8 +188,8 @@ fn stranger_is_refused_while_connection_works() {
     for epoch in [1, 2, 1000, u32::MAX] {
         let (_, answer) = request(honest.address(), &id, epoch, 0);
         assert_eq!(answer, Answer::Rejected(BUSY, 0, 0));
-        // The request has caused a Ping. The flush waits for a later Pong, so the Pong for that
-        // Ping has arrived, too.
+        // The request has caused a Ping. The flush waits for a later Pong, so the Pong for the
+        // earlier Ping has also arrived.
         honest.server.flush().unwrap();
         honest.assert_unaffected(0);
     }
@@ -331,7 +331,7 @@ fn impossible_numbers_are_refused() {
     assert_eq!(scene.raw.receive(), [3]);
     assert_eq!(scene.raw.receive(), [4]);
     scene.lose();
-    // The peer has already confirmed three messages. It can therefore not report that it has
+    // The peer has already confirmed three messages. It therefore cannot report that it has
     // received only two.
     let (_, answer) = scene.ask(2);
     assert_eq!(answer, Answer::Rejected(BUSY, 0, 0));
@@ -473,8 +473,8 @@ fn clean_close_asks_for_nothing() {
     }
 }
 
-/// The endpoint must acknowledge the peer's last frame. Otherwise the peer would resume the session
-/// to find out whether the close is complete.
+/// The endpoint must acknowledge the peer's last frame. If it does not, the peer resumes the
+/// session to find out whether the close is complete.
 #[test]
 fn last_frame_of_the_peer_is_acknowledged() {
     let mut scene = Scene::new();

@@ -207,7 +207,7 @@ fn send(endpoint: &Endpoint, ids: std::ops::Range<u64>) {
 }
 
 /// Closes the session from the side `closer` while the other side receives and the proxy injects
-/// this fault. Asserts that both sides know which messages have arrived.
+/// the fault `cut`. Asserts that both sides know which messages have arrived.
 fn close_over(closer: From, cut: Cut) {
     let (client, server, proxy, _listener) = pair(&config(), &config());
     send(&client, 0..5);
@@ -270,8 +270,8 @@ fn lost_answer_to_close_is_repeated() {
     }
 }
 
-/// The server has received all frames that it needs. When the client asks to resume the session,
-/// the server no longer has the session.
+/// The server has received all frames that it needs, so it has ended the session before the client
+/// asks to resume the session.
 #[test]
 fn lost_acknowledgement_is_sent_after_session_end() {
     for closer in [From::Client, From::Server] {
@@ -285,8 +285,8 @@ fn lost_acknowledgement_is_sent_after_session_end() {
     }
 }
 
-/// Injects this fault, and closes the session at the server. Returns the outcome at the client. The
-/// client has sent three messages.
+/// Injects a fault that loses the frame `loses`, and closes the session at the server. Returns the
+/// outcome at the client, which has sent three messages.
 fn close_while_cut_off(loses: Frame) -> (Vec<u64>, Vec<u64>, usize, CloseReason) {
     let (client, server, proxy, _listener) = pair(&config(), &short_close());
     send(&client, 0..2);

@@ -144,7 +144,7 @@ fn pair() -> (Endpoint, Endpoint, Proxy, Listener) {
     (client, listener.accept().unwrap(), proxy, listener)
 }
 
-/// Returns the message with this number. Every 20th message is larger than the eager size.
+/// Returns message `number`. Every 20th message is larger than the eager size.
 fn message(number: u32) -> Vec<u8> {
     let len = if number % 20 == 7 {
         50_000
@@ -210,8 +210,8 @@ fn messages_arrive_once_and_in_order_over_many_cuts() {
         scope.spawn(|| receive_all(&client));
         scope.spawn(|| receive_all(&server));
     });
-    // Between two cuts, each side sends more messages than fit into the window. So the session must
-    // resume after each cut before the next cut.
+    // Between two cuts, each side sends more messages than fit into the window, which is possible
+    // only if the session resumes in between.
     for side in [client.statistics(), server.statistics()] {
         assert!(side.resumes >= 5, "{side:?}");
     }
@@ -242,7 +242,7 @@ fn outcome(endpoint: &Endpoint) -> (Vec<u64>, Vec<u64>, CloseReason) {
 fn ids_are_reported_once_over_a_cut() {
     let (client, server, proxy, _listener) = pair();
     // If too many completions are untaken, a send with an id waits only if another thread takes
-    // completions. This call shows the library that this thread does.
+    // completions. This call registers the calling thread as the thread that takes them.
     assert!(client.try_next_completion().unwrap().is_none());
     let (sent, failed, _) = thread::scope(|scope| {
         scope.spawn(|| {
@@ -262,9 +262,9 @@ fn ids_are_reported_once_over_a_cut() {
     assert!(failed.is_empty());
 }
 
-/// Returns a client that is resending messages. The first time, it sent seven of them as one batch.
-/// In the resend, each of them needs a slot of its own, so there is no room yet for the last
-/// message, which has an id.
+/// Returns both ends of a session while the client resends messages. The client has sent seven
+/// messages as one batch. When it resends them, each message needs its own slot, so there is no
+/// room yet for the last message, which has an id.
 fn resending() -> (Endpoint, Endpoint, Proxy, Listener) {
     let (client, server, proxy, listener) = pair();
     proxy.discard(true);
@@ -311,7 +311,7 @@ fn restarted_peer_has_lost_the_session() {
     assert_eq!(server.recv().unwrap(), b"arrived");
     client.send(Outgoing::from(b"late").with_id(2)).unwrap();
     proxy.close();
-    // For the client, this is the same as a restarted server process.
+    // For the client, the abort has the same effect as a restart of the server's process.
     server.abort(0);
     drop(server);
     proxy.open();
@@ -528,7 +528,7 @@ fn stranger_at_an_alternative_ends_no_session() {
     proxy.open();
     converse(&client, &server, 1);
     assert_eq!(client.peer_addr(), proxy.address);
-    // If an address has led to the peer before, a rejection from this address is final.
+    // A rejection is final if its address has already led to the peer.
     server.abort(0);
     drop(server);
     match client.recv_timeout(TIME_LIMIT) {

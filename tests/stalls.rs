@@ -50,8 +50,8 @@ fn stall(client: &Endpoint, server: &Endpoint, lines: &Lines) {
     assert_eq!(lines.count(&line), count + 1, "one line for a stall");
 }
 
-/// All cases are in one test, because the log merges two lines within a second into one line and a
-/// count.
+/// All cases are in one test, because the library writes at most one such line per second, and only
+/// counts further lines.
 #[test]
 fn send_that_waits_for_5_s_is_logged_once_per_stall() {
     let lines = Lines::collect();

@@ -51,7 +51,7 @@ fn addresses() -> usize {
     pages * 4096
 }
 
-/// Calls `what` while the address space is limited to its present size plus `more` bytes.
+/// Calls `what` while the address space is limited to its current size plus `more` bytes.
 fn within<T>(more: usize, what: impl FnOnce() -> T) -> T {
     let (_, hard) = getrlimit(Resource::RLIMIT_AS).unwrap();
     let limit = (addresses() + more) as u64;

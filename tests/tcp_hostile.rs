@@ -233,8 +233,8 @@ fn no_more_reads_are_in_flight_than_both_sides_serve() {
                 .read(&region, 0..8, &remote, 0, id)
                 .unwrap();
         }
-        // The endpoint delays the READ requests that exceed the peer's limit. It sends the Ack of
-        // this frame before them.
+        // The endpoint delays the READ requests that exceed the peer's limit. It sends the
+        // acknowledgement of this frame before these requests.
         peer.send(&pdu(1, 1, &frame(0, b"acknowledge this")));
         let (before, _) = read_until(&mut peer, 16);
         let asked = before.iter().filter(|kind| **kind == 4).count();
@@ -264,7 +264,8 @@ impl Log for Violations {
     fn flush(&self) {}
 }
 
-/// Peers can cause a log line with each violation, so the library must limit the number of lines.
+/// Peers can cause a log line with each violation, so the library must limit the rate of these
+/// lines.
 #[test]
 fn violations_log_at_most_one_line_per_second() {
     log::set_logger(&VIOLATIONS).unwrap();
@@ -307,8 +308,8 @@ fn memory_without_grant_is_not_read_or_written() {
     stage.assert_unaffected();
 }
 
-/// A write with immediate data reports its length to the program, so its parts must be contiguous.
-/// Otherwise this length would be wrong.
+/// If a write with immediate data is sent in several parts, they must be contiguous. Otherwise the
+/// length that the library reports to the program would be wrong.
 #[test]
 fn noncontiguous_write_parts_end_the_connection() {
     let stage = stage();
@@ -433,7 +434,7 @@ fn bytes_beyond_one_batch_are_still_processed() {
         let mut bytes: Vec<u8> = (0..before).flat_map(message).collect();
         bytes.extend(pdu(16, 0, &12_u32.to_be_bytes()));
         bytes.extend((before..before + 20).flat_map(message));
-        // The peer sends nothing later, so no later event makes the endpoint read these bytes.
+        // The peer sends nothing after these bytes, so no later event makes the endpoint read them.
         peer.send(&bytes);
         for number in 0..before + 20 {
             let message = endpoint.recv_timeout(TIME_LIMIT).unwrap();
@@ -564,8 +565,8 @@ fn connect_from(host: Ipv4Addr, to: SocketAddr) -> TcpStream {
     fd.into()
 }
 
-/// If a peer announces private data and sends only a part, it counts as a half-open connection
-/// until the listener's `connect_timeout` expires. The program never receives its request.
+/// A peer that announces private data and sends only a part of them is a half-open connection until
+/// the listener's `connect_timeout` expires. The program never receives the peer's request.
 #[test]
 fn private_data_that_stop_half_way_hold_no_place() {
     let mut config = config();
@@ -663,8 +664,8 @@ fn silent_peers_use_no_places_of_other_addresses() {
     let mut silent: Vec<_> = (0..SILENT)
         .map(|_| TcpStream::connect(addr).unwrap())
         .collect();
-    // The slow peer is one of the 256 connections. So the library has closed this many silent
-    // peers: `SILENT + 1 - 256`, beginning with the first.
+    // The slow peer is one of the 256 connections. Therefore the library has closed the first
+    // `SILENT + 1 - 256` silent peers.
     for evicted in &mut silent[..SILENT + 1 - 256] {
         evicted.set_read_timeout(Some(TIME_LIMIT)).unwrap();
         assert_eq!(evicted.read(&mut [0]).unwrap(), 0);

@@ -74,7 +74,8 @@ fn source_of_another_host_is_refused_by_name() {
     }
 }
 
-/// Returns the traffic class of this process's socket with these local and peer addresses.
+/// Returns the traffic class of this process's socket with the local address `local` and the peer
+/// address `peer`.
 fn class_of(local: SocketAddr, peer: SocketAddr) -> i32 {
     let has = |address: nix::Result<SockaddrStorage>, expected: SocketAddr| {
         let Ok(address) = address else { return false };

@@ -36,7 +36,7 @@ impl Stage {
         Self::with(Config::default())
     }
 
-    /// Creates a stage with this configuration on both sides, over TCP.
+    /// Creates a stage over TCP, with `config` on both sides.
     fn with(config: Config) -> Self {
         let config = config.with(|c| c.transport = TransportChoice::Tcp);
         let engine = Engine::new().unwrap();
@@ -173,8 +173,8 @@ fn outage_ends_no_idle_connection() {
     }
 }
 
-/// A probe is sent after at least 1 s of silence, so the peer has 7 s to reply. The kernel
-/// retransmits lost bytes within twice the duration of the outage.
+/// Keepalive sends a probe after at least 1 s of silence, and waits up to 7 s for an answer. The
+/// kernel retransmits lost bytes within twice the duration of the outage.
 #[test]
 fn longer_outage_ends_no_busy_connection() {
     const OUTAGE: Duration = Duration::from_millis(3200);
@@ -295,7 +295,7 @@ fn end(endpoint: &Endpoint) -> CloseReason {
     }
 }
 
-/// Returns a Failure frame with this code and with the sequence number `number`.
+/// Returns a Failure frame with the code `code` and the sequence number `number`.
 fn failure(number: u8, code: u8) -> [u8; 16] {
     [8, 0, 0, number, 0, 0, 0, 4, 0, 0, 0, 0, 0, 0, 0, code]
 }

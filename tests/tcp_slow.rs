@@ -34,8 +34,8 @@ fn config() -> Config {
 fn slow_path(to: SocketAddr, bytes_per_second: usize) -> SocketAddr {
     const STEPS: usize = 25;
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    // Make segments shorter than the relay's receive window. Otherwise the sender would wait for
-    // its timer.
+    // Make segments shorter than the relay's receive window, because the sender would otherwise
+    // wait for its timer.
     setsockopt(&listener, sockopt::TcpMaxSeg, &1400).unwrap();
     let addr = listener.local_addr().unwrap();
     thread::spawn(move || {

@@ -52,8 +52,8 @@ fn split_frame(len: usize, missing: usize) -> (Vec<u8>, Vec<u8>) {
     (bytes, rest)
 }
 
-/// Sends bytes from the peer one by one at this interval. Stops when the returned handle is
-/// dropped.
+/// Sends `bytes` from the peer one by one, at the interval `every`. Stops when the returned handle
+/// is dropped.
 fn trickle(mut peer: Peer, bytes: Vec<u8>, every: Duration) -> mpsc::Sender<()> {
     let (handle, dropped) = mpsc::channel();
     thread::spawn(move || {
@@ -83,7 +83,7 @@ static GATE: AtomicI32 = AtomicI32::new(-1);
 static IS_STOPPED: AtomicBool = AtomicBool::new(false);
 static ONLY: Mutex<()> = Mutex::new(());
 
-/// The signal handler. It suspends the thread on which it runs.
+/// The signal handler, which suspends the thread on which it runs.
 extern "C" fn stop(_: libc::c_int) {
     IS_STOPPED.store(true, Ordering::SeqCst);
     let mut byte = 0_u8;

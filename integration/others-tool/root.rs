@@ -30,8 +30,9 @@ pub mod net {
             at("::1")
         }
 
-        /// Returns an address with a free port. Each test runs in its own process, so the process
-        /// id selects the ports. They are below the range from which the kernel chooses ports.
+        /// Returns an address with a free port. The process id selects the ports, because each test
+        /// runs in its own process. The ports are below the range from which the kernel chooses
+        /// ports.
         fn at(host: &str) -> SocketAddr {
             let port = 20_000 + (process::id() % 1200) as u16 * 10;
             let port = port + TAKEN.fetch_add(1, Ordering::Relaxed);

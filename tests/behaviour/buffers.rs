@@ -14,17 +14,17 @@ use super::listen_address;
 
 const MIB: usize = 1 << 20;
 
-/// The number of bytes that a stream accepts with the default `Config::stream_buffer` of 4 MiB. A
-/// stream accepts fewer bytes in long pieces below the eager size, because the sender then uses
-/// little of its half of the buffer. A stream can accept more bytes than the buffer holds if the
-/// last piece is large.
+/// The number of bytes that a stream accepts with the default `Config::stream_buffer` of 4 MiB. The
+/// number is lower for long pieces that are shorter than the eager size, because the sender then
+/// uses little of its half of the buffer. The number is higher than the buffer size if the last
+/// piece is large.
 const TAKEN: RangeInclusive<usize> = 2 * MIB..=6 * MIB;
 
 /// The time limit of a write that must succeed.
 const TIME_LIMIT: Duration = Duration::from_secs(60);
 
-/// A write that blocks for this long counts as a sign that the stream is full. If the stream is
-/// only slow, the test counts too few bytes.
+/// If a write blocks for this long, the test considers the stream full. If the stream is only slow,
+/// the test counts too few bytes.
 const FULL: Duration = Duration::from_millis(200);
 
 fn pair() -> (Stream, Stream) {
@@ -35,8 +35,7 @@ fn pair_with(config: &Config) -> (Stream, Stream) {
     pair_of(&Engine::shared().unwrap(), config)
 }
 
-/// Returns both ends of a connection, the connecting end first. The accepting end uses the engine
-/// `engine`.
+/// Returns both ends of a connection, the connecting end first. The accepting end uses `engine`.
 fn pair_of(engine: &Engine, config: &Config) -> (Stream, Stream) {
     let builder = Listener::builder().engine(engine).config(config);
     let listener = builder.bind_stream(listen_address()).unwrap();
@@ -47,7 +46,8 @@ fn pair_of(engine: &Engine, config: &Config) -> (Stream, Stream) {
     (client.join().unwrap(), server)
 }
 
-/// The period of the test bytes. It is a prime number, so that a missing piece changes the pattern.
+/// The period of the test bytes. The period is a prime number, so a missing piece changes the
+/// pattern.
 const PERIOD: usize = 251;
 
 fn pattern(len: usize) -> Vec<u8> {
@@ -149,8 +149,8 @@ fn stream_takes_its_buffer_after_its_reader_stops() {
             server.read_exact(&mut got).unwrap();
             server
         });
-        // The peer reads only half of these bytes. Its first read also receives many of the other
-        // pieces, and leaves them unread.
+        // The peer reads only half of these bytes. The peer's first read also receives many of the
+        // other pieces, and leaves them unread.
         for piece in bytes.chunks(PERIOD) {
             client.write_all(piece).unwrap();
         }
@@ -184,8 +184,8 @@ fn unread_bytes_of_streams_use_half_of_the_budget() {
         .map(|_| {
             let (client, server) = pair_of(&engine, &Config::default());
             let taken = fill(&client, 1000, *TAKEN.start());
-            // All streams share the engine's budget for unread bytes. Each stream can also fill its
-            // own half of the buffer for writing.
+            // All streams share the engine's budget for unread bytes. In addition, each stream can
+            // fill its own half of the buffer for writing.
             assert!(TAKEN.contains(&taken), "{taken}");
             drop(client);
             (server, taken)
@@ -205,7 +205,7 @@ fn unread_bytes_of_streams_use_half_of_the_budget() {
 
 #[test]
 fn pieces_are_lent_unchanged_to_fast_reader() {
-    // The number of pieces. They fit into half of the window and into the send ring.
+    // The number of pieces. This many pieces fit into half of the window and into the send ring.
     const PIECES: usize = 10;
     let (mut client, mut server) = pair();
     for number in 0..PIECES {

@@ -1,6 +1,6 @@
-//! Tests that byte streams behave like the streams of `std::net`: the tests in one file run against
-//! both. This crate's streams use TCP on this machine, and RDMA in the lab, where `LAB_ADDR` is the
-//! address of a device.
+//! Tests that byte streams behave like the streams of `std::net`: the tests in `suite.rs` run
+//! against both. This crate's streams use TCP on this machine, and RDMA in the lab, where
+//! `LAB_ADDR` is the address of a device.
 
 #![expect(clippy::duplicate_mod, reason = "that is the point")]
 

@@ -166,8 +166,8 @@ fn small_writes_join_without_room_and_arrive_unasked() {
     while (&client).write(&[written as u8]).is_ok() {
         written += 1;
     }
-    // The client has sent about a dozen messages, and has collected the later bytes in order to
-    // send them together.
+    // The client has sent about a dozen messages, and has collected the later bytes to send them
+    // together.
     assert!(written > 16 << 10, "{written}");
     // The server receives all bytes although the client makes no further call.
     let mut got = vec![0; written];

@@ -309,22 +309,22 @@ fn nonblocking_read_and_write_report_would_block() {
 fn peek_returns_bytes_without_taking_them() {
     let (mut client, mut server) = pair();
     client.write_all(b"peekaboo").unwrap();
-    let mut look = [0; 4];
+    let mut peeked = [0; 4];
     for _ in 0..2 {
-        let count = server.peek(&mut look).unwrap();
-        assert_eq!(look[..count], b"peek"[..count]);
+        let count = server.peek(&mut peeked).unwrap();
+        assert_eq!(peeked[..count], b"peek"[..count]);
     }
     let mut whole = [0; 8];
     server.read_exact(&mut whole).unwrap();
     assert_eq!(&whole, b"peekaboo");
     server.set_nonblocking(true).unwrap();
     assert_eq!(
-        server.peek(&mut look).unwrap_err().kind(),
+        server.peek(&mut peeked).unwrap_err().kind(),
         ErrorKind::WouldBlock
     );
     drop(client);
     server.set_nonblocking(false).unwrap();
-    assert_eq!(server.peek(&mut look).unwrap(), 0);
+    assert_eq!(server.peek(&mut peeked).unwrap(), 0);
 }
 
 #[test]

@@ -129,8 +129,8 @@ fn a_closed_listener_keeps_its_backlog() {
         .connector
         .connect(stage.listener.local_addr())
         .unwrap();
-    // The connecting side is established before the accepting side. The flush waits until both are
-    // established.
+    // The connecting side can be established before the accepting side. The flush waits until both
+    // are established.
     near.send(b"early").unwrap();
     near.flush().unwrap();
     stage.listener.close();
@@ -166,8 +166,8 @@ fn ask(connector: &Connector, address: SocketAddr) -> bool {
     }
 }
 
-/// For the client, the connection can be established before the listener has received the event
-/// about it.
+/// A connection can be established at the client before the listener has received the event about
+/// this connection.
 #[test]
 fn close_breaks_no_established_connection() {
     const CLIENTS: usize = 12;

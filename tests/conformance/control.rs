@@ -42,8 +42,8 @@ fn control_message_passes_messages_that_are_held() {
     near.send_control(b"cancel").unwrap();
     assert_eq!(control(&far), b"cancel");
     far.send_control(b"cancelled").unwrap();
-    // The refused send has registered for room, but there is none yet. So the next completion is
-    // the control message, and not `Room`.
+    // The refused send has registered for room, but there is no room yet. The next completion is
+    // therefore the control message, and not `Room`.
     assert_eq!(control(&near), b"cancelled");
     assert!(matches!(near.try_send(b"x"), Err(TrySendError::Full)));
 }
@@ -188,7 +188,7 @@ fn peer_is_told_once_of_the_wish_to_leave() {
     far.send(b"so does the other side").unwrap();
     let answer = near.recv_timeout(TIME_LIMIT).unwrap();
     assert_eq!(answer, b"so does the other side");
-    // The first completion can be `Room`, because a message was refused before.
+    // The first completion can be `Room`, because an earlier message was refused.
     assert!((0..2).any(|_| matches!(next(&near), Completion::PeerLeaving)));
     far.close().unwrap();
     let refused = far.ask_to_leave().unwrap_err();

@@ -103,7 +103,7 @@ fn level_triggered_loop_sleeps_without_room() {
     let server = thread::spawn(move || echo_by_levels(&far));
     let mut sent = 0;
     for _ in 0..3 {
-        // The client receives no replies, so there is soon no room for the server's next reply, and
+        // The client receives no replies, so there is soon no room for the server's replies, and
         // the server's loop stops receiving.
         let standstill = loop {
             match near.send_timeout(b"question", Duration::from_millis(300)) {

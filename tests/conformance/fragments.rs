@@ -28,7 +28,7 @@ fn messages_near_frame_lengths_arrive_whole() {
     assert!(*far.recv_timeout(TIME_LIMIT).unwrap() == pattern(len)[..]);
 }
 
-/// The message has more parts than the maximum of one system call, which is 1024.
+/// The message has more than 1024 parts, which is the maximum of one system call.
 #[test]
 fn fragments_of_very_many_parts_arrive_whole() {
     let (near, far) = pair_with(&small());

@@ -62,7 +62,8 @@ fn earlier_completions_come_first_and_once() {
     let (near, far) = pair();
     far.send(Outgoing::from(b"x").with_id(1)).unwrap();
     near.recv_timeout(TIME_LIMIT).unwrap();
-    // Wait until the completion of the send is available. It can arrive later than the message.
+    // Wait until the completion of the send is available, because it can arrive later than the
+    // message.
     let mut sent = Select::new();
     sent.recv(far.completions());
     sent.ready_timeout(TIME_LIMIT).unwrap();
@@ -113,7 +114,7 @@ fn a_member_cannot_be_asked_itself() {
     assert!(!other.remove(&far));
     near.send(b"x").unwrap();
     assert_eq!(message(&group).1, b"x");
-    // An endpoint in a group supports all calls except receives.
+    // An endpoint in a group supports all calls except receive calls.
     far.send(b"y").unwrap();
     far.flush().unwrap();
     assert_eq!(near.recv_timeout(TIME_LIMIT).unwrap(), b"y");
@@ -218,8 +219,8 @@ fn ids_are_given_out_as_their_completions_are_taken() {
     reading.join().unwrap();
 }
 
-/// One thread moves the endpoint between two groups while messages arrive. For each group, another
-/// thread receives its messages.
+/// One thread moves the endpoint between two groups while messages arrive. Each group has its own
+/// thread that receives messages.
 #[test]
 fn membership_changes_neither_lose_nor_duplicate() {
     const COUNT: u32 = 5_000;

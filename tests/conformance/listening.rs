@@ -78,7 +78,8 @@ fn closed_listener_returns_pending_then_ends() {
     let listener = &stage.listener;
     let established = listener.accepted();
     let connected = connect(&stage).join().unwrap().unwrap();
-    // The connecting side is established first. Wait until the accepting side is established, too.
+    // The connecting side is established first, so wait until the accepting side is also
+    // established.
     while established.is_empty() {
         thread::yield_now();
     }

@@ -238,7 +238,7 @@ fn a_batch_arrives_as_its_messages() {
     assert_eq!(near.send_batch(&[]).unwrap(), 0);
     let echo = thread::spawn(move || {
         let batch: Vec<_> = lens.map(|_| far.recv().unwrap()).into();
-        // Send the batch directly from the receive buffers of the held messages.
+        // Send the batch directly from the held messages, whose bytes are in receive buffers.
         let messages: Vec<_> = batch.iter().map(|message| IoSlice::new(message)).collect();
         assert_eq!(far.send_batch(&messages).unwrap(), lens.len());
         far.close().unwrap();

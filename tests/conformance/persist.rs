@@ -330,8 +330,8 @@ fn events_come_through_a_channel() {
     assert!(events.try_recv().unwrap_err().is_disconnected());
 }
 
-/// A server that is about to restart asks its clients to leave. The clients receive their last
-/// replies and connect to the new process.
+/// A server that is about to restart asks its clients to leave. The client receives its last reply,
+/// and connects to the new server.
 #[test]
 fn client_leaves_a_server_that_asks() {
     let mut service = Service::new(Config::default());

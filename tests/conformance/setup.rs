@@ -51,8 +51,8 @@ fn a_rejection_carries_its_reason() {
     }
 }
 
-/// Private data longer than 20 bytes is sent in a separate frame. The listener shows the request
-/// after this frame has arrived.
+/// Private data longer than 20 bytes is sent in a separate frame. The listener shows the request to
+/// the program after this frame has arrived.
 #[test]
 fn long_private_data_arrive_with_the_request() {
     let stage = Stage::new(&Config::default());
@@ -169,7 +169,7 @@ fn long_request_is_repeated_after_listener_closes() {
     connected.send(b"ping").unwrap();
     assert_eq!(*accepted.recv_timeout(TIME_LIMIT).unwrap(), *b"ping");
 
-    // A rejection by the program itself is final.
+    // If the program itself rejects a request, the rejection is final.
     let connecting = connect_later(connector, address);
     let request = second.requests().recv_timeout(TIME_LIMIT).unwrap();
     request.reject(b"revoked").unwrap();
@@ -183,8 +183,8 @@ fn long_request_is_repeated_after_listener_closes() {
     assert!(second.try_request().is_none());
 }
 
-/// The connector would repeat the refused request for 10 minutes. Dropping the future cancels the
-/// request, so the drain returns.
+/// Without the drop, the connector would repeat the refused request for 10 minutes. Dropping the
+/// future cancels the request, so the drain returns.
 #[test]
 fn dropped_connect_repeats_no_long_request() {
     let stage = Stage::new(&Config::default());

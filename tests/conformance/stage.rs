@@ -15,8 +15,7 @@ use rdmsg::{
 /// A timeout that is never reached, even on a busy machine. No test waits for it to expire.
 pub(crate) const TIME_LIMIT: Duration = Duration::from_secs(60);
 
-/// The environment variable that selects the transport. It applies if the configuration selects
-/// none.
+/// The environment variable that selects the transport if the configuration selects none.
 pub(crate) const TRANSPORT: &str = "RDMSG_TRANSPORT";
 
 /// Returns an address of this machine, and the transport of connections to it.
@@ -91,7 +90,7 @@ impl Stage {
     }
 }
 
-/// Returns both ends of a connection with this configuration, the connecting end first.
+/// Returns both ends of a connection with the configuration `config`, the connecting end first.
 pub(crate) fn pair_with(config: &Config) -> (Endpoint, Endpoint) {
     Stage::new(config).pair()
 }

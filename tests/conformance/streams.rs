@@ -21,8 +21,8 @@ fn pair() -> (Stream, Stream) {
     (near.into(), far.into())
 }
 
-/// Starts a thread that reads one byte from a clone of the stream. Returns just before the thread
-/// reads.
+/// Starts a thread that reads one byte from a clone of the stream. Returns just before the read
+/// starts.
 fn reader(stream: &Stream) -> thread::JoinHandle<u8> {
     let (mut stream, (begins, began)) = (stream.try_clone().unwrap(), channel());
     let reading = thread::spawn(move || {

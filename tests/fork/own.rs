@@ -50,7 +50,7 @@ fn child_of_a_child_uses_its_own() {
         forked(|| {
             let own = bind();
             let (mine, other) = pair(&own);
-            // The first call on an inherited endpoint creates the object that replaces inherited
+            // The first call on an inherited endpoint creates an object that replaces all inherited
             // endpoints in the child. The grandchild inherits this object.
             assert!(client.recv().is_err());
             forked(|| {

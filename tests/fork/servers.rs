@@ -45,7 +45,7 @@ fn daemon_that_bound_before_the_fork_binds_again() {
         || {
             let (ours, theirs) = UnixStream::pair().unwrap();
             let (go, wait) = UnixStream::pair().unwrap();
-            // The starter is a child of this test. It forks the daemon, and then exits.
+            // The starter is a child of this test that forks the daemon and then exits.
             let starter = forked(|| {
                 let listener = bind();
                 let address = listener.local_addr();

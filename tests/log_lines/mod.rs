@@ -54,7 +54,7 @@ impl Lines {
         self.wait_for_count(text, 1);
     }
 
-    /// Waits until this number of lines contain `text`.
+    /// Waits until `count` lines contain `text`.
     pub(crate) fn wait_for_count(&self, text: &str, count: usize) {
         let found = |lines: &mut Vec<(Level, String)>| {
             lines.iter().filter(|(_, line)| line.contains(text)).count() >= count

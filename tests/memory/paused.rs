@@ -125,9 +125,9 @@ async fn stream_carries_bytes_under_a_paused_clock() {
     assert_eq!(start.elapsed(), Duration::ZERO);
 }
 
-/// The connector retries refused requests, but not for a task within the process, because no timer
-/// would wake the task for the next attempt. The task receives the first refusal immediately, with
-/// short and with long private data.
+/// Usually, the connector retries a refused request. It does not retry if a task connects within
+/// the process, because no timer would wake the task for the next attempt. The task receives the
+/// first refusal immediately, with short and with long private data.
 #[tokio::test(start_paused = true)]
 async fn refused_task_gets_the_refusal_at_once() {
     for len in [20, 1000] {

@@ -1,5 +1,5 @@
-//! Peers of sessions over TCP that send arbitrary bytes for a test, and a proxy that records
-//! requests.
+//! Session peers over TCP, which send any bytes that a test passes to them, and a proxy that
+//! records requests.
 
 use std::{
     io::{self, Read, Write},
@@ -40,8 +40,8 @@ pub(crate) enum Answer {
     Rejected(u16, u64, u64),
 }
 
-/// Returns the private data of a request or a reply: a hello with these features, followed by
-/// `data`.
+/// Returns the private data of a request or a reply: a hello with the features `features`, followed
+/// by `data`.
 pub(crate) fn hello(features: u16, data: &[u8]) -> Vec<u8> {
     let mut hello = b"rdms\x03".to_vec();
     hello.push(36 + data.len() as u8);
@@ -75,8 +75,8 @@ pub(crate) fn resume_data(id: &[u8; 12], epoch: u32, received: u32) -> Vec<u8> {
     [&id[..], numbers.as_flattened()].concat()
 }
 
-/// Parses a request to resume this session. Returns the epoch and the number of received messages
-/// in the request.
+/// Parses a request to resume the session `id`. Returns the epoch and the number of received
+/// messages that the request contains.
 pub(crate) fn epoch_and_received(data: &[u8], id: &[u8; 12]) -> (u32, u32) {
     assert_eq!((data.len(), &data[..12]), (20, &id[..]));
     let number = |at: usize| u32::from_be_bytes(data[at..at + 4].try_into().unwrap());
@@ -180,7 +180,7 @@ impl Raw {
         self.write(&pdu(1, 0, &frame));
     }
 
-    /// Sends a Failure frame with this code. It is the last frame.
+    /// Sends a Failure frame with code `code`. It is the last frame.
     pub(crate) fn fail(&mut self, code: u32) {
         let mut frame = frame_with(self.granted, self.frames, b"");
         frame[0] = FAILURE;
@@ -188,7 +188,7 @@ impl Raw {
         self.write(&pdu(1, 0, &frame));
     }
 
-    /// Sends a control frame of this kind as the last frame, and reads until the other side ends
+    /// Sends a control frame of kind `kind` as the last frame, and reads until the other side ends
     /// the stream. Returns the number of frames that the other side has acknowledged.
     pub(crate) fn finish(mut self, kind: u8) -> u32 {
         let mut frame = frame_with(self.granted, self.frames, b"");
@@ -262,7 +262,8 @@ impl Server {
         (raw, data[36..].to_vec())
     }
 
-    /// Accepts the next request. The reply is a hello with these features, followed by `data`.
+    /// Accepts the next request. The reply is a hello with the features `features`, followed by
+    /// `data`.
     pub(crate) fn accept(&self, features: u16, data: &[u8]) -> (Raw, Vec<u8>) {
         let (mut raw, asked) = self.take();
         raw.write(&setup(2, &hello(features, data)));
@@ -289,7 +290,8 @@ impl Server {
     }
 }
 
-/// A proxy that records the first bytes of each connection. Any host on the path can do the same.
+/// A proxy that records the first bytes of each connection. Any host on the path can record the
+/// same bytes.
 pub(crate) struct Recorder {
     pub(crate) address: SocketAddr,
     record: Arc<Mutex<Record>>,

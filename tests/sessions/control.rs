@@ -34,7 +34,7 @@ fn control_messages_survive_cuts_once_and_in_order() {
         loop {
             match client.send_control(&number.to_be_bytes()) {
                 Ok(()) => break,
-                // Retry: the receiver has not taken earlier control messages yet, or the connection
+                // Retry: the receiver has not yet taken earlier control messages, or the connection
                 // is lost.
                 Err(Error::ControlMessagesNotTaken { .. }) => thread::yield_now(),
                 Err(error) => panic!("{error}"),

@@ -74,8 +74,8 @@ fn lost_writes_and_atomics_have_an_unknown_outcome() {
     operations.write(&here, 0..8, &remote, 0, 1).unwrap();
     operations.read(&here, 8..16, &remote, 0, 2).unwrap();
     operations.fetch_add(&here, 16, &remote, 0, 1, 3).unwrap();
-    // End the connection first. Otherwise the proxy would forward the bytes that it has not read
-    // yet.
+    // End the connection first, because the proxy would otherwise forward the bytes that it has not
+    // read yet.
     proxy.close();
     proxy.discard(false);
     proxy.open();

@@ -28,8 +28,8 @@ pub(crate) fn with_device(name: &str, body: impl FnOnce(&Calls)) {
     }
 }
 
-/// Does the same as [`with_device`], but establishes a connection before `body` runs. With the
-/// first connection, rdmsg tests the device's memory windows.
+/// Does the same as [`with_device`], but establishes a connection before `body` runs. rdmsg tests
+/// the device's memory windows when it establishes the first connection.
 fn with_tested_device(name: &str, body: impl FnOnce(&Calls)) {
     with_device(name, |calls| {
         run_lifecycle(&config()).unwrap();
@@ -83,7 +83,7 @@ static DEVICE_LOG: DeviceLog = DeviceLog {
     lines: Mutex::new(Vec::new()),
 };
 
-/// Starts recording lines that contain one of `texts` and have at least this level.
+/// Starts recording lines that contain one of `texts` and have at least the level `level`.
 pub(crate) fn start_log(level: LevelFilter, texts: &'static [&'static str]) {
     *DEVICE_LOG.texts.lock().unwrap() = texts;
     log::set_logger(&DEVICE_LOG).unwrap();
@@ -261,9 +261,9 @@ fn frames_of_one_message_are_posted_in_one_list() {
     );
 }
 
-/// The steps in the lifetime of a thread domain, as recorded by the preloaded library: allocation
+/// The steps in the lifetime of a thread domain, as the preloaded library records them: allocation
 /// of the thread domain and of the parent domain, creation and destruction of the queue pair, and
-/// release of the parent domain, the thread domain and the protection domain of the memory.
+/// release of the parent domain, of the thread domain, and of the protection domain of the memory.
 const STEPS: [i64; 7] = [1, 2, 3, 4, 5, 6, 7];
 
 #[test]
@@ -387,8 +387,8 @@ fn buffers_of_two_mib_request_huge_pages() {
             let huge = mappings("smaps", is_huge);
             for start in starts {
                 assert_eq!(start % HUGE, 0);
-                // The kernel may have merged the mapping with the previous one. So search for the
-                // last start that is not above this one.
+                // Search for the last start address that is not above this one, because the kernel
+                // may have merged the mapping with the previous one.
                 let own = huge.iter().rfind(|other| **other <= start);
                 assert!(own.is_some(), "{start:x} {huge:x?}");
             }

@@ -140,7 +140,7 @@ impl Calls {
         unsafe { (self.answer_domains)(thread_domain.into(), parent_domain.into()) };
     }
 
-    /// Makes each device read its NUMA node from this file.
+    /// Makes each device read its NUMA node from `file`.
     pub(crate) fn set_node_file(&self, file: &Path) {
         // Never free the name, because other threads can read it at any time.
         let file = CString::new(file.as_os_str().as_bytes()).unwrap();
@@ -148,7 +148,7 @@ impl Calls {
         unsafe { (self.set_node_file)(file.into_raw()) };
     }
 
-    /// Makes the call of `function` with this number fail, counted from 1.
+    /// Makes call number `number` of `function` fail. The first call has number 1.
     pub(crate) fn fail(&self, function: &str, number: i64) {
         // Never free the name, because other threads can read it at any time.
         let name = CString::new(function).unwrap().into_raw();

@@ -1,7 +1,7 @@
 //! Tests of connections while a resource is exhausted. The request that needs the resource must
-//! fail with an error that names it, and all other connections must continue. Also tests the
-//! parameters that connections request from a device. The tests run over TCP on this machine, and
-//! over RDMA in the lab.
+//! fail with an error that names the resource, and all other connections must continue. Also tests
+//! the parameters that connections request from a device. The tests run over TCP on this machine,
+//! and over RDMA in the lab.
 #![allow(unsafe_code)]
 
 mod adapters;
@@ -57,8 +57,8 @@ fn config() -> Config {
     Config::default().with(|c| c.connect_timeout = Duration::from_secs(2))
 }
 
-/// A connection that the shortage must not affect. Records the resources that the process uses
-/// while there is no other connection.
+/// A connection that the shortage must not affect. Contains the counts of the resources that the
+/// process uses while there is no other connection.
 struct Bystander {
     near: Endpoint,
     far: Endpoint,
@@ -94,8 +94,8 @@ impl Bystander {
         }
     }
 
-    /// Asserts that this connection works, and waits until all other connections have released
-    /// their resources.
+    /// Asserts that this connection delivers messages, and waits until all other connections have
+    /// released their resources.
     fn assert_unaffected(&self) {
         exchange(&self.near, &self.far).unwrap();
         await_value(descriptors, &self.descriptors, "descriptors");
@@ -225,8 +225,8 @@ fn each_call_fails_one_request_alone(functions: &[(&str, &str)], config: &Config
             let Err(error) = result else { continue };
             let text = error.to_string();
             let is_here = text.contains(function) && text.contains(advice);
-            // A driver maps memory for its objects. If this fails, the error may name the object
-            // instead.
+            // A driver maps memory for its objects. If the mapping fails, the error may name the
+            // object instead of the system call.
             let is_of_driver = *function == "mmap" && text.contains("rdma resource");
             let is_at_peer = text.contains("the peer ran out of resources");
             assert!(
@@ -295,7 +295,7 @@ fn export_without_a_thread_leaves_no_socket() {
     });
 }
 
-/// While the listener has no descriptor for its peers, they wait. The listener accepts them after
+/// Peers wait while the listener has no descriptor for them. The listener accepts these peers after
 /// other connections have ended.
 #[test]
 fn listener_accepts_while_it_has_descriptors() {

@@ -33,7 +33,7 @@ fn pair(engine: &Engine) -> (Endpoint, Endpoint) {
 }
 
 /// Sends `count` messages, each after the previous one was received. Returns the values that the
-/// library has recorded for calls of `function`.
+/// preloaded library has recorded for calls of `function`.
 fn noted(calls: &Calls, (from, to): (&Endpoint, &Endpoint), count: u8, function: &str) -> Vec<i64> {
     calls.clear_notes();
     for number in 0..count {

@@ -13,15 +13,15 @@ use super::stage::{bytes, ip_and_transport};
 
 const MIB: usize = 1 << 20;
 
-/// The number of bytes that a stream accepts with the default `Config::stream_buffer` of 4 MiB. A
-/// stream accepts fewer bytes in long pieces below the eager size, because the sender then uses
-/// little of its half of the buffer. A stream can accept more bytes than the buffer holds if the
-/// last piece is large.
+/// The number of bytes that a stream accepts with the default `Config::stream_buffer` of 4 MiB. The
+/// number is lower for long pieces that are shorter than the eager size, because the sender then
+/// uses little of its half of the buffer. The number is higher than the buffer size if the last
+/// piece is large.
 const TAKEN: std::ops::RangeInclusive<usize> = 2 * MIB..=6 * MIB;
 
-/// Returns the time after which a write counts as a sign that the stream is full. `taken` is the
-/// number of bytes that the stream has accepted. If the stream is only slow, the test counts too
-/// few bytes.
+/// Returns the time after which the test considers the stream full if a write is still pending.
+/// `taken` is the number of bytes that the stream has accepted. If the stream is only slow, the
+/// test counts too few bytes.
 fn time_limit(taken: usize) -> Duration {
     if taken < *TAKEN.start() {
         Duration::from_secs(60)
@@ -78,8 +78,8 @@ fn stream_takes_its_buffer_after_its_reader_stops() {
             let (mut reading, mut writing) = server.into_split();
             let (_answers, mut requests) = client.into_split();
             let all = bytes(0, 8 * MIB);
-            // The peer reads only some of these bytes. Its first read also receives many of the
-            // other requests, and leaves them unread.
+            // The peer reads only some of these bytes. The peer's first read also receives many of
+            // the other requests, and leaves them unread.
             for request in all[..20_000].chunks(100) {
                 requests.write_all(request).await.unwrap();
             }

@@ -139,8 +139,8 @@ fn future_dropped_at_any_point_loses_nothing() {
             let before = cut(recv(&server), 0).await;
             assert!(before.is_none(), "nothing was sent");
             // The window is two messages, and the grant for a received message may still be in
-            // flight. So a send may have to wait. If its future is then dropped, the message is not
-            // sent.
+            // flight. A send may therefore wait. If the future of a waiting send is dropped, the
+            // message is not sent.
             send(&client, &message(2 * number)).await.unwrap();
             let mut sent = 1;
             for part in 1..4 {
@@ -268,14 +268,15 @@ fn a_connect_that_is_dropped_is_given_up() {
     let connector = Connector::new().engine(&engine);
     block_on(async {
         for times in 0..4 {
-            // On a busy machine, the connection can be established before `times` polls.
+            // On a busy machine, fewer than `times` polls can suffice to establish the connection.
             drop(cut(connector.start(addr).unwrap(), times).await);
         }
         drop(connector.start(addr));
         // All connections of the engine end long before any timeout expires.
         engine.drain(Duration::from_secs(4)).unwrap();
     });
-    // Connections that were already established are closed, and the listener still works.
+    // Connections that were already established are closed. The listener must still accept
+    // connections.
     let connecting = std::thread::spawn(move || {
         let endpoint = Endpoint::connect(addr).unwrap();
         endpoint.send(b"wanted").unwrap();

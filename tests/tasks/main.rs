@@ -1,6 +1,6 @@
-//! Tests of tasks that wait. They use the types for tokio, and the futures at the root of the crate
-//! on smol, a runtime for which the crate has no types. They run over TCP on this machine, and over
-//! RDMA in the lab, where `LAB_ADDR` is the address of a device.
+//! Tests of tasks that wait. The tests use the types for tokio, and use the futures at the root of
+//! the crate on smol, a runtime for which the crate has no types. They run over TCP on this
+//! machine, and over RDMA in the lab, where `LAB_ADDR` is the address of a device.
 
 #[cfg(feature = "tokio")]
 mod buffers;

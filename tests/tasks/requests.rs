@@ -15,7 +15,7 @@ async fn listener() -> RequestListener {
         .unwrap()
 }
 
-/// Connects with this private data.
+/// Connects with the private data `data`.
 async fn connect(listener: &RequestListener, data: &[u8]) -> Result<Endpoint, Error> {
     let connector = Connector::new().private_data(data);
     Endpoint::connect_with(&connector, listener.local_addr()).await
@@ -96,7 +96,7 @@ fn dropped_accept_ends_the_request() {
             let closed = ended == CloseReason::PeerClosed;
             assert!(by_program || (closed && times > 0), "{times}: {ended}");
         }
-        // The listener still works.
+        // The listener still accepts connections.
         let serving = async { listener.request().await.unwrap().accept().await };
         let (far, near) = tokio::join!(serving, connect(&listener, b""));
         near.unwrap().send(b"wanted").await.unwrap();

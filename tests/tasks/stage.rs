@@ -57,7 +57,7 @@ pub(crate) fn small() -> Config {
 /// Returns bytes of a test stream, starting at a position.
 pub(crate) use pattern::sequence as bytes;
 
-/// Returns the message with this number. The peer reads long messages from this side's memory.
+/// Returns message `number`. The peer reads long messages from this side's memory.
 pub(crate) fn message(number: usize) -> Vec<u8> {
     let len = match number % 4 {
         0 => 8,
@@ -71,8 +71,8 @@ pub(crate) fn message(number: usize) -> Vec<u8> {
 }
 
 /// Returns the number of rounds of the long tests, and the length of a round in bytes.
-/// `RDMSG_ROUNDS` sets the number of rounds. The length is 10 MiB, except that it is 1 MiB over
-/// RDMA if this variable is not set.
+/// `RDMSG_ROUNDS` sets the number of rounds. The length is 10 MiB, or 1 MiB over RDMA if this
+/// variable is not set.
 pub(crate) fn long_run() -> (u32, usize) {
     match (env::var("RDMSG_ROUNDS"), ip_and_transport().1) {
         (Ok(rounds), _) => (rounds.parse().unwrap(), 10 << 20),

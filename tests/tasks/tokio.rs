@@ -175,7 +175,7 @@ async fn read_all(mut half: OwnedReadHalf, len: usize) {
     let mut read = 0;
     let mut buffer = vec![0; 30_000];
     loop {
-        // About half of the reads are dropped, each at a different stage.
+        // About half of the reads are dropped, each at a different step.
         let Ok(count) = timeout(Duration::from_millis(2), half.read(&mut buffer)).await else {
             continue;
         };
@@ -548,7 +548,7 @@ fn blocked_runtime_keeps_peer_connection_alive() {
         assert!(cut(server.recv(), 1).await.is_none());
         (client.into_inner(), server)
     });
-    // No thread drives the runtime for longer than `keepalive_timeout`.
+    // For longer than `keepalive_timeout`, no thread drives the runtime.
     let silence = client.recv_timeout(Duration::from_millis(2500));
     assert!(matches!(silence, Err(Error::TimedOut)), "{silence:?}");
     client.send(b"still there").unwrap();

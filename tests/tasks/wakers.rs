@@ -74,7 +74,7 @@ fn recv(endpoint: &Endpoint) -> impl Future<Output = Result<rdmsg::Message, Erro
     poll_fn(|cx| endpoint.poll_recv(cx))
 }
 
-/// Polls for a message with this waker, so that the next message wakes it.
+/// Polls for a message with `waker`, so that the next message wakes it.
 fn wait_with(endpoint: &Endpoint, waker: &Waker) {
     let polled = endpoint.poll_recv(&mut Context::from_waker(waker));
     assert!(polled.is_pending());
@@ -108,7 +108,8 @@ fn waker_that_panics_ends_its_connection_only() {
     pairs[3].1.send(b"a message that wakes").unwrap();
     let peers = reason(&pairs[3].1);
     assert_eq!(peers, CloseReason::PeerFailed(WAKER_PANICKED));
-    // The endpoint still delivers the message that has arrived, and then the end.
+    // The endpoint still delivers the message that has arrived, and then reports the end of the
+    // connection.
     assert!(pairs[3].0.recv_timeout(TIME_LIMIT).is_ok());
     assert_eq!(reason(&pairs[3].0), CloseReason::WakerPanicked);
     let closed = pairs[3].0.close();

@@ -1,6 +1,6 @@
-//! Tests each method of std's and tokio's TCP types in one line, and the semantics of readiness.
-//! Each file runs against the TCP types and against this crate's types: over TCP on this machine,
-//! and over RDMA in the lab, where `LAB_ADDR` is the address of a device.
+//! Tests each method of std's and tokio's TCP types with one line of code. Also tests the semantics
+//! of readiness. Each file runs against the TCP types and against this crate's types: over TCP on
+//! this machine, and over RDMA in the lab, where `LAB_ADDR` is the address of a device.
 
 #![expect(clippy::duplicate_mod, reason = "each file runs against both")]
 
@@ -99,7 +99,7 @@ fn any_rdmsg() -> SocketAddr {
     }
 }
 
-/// Returns whether programs can set the time to live (TTL) of connections at this address.
+/// Returns whether programs can set the time to live (TTL) of connections at the address `at`.
 fn has_ttl(at: SocketAddr) -> bool {
     at.ip().is_loopback()
 }

@@ -1,4 +1,4 @@
-//! Tests each method of `std::net::TcpListener` and `TcpStream` in one line.
+//! Tests each method of `std::net::TcpListener` and `TcpStream` with one line of code.
 
 #![allow(
     clippy::needless_borrows_for_generic_args,

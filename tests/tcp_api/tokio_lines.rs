@@ -1,4 +1,5 @@
-//! Tests each method of `tokio::net::TcpListener`, of `TcpStream` and of their halves in one line.
+//! Tests each method of `tokio::net::TcpListener`, of `TcpStream` and of their halves with one line
+//! of code.
 
 use std::{
     future::{Future, poll_fn},
@@ -16,7 +17,7 @@ use tokio::{
 use super::{Listener, Stream, any};
 use crate::has_ttl;
 
-/// Returns a runtime with this number of threads.
+/// Returns a runtime with `threads` threads.
 pub(super) fn runtime(threads: usize) -> Runtime {
     let mut builder = match threads {
         1 => Builder::new_current_thread(),
@@ -29,14 +30,14 @@ pub(super) fn runtime(threads: usize) -> Runtime {
         .unwrap()
 }
 
-/// Runs a test on a runtime with this number of threads. The test is boxed, because the compiler
-/// would otherwise instantiate both runtimes for each test.
+/// Runs a test on a runtime with `threads` threads. The test is boxed, because the compiler would
+/// otherwise instantiate both runtimes for each test.
 pub(super) fn run_on(threads: usize, test: Pin<Box<dyn Future<Output = ()> + '_>>) {
     runtime(threads).block_on(test);
 }
 
-/// Returns a listener and both ends of a stream. The accepted end has already been read once, and
-/// had no bytes.
+/// Returns a listener and both ends of a stream. A read of the accepted end has already found no
+/// bytes.
 pub(super) async fn ends() -> (Listener, Stream, Stream) {
     let (listener, client, server) = fresh_ends().await;
     let refused = server.try_read(&mut [0; 1]).unwrap_err();

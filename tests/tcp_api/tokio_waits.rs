@@ -105,8 +105,8 @@ fn writable_waits_after_a_refusal_until_there_is_room() {
             for _ in 0..2 {
                 client.writable().await.unwrap();
                 let mut written = fill(&client, chunk);
-                // Repeat this: the peer's kernel or library may accept more bytes until its memory
-                // is full.
+                // Fill the stream repeatedly, because the peer's kernel or library may accept more
+                // bytes until its memory is full.
                 let mut rounds = 0;
                 while !is_pending(pin!(client.writable())) {
                     written += fill(&client, chunk);

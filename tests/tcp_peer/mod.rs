@@ -86,8 +86,8 @@ impl Peer {
         Self::with_hello(stream, &hello, reads)
     }
 
-    /// Does the same as [`from_stream`](Self::from_stream), with this hello, for a peer that serves
-    /// `reads` concurrent READs.
+    /// Does the same as [`from_stream`](Self::from_stream), with the hello `hello`, for a peer that
+    /// serves `reads` concurrent READs.
     pub(crate) fn with_hello(stream: TcpStream, hello: &[u8], reads: u8) -> io::Result<Self> {
         let mut peer = Self::introduce(stream, hello, reads)?;
         let mut accept = [0; 8 + 36];
@@ -96,8 +96,8 @@ impl Peer {
         Ok(peer)
     }
 
-    /// Sends a request with this hello, as a peer that serves `reads` concurrent READs. Does not
-    /// wait for the reply.
+    /// Sends a request with the hello `hello`, as a peer that serves `reads` concurrent READs. Does
+    /// not wait for the reply.
     pub(crate) fn introduce(mut stream: TcpStream, hello: &[u8], reads: u8) -> io::Result<Self> {
         stream.set_read_timeout(Some(TIME_LIMIT))?;
         stream.set_write_timeout(Some(TIME_LIMIT))?;
@@ -106,7 +106,7 @@ impl Peer {
         Ok(Self { stream })
     }
 
-    /// Returns a hello with this window.
+    /// Returns a hello with the window `window`.
     pub(crate) fn hello(window: u8) -> Vec<u8> {
         let mut hello = b"rdms\x03\x24\0\0\0".to_vec();
         hello.push(window);
@@ -130,12 +130,12 @@ pub(crate) fn pdu(kind: u8, flags: u8, arguments: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// Returns a data frame with this sequence number.
+/// Returns a data frame with the sequence number `number`.
 pub(crate) fn frame(number: u16, payload: &[u8]) -> Vec<u8> {
     frame_with(4, number, payload)
 }
 
-/// Returns a data frame with this sequence number and this grant.
+/// Returns a data frame with the sequence number `number` and the grant `grant`.
 pub(crate) fn frame_with(grant: u32, number: u16, payload: &[u8]) -> Vec<u8> {
     let mut bytes = vec![1, 0];
     bytes.extend(number.to_be_bytes());

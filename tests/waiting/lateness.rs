@@ -20,7 +20,7 @@ const SHORT: Duration = Duration::from_millis(10);
 const BEFORE: Duration = Duration::from_millis(500);
 
 /// The processor time that one thread uses after its long wait. At that time all connections end,
-/// and the engine's thread needs a similar amount.
+/// and the engine's thread needs a similar amount of processor time.
 const WORK: Duration = Duration::from_millis(50);
 
 /// Threads that measure how late they wake, and one thread that measures how long it waits for a
@@ -31,7 +31,7 @@ pub(crate) struct Lateness {
 }
 
 impl Lateness {
-    /// Starts measuring. Some of the threads wait once, for the time `length`.
+    /// Starts measuring. Some of the threads wait once, for `length`.
     pub(crate) fn of(length: Duration) -> Self {
         let stop = Arc::new(AtomicBool::new(false));
         let long = (0..4).map(|_| thread::spawn(move || late_by(length)));

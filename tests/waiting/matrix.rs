@@ -24,15 +24,15 @@ use crate::{
     stage::{TIME_LIMIT, receive_all, runtime},
 };
 
-/// The deadline of each call. It is above 5 s, because over TCP a thread with a shorter deadline
-/// never waits in the receiving system call.
+/// The deadline of each call. It exceeds 5 s, because over TCP only threads with longer deadlines
+/// wait in the receiving system call.
 const DEADLINE: Duration = Duration::from_millis(5500);
 
 /// The maximum delay of a call after its deadline, on an idle machine.
 const ALLOWED: Duration = Duration::from_millis(250);
 
-/// The weight of the measured wake-up delay in the permitted delay of a call. It is above 1,
-/// because a call needs several wake-ups one after the other.
+/// The measured wake-up delay, multiplied by this factor, extends the permitted delay of a call.
+/// The factor is above 1, because a call needs several wake-ups, one after the other.
 const FACTOR: u32 = 4;
 
 /// Peers that hold all connections in one state.
@@ -98,7 +98,7 @@ enum CallOnBytes {
     TaskWrite,
 }
 
-/// Another user of the connection. This user waits during the call.
+/// Another user of the connection, which waits during the call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum OtherUser {
     Alone,
@@ -164,8 +164,8 @@ impl Call {
         !receives.contains(&self)
     }
 
-    /// Returns whether the call is a variant that waits in the same way as another call in
-    /// `ON_MESSAGES`. Such variants are tested only on connections without other users.
+    /// Returns whether the call is a variant of another call in `ON_MESSAGES` that waits in the
+    /// same way. Such variants are tested only on connections without other users.
     fn is_variant(self) -> bool {
         [Self::SendVectored, Self::SendWithId, Self::TaskSendBatch].contains(&self)
     }
@@ -387,7 +387,7 @@ impl Others {
         let mut stream = stream.try_clone().unwrap();
         match other_user {
             OtherUser::Thread => self.spawn(move || {
-                // The read timeout of the stream may expire here, too.
+                // The stream's read timeout may also expire in this read.
                 let again = |error: io::Error| error.kind() == ErrorKind::WouldBlock;
                 while stream.read(&mut [0]).map_or_else(again, |count| count > 0) {}
             }),

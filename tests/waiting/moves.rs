@@ -24,8 +24,7 @@ use crate::stage::{
     PROMPT, Stage, TIME_LIMIT, flush_promptly, ip_and_transport, receive_all, runtime, unprobed,
 };
 
-/// Writes bytes and waits for their echo. The peer sends the echo only after this task has started
-/// to wait.
+/// Writes bytes and waits for their echo. The peer sends the echo only after this wait has started.
 async fn exchange(stream: &mut TaskStream, go: &mpsc::Sender<()>) -> io::Result<()> {
     stream.write_all(b"hello").await?;
     let mut bytes = [0; 5];

@@ -1,5 +1,5 @@
-//! A peer over TCP that sends a frame byte by byte. It writes the bytes of the protocol itself,
-//! without the library.
+//! A peer over TCP that sends a frame byte by byte. The peer writes the bytes of the protocol
+//! itself, without the library.
 
 use std::{
     io::{self, Read, Write},
@@ -55,8 +55,9 @@ impl State {
         Self::Large,
     ];
 
-    /// Returns the interval between two bytes. After 16 calls, a receiving thread lets another
-    /// thread poll. With the longer interval, 16 calls exceed the deadline.
+    /// Returns the interval between two bytes. After 16 receive calls, a receiving thread lets
+    /// another thread poll. With the longer interval, 16 receive calls take longer than the
+    /// deadline.
     fn pace(self) -> Duration {
         match self {
             Self::Silence | Self::Header => Duration::from_millis(300),
@@ -246,7 +247,7 @@ fn pdu(kind: u8, flags: u8, payload: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// Returns the first frame of the peer. It grants 4 messages, like the hello.
+/// Returns the peer's first frame, which grants 4 messages, like the hello.
 fn frame(kind: u8, len: u32, payload: &[u8]) -> Vec<u8> {
     let mut bytes = vec![kind, 0, 0, 0];
     bytes.extend(4_u32.to_be_bytes());

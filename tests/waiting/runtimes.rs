@@ -74,8 +74,8 @@ fn with_idle_runtime<T: Send>(
 }
 
 /// Calls `run` with the near end of a connection, while a task waits for messages at the far end.
-/// This happens for each kind of idle runtime, with and without a busy connection on the same
-/// engines. All cases run concurrently. Asserts that the task receives `expected` messages.
+/// Does this for each kind of idle runtime, with and without a busy connection on the same engines,
+/// and for all cases concurrently. Asserts that the task receives `expected` messages.
 fn at_each_standstill(
     near: &Config,
     far: &Config,
@@ -114,7 +114,7 @@ fn flushes_towards_an_idle_runtime() {
 
 #[test]
 fn closes_towards_an_idle_runtime() {
-    // The close would fail after `close_timeout`.
+    // If the engine did not poll, the close would fail after `close_timeout`.
     let config = unprobed().with(|c| c.close_timeout = PROMPT);
     at_each_standstill(&config, &unprobed(), 1, |near| {
         near.send(b"the last").unwrap();

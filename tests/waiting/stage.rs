@@ -23,8 +23,8 @@ use tokio::{
 /// A timeout that is never reached, even on a busy machine. No test waits for it to expire.
 pub(crate) const TIME_LIMIT: Duration = Duration::from_secs(60);
 
-/// The time limit of calls that normally take milliseconds. It expires only if no thread polls the
-/// connection.
+/// The time limit of calls that normally take milliseconds. This limit expires only if no thread
+/// polls the connection.
 pub(crate) const PROMPT: Duration = Duration::from_secs(5);
 
 /// Returns an address of this machine, and the transport of connections to it.
@@ -47,7 +47,7 @@ pub(crate) struct Stage {
 }
 
 impl Stage {
-    /// Creates both engines. The far engine's listener uses this configuration.
+    /// Creates both engines. The far engine's listener uses `config`.
     pub(crate) fn new(config: &Config) -> Self {
         let far = Engine::new().unwrap();
         Self {
@@ -60,7 +60,7 @@ impl Stage {
         }
     }
 
-    /// Connects with this configuration. Returns the near end and the far end.
+    /// Connects with the configuration `config`. Returns the near end and the far end.
     pub(crate) fn pair(&self, config: &Config) -> (Endpoint, Endpoint) {
         let connector = Connector::new().config(config).engine(&self.near);
         let addr = self.listener.local_addr();

@@ -144,8 +144,8 @@ fn reports_a_stopped_process_in_time() {
     let (stopped, before) = (Instant::now(), time_of_process());
     silent.begin();
     let ends: Vec<_> = ends.iter().collect();
-    // On a slow processor, ending all connections takes longer than the wait. So add the processor
-    // time of this process to the permitted time.
+    // Add the processor time of this process to the permitted time, because on a slow processor,
+    // ending all connections takes longer than the wait.
     let work = time_of_process() - before;
     let allowed = Duration::from_millis(500) + 4 * lateness.worst() + work;
     for (what, end, at) in &ends {
@@ -208,8 +208,8 @@ fn serves_others_while_a_busy_thread_is_stopped() {
     const ROUNDS: usize = 20;
     let (mut process, connector, addr, [first, other]) = victim_and_other(Role::ReceivesBusily);
     for _ in 0..ROUNDS {
-        // Give the thread of the other process time to poll an empty queue. It holds the poll lock
-        // during each poll.
+        // Give the thread of the other process time to poll an empty queue. This thread holds the
+        // poll lock during each poll.
         thread::sleep(Duration::from_millis(5));
         let stopped = process.stop_victim();
         first.send(b"for the stopped one").unwrap();

@@ -101,10 +101,10 @@ fn a_full_window_and_its_grants_allocate_nothing() {
     send_at_full_speed(&Config::default(), 0);
 }
 
-/// Checks that a sender that never pauses causes few allocations. It sends the first `ahead`
-/// messages before the receiver starts to receive.
+/// Checks that a sender that never pauses causes few allocations. The sender sends the first
+/// `ahead` messages before the receiver starts to receive.
 ///
-/// The limit is above 0, because on a busy machine the engine sometimes takes over polling and
+/// The limit is above 0, because on a busy machine the engine sometimes takes over polling. It then
 /// notifies threads, and each notification allocates. If each grant allocated, there would be about
 /// 300 allocations.
 fn send_at_full_speed(config: &Config, ahead: u32) {
@@ -165,8 +165,8 @@ fn batches_allocate_nothing() {
 }
 
 /// Checks the lowest allocation count of several tries. On a busy machine, the engine polls when
-/// tasks do not poll in time. A task that polls again notifies the engine, and this notification
-/// allocates. It is not part of the cost of a message.
+/// tasks do not poll in time. A task that polls again notifies the engine. This notification
+/// allocates, but is not part of the cost of a message.
 #[test]
 fn tasks_allocate_nothing() {
     const TRIES: usize = 3;

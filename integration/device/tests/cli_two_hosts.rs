@@ -52,9 +52,9 @@ fn run_commands(finding: &Finding, there: &mut Host, here: &mut Shell) {
     }
 }
 
-/// Runs the doctor and returns its diagnosis. If `of_peer` is set, runs the doctor again until
-/// `found` returns true, for up to 30 s, because the doctor's information about the peer can be
-/// some seconds old.
+/// Runs the doctor and returns its diagnosis. If `of_peer` is set, repeats this for up to 30 s
+/// until `found` returns true, because the doctor's information about the peer can be some seconds
+/// old.
 fn diagnose_until(
     here: &mut Shell,
     doctor: &str,
@@ -133,17 +133,17 @@ fn doctor_finds_path_with_smaller_mtu() {
     conducted(|lab, there, here| {
         serve(there);
         let doctor = format!("rdmsg doctor --json --timeout 5 {}", lab.peer);
-        // After a packet has met a hop with a smaller MTU, the kernel caches that MTU for ten
-        // minutes. This route has the same effect as such a cache entry.
-        let way = format!("{}/32 dev eth0", lab.peer);
-        here.run(&format!("ip route add {way} mtu 1500")).unwrap();
+        // When a packet has reached a hop with a smaller MTU, the kernel caches the smaller MTU for
+        // ten minutes. This route has the same effect as an entry of that cache.
+        let route = format!("{}/32 dev eth0", lab.peer);
+        here.run(&format!("ip route add {route} mtu 1500")).unwrap();
         let wrong = Diagnosis::typed(here, &doctor).unwrap();
         let errors = wrong.errors();
         let subjects: Vec<_> = errors.iter().map(|it| &*it.subject).collect();
         assert_eq!(subjects, ["path MTU"], "{wrong:#?}");
         assert!(errors[0].commands[0].ends_with("ip route flush cache"));
         run_commands(errors[0], there, here);
-        here.run(&format!("ip route del {way}")).unwrap();
+        here.run(&format!("ip route del {route}")).unwrap();
         let fine = Diagnosis::typed(here, &doctor).unwrap();
         assert_eq!(fine.status, 0, "{fine:#?}");
         stop_serving(there);

@@ -1,7 +1,7 @@
 //! Tests connections on which both sides send without pauses while they receive. Each side is one
-//! thread that runs an event loop over the connection's descriptors. The loop is level-triggered,
-//! edge-triggered, or tokio's. Further tests check whether the loop or the engine polls the
-//! connection.
+//! thread that runs an event loop over the connection's descriptors. The tests use a
+//! level-triggered loop, an edge-triggered loop, and tokio. Further tests check whether the loop or
+//! the engine polls the connection.
 
 use std::{
     fs, io,
@@ -25,7 +25,7 @@ use toolbox::{Deadline, DeviceTest, TIME_LIMIT, pair_with, pattern};
 /// The number of messages that each side sends.
 const MESSAGES: u64 = 2000;
 
-/// Returns a configuration with a window so small that it is usually full.
+/// Returns a configuration with a small window, which is usually full.
 fn small_window() -> Config {
     let mut config = Config::default();
     config.receive_window = 4;
@@ -129,8 +129,8 @@ fn level_triggered(endpoint: &Endpoint) {
     epoll.add(room, watch(EpollFlags::empty())).unwrap();
     let mut side = Side::new(endpoint);
     loop {
-        // Take only one message per event: the descriptor must then report the remaining messages
-        // again.
+        // Take only one message per event, because the descriptor must then report the remaining
+        // messages again.
         if let Some(taken) = endpoint.try_recv().unwrap() {
             side.take(&taken);
         }
@@ -305,8 +305,8 @@ fn frequent_event_loop_polls_by_itself() {
     let _test = DeviceTest::start();
     let config = Config::default().with(|c| c.polling = Polling::Event);
     let (client, server) = pair_with(&config);
-    // Repeat the measurement, because on a busy machine the loop sometimes polls so rarely that the
-    // engine polls, too.
+    // Repeat the measurement. On a busy machine, the loop sometimes polls so rarely that the engine
+    // also polls.
     let mut deadline = Deadline::after(TIME_LIMIT);
     loop {
         let before = sleeps_of_engines();
@@ -352,7 +352,8 @@ fn group_receives_after_event_loop_has_ended() {
     client.close().unwrap();
 }
 
-/// An endpoint with descriptors in tokio, as shown in the documentation of `event_fd`.
+/// An endpoint whose descriptors are registered with tokio, as shown in the documentation of
+/// `event_fd`.
 struct Async {
     endpoint: Endpoint,
     readable: AsyncFd<OwnedFd>,

@@ -98,8 +98,7 @@ fn a_client_that_may_retry_waits_for_its_server() {
     config.connect_timeout = TIME_LIMIT;
     let connector = Connector::new().config(&config).retry_refused(true);
     let client = thread::spawn(move || connector.connect(address).unwrap());
-    // While this attempt is refused, the first attempt of the client thread is usually refused,
-    // too.
+    // The client thread's first attempt is usually refused at the same time as this attempt.
     assert_eq!(reason(Endpoint::connect(address)), CloseReason::Refused);
     let listener = Listener::bind(address).unwrap();
     let server = listener.accept_timeout(TIME_LIMIT).unwrap();
@@ -371,7 +370,7 @@ fn listener_reports_the_transport_that_it_chose() {
     let chosen = if lab.is_iwarp() { &both[..1] } else { &both };
     assert_eq!(chooses.transports(), chosen);
     assert_eq!(transport_to(&chooses), Transport::Rdma);
-    // A client with the scheme auto also connects to a listener that uses only TCP.
+    // A client with the scheme `auto` also connects to a listener that uses only TCP.
     let tcp = Listener::bind(format!("tcp://{}", lab.at(0))).unwrap();
     assert_eq!(tcp.transports(), [Transport::Tcp]);
     assert_eq!(transport_to(&tcp), Transport::Tcp);

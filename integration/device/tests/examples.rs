@@ -50,7 +50,7 @@ impl Program {
         (server, address.to_owned())
     }
 
-    /// Reads lines until a line meets the condition. Returns this line.
+    /// Reads lines until a line meets the condition, and returns this line.
     fn read_until(&mut self, is_it: impl Fn(&str) -> bool) -> String {
         loop {
             assert!(self.read(), "{} ended: {:?}", self.name, self.err);
@@ -96,8 +96,8 @@ impl Program {
 }
 
 impl Ended {
-    /// Asserts that the program has succeeded, and has printed exactly these steps of the
-    /// connection manager, with increasing times.
+    /// Asserts that the program has succeeded, and that the connection manager's steps in its
+    /// output are exactly `steps`, with increasing times.
     fn assert_success(&self, steps: &[&str]) {
         assert_eq!(self.status, Some(0), "{:?}", self.err);
         assert!(self.err.is_empty(), "{:?}", self.err);
@@ -157,8 +157,8 @@ impl Ended {
         );
     }
 
-    /// Asserts that the program has failed with this exit status, and that a line of its stderr
-    /// contains `why`.
+    /// Asserts that the program has exited with `status`, and that a line of its stderr contains
+    /// `why`.
     fn failed(&self, status: i32, why: &str) {
         assert_eq!(self.status, Some(status), "{:?}", self.err);
         assert!(

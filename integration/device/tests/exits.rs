@@ -1,6 +1,6 @@
 //! Tests that a program delivers its messages before it exits, and exits without unnecessary delay.
-//! Each such program is called a role. It is an ignored test of this file, which another test runs
-//! in a separate process.
+//! Each such program is called a role. A role is an ignored test of this file. Another test runs
+//! the role in a separate process.
 
 use std::{
     env,
@@ -99,8 +99,8 @@ fn listen(config: &Config) -> Listener {
         .unwrap()
 }
 
-// The roles. Most of these functions return normally, and then `main` returns. The names of the
-// other functions state how their process ends.
+// The roles. If the name of a role does not state how its process ends, the function returns
+// normally, and then `main` returns.
 
 #[test]
 #[ignore = "a program that other tests run"]
@@ -206,7 +206,7 @@ fn role_leaves_a_connection_unaccepted_and_returns() {
     let _leaked = Box::leak(Box::new((listener, client)));
 }
 
-/// A logger that exits the process at the first line that a connection logs. If `in_engine` is set,
+/// A logger that exits the process at the first line about any connection. If `in_engine` is set,
 /// it considers only lines from an engine's thread, and otherwise only lines from other threads.
 struct Exit {
     in_engine: bool,
@@ -442,7 +442,7 @@ fn program_may_exit_in_engine_thread_or_logger() {
     let address = listener.local_addr();
     thread::scope(|scope| {
         scope.spawn(|| {
-            // A role closes or breaks each of these connections. Either event makes `recv` return.
+            // A role closes or breaks each of these connections. In both cases, `recv` returns.
             while let Ok(server) = listener.accept() {
                 scope.spawn(move || server.recv());
             }

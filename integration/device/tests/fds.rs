@@ -116,7 +116,7 @@ fn watch(epoll: &Epoll, fd: BorrowedFd<'_>, token: u64) {
 
 const BOTH: [Interest; 2] = [Interest::Readable, Interest::Writable];
 
-/// Registers the descriptors for both interests, edge-triggered.
+/// Registers the descriptors for both interests, as edge-triggered.
 fn watch_edges(epoll: &Epoll, endpoint: &Endpoint, token: u64) {
     for interest in BOTH {
         let event = EpollEvent::new(EpollFlags::EPOLLIN | EpollFlags::EPOLLET, token);
@@ -250,7 +250,7 @@ fn fd_reports_completions_of_operations() {
     ));
     wait_until_unreadable(&client, fd);
     assert_eq!(*server.recv_timeout(TIME_LIMIT).unwrap(), *b"question");
-    // Messages above the eager size make the descriptor readable, too.
+    // Messages above the eager size also make the descriptor readable.
     let large = vec![5; 1 << 20];
     let sender = thread::spawn({
         let (server, large) = (server.clone(), large.clone());
@@ -303,8 +303,8 @@ fn fd_reports_room_after_refused_send() {
     let mut config = Config::default();
     config.receive_window = 8;
     let (client, server) = pair_with(&config);
-    // The last send is refused before the first call of `event_fd`, so there is no descriptor yet
-    // that could wait for room.
+    // Fill the window before the first call of `event_fd`. When the last send is refused, no
+    // descriptor exists yet that could report room.
     let mut sent = fill(&client);
     let fd = client.event_fd(Interest::Writable).unwrap();
     let other = client.event_fd(Interest::Readable).unwrap();
@@ -327,7 +327,7 @@ fn fd_reports_room_after_refused_send() {
         );
         sent = 1 + fill(&client);
     }
-    // When this message arrives, all grants in flight have arrived, too.
+    // All grants that were in flight have arrived when this message arrives.
     server.send(b"behind all room").unwrap();
     assert_eq!(*take(&client), *b"behind all room");
     fill(&client);

@@ -77,7 +77,7 @@ fn an_idle_connection_costs_little_memory() {
         let servers: Vec<_> = (0..count)
             .map(|_| listener.accept_timeout(TIME_LIMIT).unwrap())
             .collect();
-        // The clients and the servers can be in different orders, which does not matter here.
+        // The servers can be in another order than the clients, which does not matter here.
         clients.join().unwrap().into_iter().zip(servers).collect()
     };
     // The first connections create the buffer pool and other objects that exist until the process

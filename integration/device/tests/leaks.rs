@@ -9,15 +9,14 @@ use toolbox::{DeviceTest, Lab, open_fds};
 /// A timeout that exceeds the duration of every step, even if each instruction is emulated.
 const TIME_LIMIT: Duration = Duration::from_secs(20);
 
-/// Makes and ends a connection. Then returns the list of RDMA resources and the number of open
-/// descriptors.
+/// Establishes and ends a connection. Then returns the list of RDMA resources and the number of
+/// open descriptors.
 ///
 /// librdmacm opens the device when it is first used, and keeps the device and two descriptors open
-/// until the process ends. It also allocates a protection domain. It frees the domain when the last
-/// id is destroyed, unless a device list (`rdma_get_devices`) still exists then, for example
-/// because a held message refers to the list. In this case the domain exists until the last id is
-/// destroyed the next time. Because each count follows such a connection, the counts are
-/// comparable.
+/// until the process ends. It also allocates a protection domain, and frees the domain when the
+/// last id is destroyed. But if a device list (`rdma_get_devices`) still exists at that time, for
+/// example because a held message refers to it, librdmacm frees the domain only when the last id is
+/// destroyed the next time. A connection before each count makes the counts comparable.
 fn count_resources(lab: &Lab) -> (String, usize) {
     let engine = Engine::new().unwrap();
     let listener = Listener::builder().engine(&engine).bind(lab.at(0)).unwrap();
@@ -77,7 +76,7 @@ fn handles_drop_in_any_order_with_traffic_in_flight() {
             }),
         ];
         // Each round drops the objects in a different order. In every second round, each object is
-        // dropped by a thread of its own.
+        // dropped by its own thread.
         let turn = round % things.len();
         things.rotate_left(turn);
         if round % 3 == 0 {

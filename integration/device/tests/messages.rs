@@ -95,8 +95,8 @@ fn kept_messages_stall_sender_until_released() {
         {
             sent += 1;
         }
-        // The receiver sends a separate grant only when half of the window is free. So up to three
-        // slots can be free but not yet granted.
+        // The receiver sends a separate grant only when half of the window is free. Therefore up to
+        // three slots can be free but not yet granted.
         assert!(
             (5..=8).contains(&sent),
             "{sent} messages went into a window of 8"

@@ -25,7 +25,7 @@ const TIME_LIMIT: Duration = Duration::from_secs(60);
 const MESSAGES: u16 = 7530;
 const BYTES: u16 = 7532;
 
-/// The message that requests a new region. The answer is the description of this region.
+/// The message that requests a new region. The answer describes this region.
 const REGION: &[u8] = b"region";
 
 fn config() -> Config {
@@ -139,8 +139,8 @@ fn write_bytes(mut stream: &Stream, is_over: &AtomicBool) -> usize {
     written
 }
 
-/// Writes to a new region of the peer and reads the bytes back. `earlier` is the pair of regions
-/// from before the move. Checks that operations on them fail.
+/// Writes to a new region of the peer, and reads the bytes back. Also checks that operations on
+/// `earlier`, the pair of regions from before the move, fail.
 fn operate(
     endpoint: &Endpoint,
     earlier: Option<(Region, RemoteRegion)>,
@@ -172,7 +172,8 @@ fn operate(
     Some((here, remote))
 }
 
-/// Starts to drop RDMA packets in one direction if `is_cut` is true, and stops otherwise.
+/// Starts to drop RDMA packets in one direction if `is_cut` is true, and stops dropping them
+/// otherwise.
 fn cut_rdma(lab: &Lab, is_cut: bool) {
     let drop = if lab.is_iwarp() {
         // Reset the TCP connections of iWARP instead of dropping packets: calls of the connection
@@ -184,8 +185,8 @@ fn cut_rdma(lab: &Lab, is_cut: bool) {
         "add rule inet cut in udp dport 4791 drop".to_owned()
     };
     let script = if is_cut {
-        let chain = |way, hook| {
-            format!("add chain inet cut {way} {{ type filter hook {hook} priority 0; }}")
+        let chain = |name, hook| {
+            format!("add chain inet cut {name} {{ type filter hook {hook} priority 0; }}")
         };
         let chains = [chain("out", "output"), chain("in", "input")];
         let lines = ["add table inet cut".to_owned()].into_iter();

@@ -215,8 +215,8 @@ fn concurrent_atomics_return_distinct_values() {
     let _test = DeviceTest::start();
     for shared_receive in [None, Some(1 << 17)] {
         let mut config = Config::default();
-        // With this mode, only the engine's thread polls. When it wakes for the first completion,
-        // further completions have already arrived.
+        // In this mode, only the engine's thread polls. When the thread wakes for the first
+        // completion, further completions have already arrived.
         config.polling = rdmsg::Polling::Event;
         config.shared_receive = shared_receive;
         config.receive_window = 16;

@@ -1,6 +1,6 @@
-//! Tests connections over a network that loses all packets. The outage ends a connection with the
-//! default configuration, but not one with `Config::survive`. Both hosts run this program: host `a`
-//! listens, host `b` connects.
+//! Tests connections during an outage, in which the network loses all packets. A connection with
+//! the default configuration must end, and a connection with `Config::survive` must not. Both hosts
+//! run this program: host `a` listens, host `b` connects.
 
 use std::{process::Command, thread, time::Duration};
 

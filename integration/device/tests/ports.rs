@@ -1,6 +1,6 @@
 //! Tests ports that the kernel chooses. The connection manager chooses ports without regard to
-//! TCP's ports. But iWARP uses TCP's ports, and a listener on both RDMA and TCP needs the same
-//! port on both.
+//! TCP's ports. But iWARP uses TCP's ports, and a listener on both RDMA and TCP needs a port that
+//! is free on both transports.
 
 use std::{
     fs, io, iter,
@@ -99,16 +99,16 @@ fn all_v6(port: u16) -> SocketAddr {
     (Ipv6Addr::UNSPECIFIED, port).into()
 }
 
-/// Returns whether the port of this RDMA listener is free for TCP. A connection of an earlier test
-/// occupies its port for up to a minute after the connection has ended.
+/// Returns whether the port of `listener`, an RDMA listener, is free for TCP. A connection of an
+/// earlier test occupies its port for up to a minute after the connection has ended.
 fn is_free_over_tcp(lab: &Lab, listener: &Listener) -> bool {
     let port = listener.local_addr().port();
     lab.is_iwarp() || TcpListener::bind(all_v6(port)).is_ok()
 }
 
-/// A listener occupies its port over RDMA and over TCP, even if it uses only one of them. Otherwise
-/// another program could listen on the same port over the other transport, and a peer with
-/// `TransportChoice::Auto` would reach either of the two programs.
+/// A listener occupies its port over RDMA and over TCP, even if it uses only one transport.
+/// Otherwise another program could listen on the same port over the other transport, and a peer
+/// with `TransportChoice::Auto` would reach either of the two programs.
 #[test]
 fn port_of_one_transport_is_in_use_on_both() {
     let lab = DeviceTest::start();

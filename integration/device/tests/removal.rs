@@ -120,8 +120,8 @@ fn device_removal_ends_users_until_device_returns() {
         }
         for endpoint in [&client, &server] {
             let end = endpoint.recv_timeout(TIME_LIMIT).unwrap_err();
-            // The queue pair can fail before the connection manager reports the removal. Therefore
-            // accept any reason.
+            // Accept any reason, because the queue pair can fail before the connection manager
+            // reports the removal.
             assert!(matches!(end, Error::Disconnected(_)), "{end:?}");
         }
         // The removal completes although handles still exist and the engine still runs.
@@ -326,7 +326,7 @@ impl Cut {
         drop(listener);
     }
 
-    /// Returns the number of events with this name that were counted for the device.
+    /// Returns how many events with the name `event` were counted for the device.
     fn count(&self, event: &str) -> u64 {
         let all = observe::snapshot().device_events;
         let mut of_device = all.iter().filter(|it| it.device == Self::DEVICE);
@@ -347,8 +347,8 @@ fn await_that(what: &str, condition: impl Fn() -> bool) {
     }
 }
 
-/// Returns a configuration with pings at intervals of an hour. An earlier ping must have been
-/// triggered by a device event.
+/// Returns a configuration with one ping per hour. A ping during the test is therefore the effect
+/// of a device event.
 fn hourly() -> Config {
     let mut config = Config::default();
     config.keepalive_interval = Some(Duration::from_secs(3600));
@@ -359,9 +359,9 @@ fn hourly() -> Config {
     config
 }
 
-/// The link of idle connections goes down and up again. Meanwhile a ping would end a connection,
-/// because sends over software RoCE fail while the interface is down. Another connection keeps the
-/// device in use: it waits for the peer's accept and sends nothing.
+/// The link of idle connections goes down and up again. Meanwhile, a ping would end its connection,
+/// because sends over software RoCE fail while the interface is down. A further connection waits
+/// for the peer's accept and sends nothing. It keeps the device in use.
 #[test]
 fn lost_link_is_noticed_and_idle_connections_live() {
     let _lab = DeviceTest::without_credits();
@@ -385,7 +385,7 @@ fn lost_link_is_noticed_and_idle_connections_live() {
     let request = requests.requests().recv_timeout(TIME_LIMIT).unwrap();
     let devices = verbs::DeviceList::new().unwrap();
     let device = devices.iter().find(|it| it.name() == Cut::DEVICE);
-    // This context receives the same events as the engines' own contexts of the device.
+    // This context of the device receives the same events as the engines' contexts.
     let context = device.unwrap().open().unwrap();
     let is_down = || {
         let event = context.poll_async_event().unwrap();
@@ -421,8 +421,8 @@ fn lost_link_is_noticed_and_idle_connections_live() {
     }
 }
 
-/// The session must move to the other device before the keepalive timeout and before most devices
-/// have used up their retries. Both take longer than this test waits.
+/// When its link is lost, the session must move to the other device immediately. Keepalive and the
+/// retries of most devices would take longer than this test waits.
 #[test]
 fn session_leaves_a_lost_link_at_once() {
     let lab = DeviceTest::without_credits();
@@ -473,15 +473,15 @@ fn the_only_device_may_be_removed_and_come_back() {
 
     let engine = Engine::new().unwrap();
     // A listener on the unspecified address does not depend on a single device, so it remains open.
-    let wide = Listener::builder()
+    let unspecified = Listener::builder()
         .engine(&engine)
         .bind("0.0.0.0:7983")
         .unwrap();
     let to_wide = Connector::new().engine(&engine);
-    let through_wide = || {
+    let through_unspecified = || {
         let (connector, address) = (to_wide.clone(), lab.at(7983));
         let client = thread::spawn(move || connector.connect(address).unwrap());
-        let server = wide.accept_timeout(TIME_LIMIT).unwrap();
+        let server = unspecified.accept_timeout(TIME_LIMIT).unwrap();
         (client.join().unwrap(), server)
     };
     for (name, next) in [
@@ -494,7 +494,7 @@ fn the_only_device_may_be_removed_and_come_back() {
         // The buffer of a held message also belongs to the removed device.
         client.send(b"kept").unwrap();
         let held = server.recv_timeout(TIME_LIMIT).unwrap();
-        let others = through_wide();
+        let others = through_unspecified();
         let deleting = start(&format!("exec rdma link delete {name}"));
         assert!(is_removed(
             &listener.accept_timeout(TIME_LIMIT).unwrap_err()
@@ -512,7 +512,7 @@ fn the_only_device_may_be_removed_and_come_back() {
     }
     let back = bind(&at(7982), &engine);
     pair(&back, &engine);
-    through_wide();
-    drop((back, wide));
+    through_unspecified();
+    drop((back, unspecified));
     engine.shutdown();
 }

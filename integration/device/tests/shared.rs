@@ -172,7 +172,7 @@ fn connection_that_holds_messages_stops_no_other() {
         match slow.try_send(&pattern(sent, 100)) {
             Ok(()) => sent += 1,
             Err(TrySendError::Full) if held.len() as u64 == sent => {
-                // Check that messages of the other connection still pass.
+                // Check that the other connection still delivers messages.
                 ping(&client, &other, sent, 1000);
                 break;
             }
@@ -302,8 +302,8 @@ fn a_busy_connection_is_granted_more_than_its_floor() {
     let _test = DeviceTest::start();
     let server = Server::new(&sharing(20 * SHARE));
     let (client, end) = server.pair();
-    // When a client has used up its credits, the server doubles them. A client that waits for each
-    // answer keeps the minimum, because each answer contains a grant.
+    // When a client has used up its credits, the server doubles their number. A client that waits
+    // for each answer keeps the minimum, because each answer contains a grant.
     for number in 0..60 {
         ping(&client, &end, number, 100);
     }
@@ -383,7 +383,7 @@ fn unwatchable_connection_returns_its_buffers() {
     for _ in 0..3 {
         let client = server.connect();
         let request = server.listener.requests().recv_timeout(TIME_LIMIT).unwrap();
-        // The engine already watches the client's end, so only watching the server's end fails.
+        // The engine already watches the client's end, so the kernel refuses only the server's end.
         fs::write(LIMIT, "0").unwrap();
         let here = request.accept();
         fs::write(LIMIT, &before).unwrap();

@@ -50,10 +50,10 @@ impl Drop for Firewall {
     }
 }
 
-fn connect(place: &str, timeout: Duration) -> Endpoint {
+fn connect(address: &str, timeout: Duration) -> Endpoint {
     let config = Config::default().with(|c| c.connect_timeout = timeout);
     let connector = Connector::new().config(&config).retry_refused(true);
-    connector.connect(place).unwrap()
+    connector.connect(address).unwrap()
 }
 
 #[test]
@@ -71,22 +71,22 @@ fn host_silent_over_rdma_is_tried_over_tcp_next() {
             }
         }
         "b" => {
-            let place = format!("{}", lab.peer_at(PORT));
+            let address = format!("{}", lab.peer_at(PORT));
             let exchange = |endpoint: Endpoint| {
                 endpoint.send(b"hello").unwrap();
                 assert_eq!(*endpoint.recv_timeout(TIME_LIMIT).unwrap(), *b"hello");
                 let _ = endpoint.close();
             };
             // After this exchange over TCP, the listener is bound and no RDMA packet is in flight.
-            exchange(connect(&format!("tcp://{place}"), TIME_LIMIT));
+            exchange(connect(&format!("tcp://{address}"), TIME_LIMIT));
             let firewall = Firewall::new();
-            let place = format!("auto://{place}");
-            let first = connect(&place, Duration::from_secs(8));
+            let address = format!("auto://{address}");
+            let first = connect(&address, Duration::from_secs(8));
             assert_eq!(first.transport(), Transport::Tcp);
             exchange(first);
             let tried = firewall.sent();
             assert!(tried > 0, "RDMA was tried first");
-            let second = connect(&place, Duration::from_secs(8));
+            let second = connect(&address, Duration::from_secs(8));
             assert_eq!(second.transport(), Transport::Tcp);
             assert_eq!(firewall.sent(), tried, "RDMA was tried again");
             exchange(second);

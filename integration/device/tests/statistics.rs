@@ -61,8 +61,7 @@ fn a_connection_counts_what_goes_through_it() {
         "{}",
         server.statistics()
     );
-    // The RNR NAK counter does not exist on iWARP, which runs over TCP, so its value is `None`
-    // there.
+    // iWARP runs over TCP and has no RNR NAK counter, so the value is `None` there.
     let rnr_naks = (!lab.is_iwarp()).then(|| lab.rnr_naks());
     assert_eq!(DeviceCounters::of(&client).rnr_naks, rnr_naks);
     client.close().unwrap();

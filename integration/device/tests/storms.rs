@@ -18,7 +18,7 @@ use rdmsg::{
 };
 use toolbox::{DeviceTest, Lab, TIME_LIMIT, open_fds};
 
-/// The time by which a call may return after its deadline.
+/// The maximum delay between the deadline of a call and its return.
 const TOLERANCE: Duration = Duration::from_millis(200);
 
 /// The result of one connect call.
@@ -58,8 +58,8 @@ fn storm(count: usize, connector: &Connector, address: SocketAddr) -> Vec<Outcom
     outcomes
 }
 
-/// A thread that repeatedly sleeps and measures how late it wakes. It shows how late any thread
-/// wakes on this machine, independently of the library.
+/// A thread that repeatedly sleeps, and measures the delay of each wake-up. The delay shows how
+/// late this machine wakes threads, independently of the library.
 struct Control {
     enough: Arc<AtomicBool>,
     thread: JoinHandle<Duration>,
@@ -106,9 +106,9 @@ fn reason(error: &Error) -> &CloseReason {
     }
 }
 
-/// Makes and ends a connection. Then returns the list of RDMA resources and the number of open
-/// descriptors. librdmacm's own resources depend on its last calls. Because each count follows such
-/// a connection, the counts are comparable.
+/// Establishes and ends a connection. Then returns the list of RDMA resources and the number of
+/// open descriptors. librdmacm's own resources depend on its last calls. These calls are the same
+/// before each count, so the counts are comparable.
 fn count_resources(lab: &Lab) -> (String, usize) {
     let engine = Engine::new().unwrap();
     let listener = Listener::builder()
@@ -389,7 +389,7 @@ fn accept_all(listener: Listener) -> JoinHandle<Vec<Endpoint>> {
 }
 
 /// Prints how many of `STORM` concurrent connects succeed. The result helps to choose how many
-/// connects the engine should run at a time: `STORM=200 … --ignored --nocapture
+/// connects the engine should run at a time. Run it with `STORM=200 … --ignored --nocapture
 /// storm_of_connects_is_counted`.
 #[test]
 #[ignore = "it measures"]

@@ -368,7 +368,7 @@ fn probing() -> Config {
 }
 
 /// Returns a configuration with which both keepalive and the device detect a lost peer early.
-/// Either can be first.
+/// Either of them can detect it first.
 fn fast_detection() -> Config {
     let mut config = probing();
     config.rdma.ack_timeout = Some(14);
@@ -377,8 +377,8 @@ fn fast_detection() -> Config {
 }
 
 /// Returns an idle and a busy connection, on the ports `port` and `port + 1`. Each has its own
-/// engine, because destroying a queue pair can block its engine's thread for 50 s: the kernel waits
-/// if packets of software RoCE are stuck in a network device that is down.
+/// engine, because destroying a queue pair can block its engine's thread for 50 s. The kernel waits
+/// in this call while packets of software RoCE are stuck in a network device that is down.
 fn idle_and_busy(lab: &Lab, port: u16) -> [Endpoint; 2] {
     let configs = [(port, probing()), (port + 1, fast_detection())];
     if lab.host == "a" {
@@ -461,8 +461,8 @@ fn set_link(device: &str, state: &str) {
     run(Command::new("ip").args(["link", "set", device, state]));
 }
 
-/// If `change` is `replace`, starts to drop all packets that leave through this network device. If
-/// `change` is `del`, stops dropping packets.
+/// Starts to drop all packets that leave through the network device `device` if `change` is
+/// `replace`. Stops dropping packets if `change` is `del`.
 fn set_packet_loss(device: &str, change: &str) {
     let mut command = Command::new("tc");
     command.args(["qdisc", change, "dev", device, "root", "netem"]);

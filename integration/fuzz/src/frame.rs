@@ -13,7 +13,7 @@ use crate::{
 #[derive(Debug, PartialEq)]
 enum Verdict {
     Violation(&'static str),
-    /// The frame contains this number of messages.
+    /// The frame contains the given number of messages.
     Messages(usize),
     Large,
     Control,
@@ -112,7 +112,7 @@ fn read(frame: &[u8]) -> Verdict {
 }
 
 /// Delivers the bytes to a new connection as one frame, and compares the outcome with the expected
-/// one. `Device` also checks the positions of the messages, and the READs.
+/// one. In addition, `Device` checks the positions of the messages, and checks the READs.
 pub fn one_frame(frame: &[u8]) {
     let now = Instant::now();
     let conn = Connection::requested(params(), &hello(&params(), false), BOTH_WAYS, now).unwrap();

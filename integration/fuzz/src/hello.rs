@@ -74,7 +74,7 @@ fn is_rsocket(bytes: &[u8]) -> bool {
         && bytes[20..24] == [0, 0, 0, 2]
 }
 
-/// Returns whether the hello sets bit 5, which requests to resume a session, but has other fields
+/// Returns whether the hello has bit 5 set (a request to resume a session), and has other fields
 /// that are invalid in such a request.
 fn is_malformed_resume(bytes: &[u8]) -> bool {
     let has = |bit: u8| bytes[7] >> bit & 1 == 1;

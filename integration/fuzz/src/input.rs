@@ -22,7 +22,7 @@ impl<'a> Input<'a> {
         u32::from_be_bytes(self.take())
     }
 
-    /// Reads a length (one byte, modulo 64), and returns this number of bytes.
+    /// Reads a length (one byte, modulo 64), and returns that many bytes.
     pub(crate) fn bytes(&mut self) -> &'a [u8] {
         let len = self.byte() % 64;
         self.split(len.into())

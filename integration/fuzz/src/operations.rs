@@ -14,8 +14,8 @@ use crate::{
     status::{CmStatus, RejectReason, WcStatus},
 };
 
-/// A function that performs an operation. It reads its arguments from the input. `Params` are the
-/// peer's parameters.
+/// A function that performs an operation. The function reads its arguments from the input. `Params`
+/// are the peer's parameters.
 type Operation = fn(&mut Device, &mut Input<'_>, &Params);
 
 /// All operations, with their names.
@@ -134,7 +134,7 @@ fn sizes(input: &mut Input<'_>) -> Params {
     }
 }
 
-/// Returns a frame that is valid or almost valid, because an invalid frame ends the connection.
+/// Returns a valid or almost valid frame. Arbitrary frames would end the connection too early.
 fn frame(device: &Device, input: &mut Input<'_>) -> Vec<u8> {
     const KINDS: [u8; 17] = [1, 2, 3, 4, 5, 6, 7, 9, 10, 11, 12, 13, 14, 16, 17, 18, 18];
     let kind = KINDS[usize::from(input.byte()) % KINDS.len()];
@@ -224,7 +224,8 @@ fn event(device: &mut Device, input: &mut Input<'_>, _: &Params) {
 fn finish(device: &mut Device) {
     device.conn.close(device.now);
     device.perform_outputs();
-    // Several timers can expire before the close times out: keepalive expires twice per interval.
+    // Several timers can expire before the close times out. For example, the keepalive timer
+    // expires twice per interval.
     for _ in 0..100 {
         if device.has_ended() {
             break;

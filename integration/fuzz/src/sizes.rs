@@ -39,8 +39,8 @@ pub(crate) fn params() -> Params {
     }
 }
 
-/// Returns the hello of a peer with these parameters. If `long` is set, the hello announces private
-/// data in a separate frame.
+/// Returns the hello of a peer with the parameters `params`. If `long` is set, the hello announces
+/// private data in a separate frame.
 pub(crate) fn hello(params: &Params, long: bool) -> Vec<u8> {
     let mut bytes = b"rdms\x03\x24".to_vec();
     bytes.extend([u8::from(long), 0x80]);

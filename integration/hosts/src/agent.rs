@@ -1,4 +1,4 @@
-//! The agent of a host. It starts programs on this host at the request of a conductor. The
+//! The agent of a host, which starts programs on this host at the request of a conductor. The
 //! conductor is a process on this or another host that controls the agent through a
 //! [`Host`](crate::Host).
 
@@ -44,8 +44,8 @@ const SILENCE: Duration = Duration::from_secs(3600);
 /// The pause before a failed operation is repeated.
 pub(crate) const PAUSE: Duration = Duration::from_millis(20);
 
-/// The time limit for reading the remaining output of a program that has ended. The pipe can still
-/// be open then, because a child of the program has inherited its write end.
+/// The time limit for reading the remaining output after a program has ended. The pipe stays open
+/// if a child of the program has inherited the write end.
 const OUTPUT_GRACE: Duration = Duration::from_secs(5);
 
 /// Serves one conductor until the conductor sends `Quit`.
@@ -62,8 +62,8 @@ fn serve_on(listener: TcpListener) -> Result<()> {
     listener.set_nonblocking(true)?;
     let accepted = retry(|| listener.accept());
     let (mut stream, _) = accepted.context("no conductor connects")?;
-    // Close the listener, so that other conductors are refused. They retry until the next agent on
-    // this host accepts them.
+    // Close the listener, so that other conductors are refused. Refused conductors retry until the
+    // next agent on this host accepts them.
     drop(listener);
     // On some systems, an accepted stream is nonblocking if the listener is nonblocking.
     stream.set_nonblocking(false)?;
@@ -86,7 +86,7 @@ pub(crate) fn retry<T>(attempt: impl Fn() -> io::Result<T>) -> io::Result<T> {
 
 /// Reads the conductor's requests, starts programs, and sends reports about them. Returns when the
 /// conductor sends `Quit`. When a program has ended, the agent calls `leave` with the program's
-/// process id, so that the caller can kill processes that the program has left behind.
+/// process id. `leave` can kill processes that the program has left behind.
 ///
 /// # Errors
 ///
@@ -96,8 +96,8 @@ pub fn obey(requests: &mut impl Read, sender: &Sender, leave: fn(Pid)) -> Result
     loop {
         let (number, frame) = wire::read(requests).context("lost the conductor")?;
         let reports = sender.clone();
-        // Ignore the error: sending fails only if the conductor has disconnected, and then reading
-        // the next request fails, too.
+        // Ignore the error: sending fails only if the conductor has disconnected. In this case,
+        // reading the next request also fails.
         let report = move |frame| drop(reports.send(number, &frame));
         let failed = match frame {
             Frame::Start(job) => {
@@ -140,8 +140,8 @@ impl Program {
     /// default output.
     ///
     /// `prepare` can change the command before the process is started. After the program has ended,
-    /// a thread calls `leave` with the program's process id, so that the caller can kill processes
-    /// that the program has left behind.
+    /// a thread calls `leave` with the program's process id. `leave` can kill processes that the
+    /// program has left behind.
     ///
     /// # Errors
     ///
@@ -152,7 +152,10 @@ impl Program {
         leave: impl FnOnce(Pid) + Send + 'static,
         report: impl Fn(Frame) + Send + Sync + 'static,
     ) -> Result<Self> {
-        let (program, args) = job.argv.split_first().context("no program is named")?;
+        let (program, args) = job
+            .argv
+            .split_first()
+            .context("the request names no program")?;
         let mut command = Command::new(program);
         command.args(args).stdin(Stdio::null());
         command.stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -182,9 +185,9 @@ impl Program {
         let child = Arc::new(Mutex::new(child));
         let ending = child.clone();
         thread::spawn(move || {
-            // `waitid` with WNOWAIT leaves the process as a zombie, so the kernel does not reuse
-            // the process id until this thread holds the lock. `signal` takes the same lock, so it
-            // never signals another process.
+            // `waitid` with WNOWAIT leaves the process as a zombie, so that the kernel does not
+            // reuse the process id yet. `wait` then releases the id while this thread holds the
+            // lock. `signal` takes the same lock, so it never signals another process.
             let _ = waitid(Id::Pid(pid), WaitPidFlag::WEXITED | WaitPidFlag::WNOWAIT);
             let status = lock(&ending).wait();
             leave(pid);
@@ -200,7 +203,7 @@ impl Program {
         self.pid
     }
 
-    /// Writes these bytes to the program's stdin. Returns whether the program has an open stdin.
+    /// Writes `bytes` to the program's stdin. Returns whether the program has an open stdin.
     pub fn tell(&mut self, bytes: &[u8]) -> bool {
         let stdin = self.stdin.as_mut();
         stdin.is_some_and(|stdin| stdin.write_all(bytes).is_ok())

@@ -6,11 +6,12 @@ use std::{
 /// The time that a trivial program takes to start and end in a lab guest on an idle machine.
 const USUAL: Duration = Duration::from_millis(40);
 
-/// The number of measurements. Their mean is used, because other load on the machine varies over
-/// time.
+/// The number of measurements. `slowness` uses their mean, because other load on the machine varies
+/// over time.
 const TIMES: u32 = 10;
 
-/// The maximum value of [`slowness`]. It also limits how long a hanging operation takes to fail.
+/// The maximum value of [`slowness`]. This maximum also limits the time after which a hanging
+/// operation fails.
 const SLOWEST: f64 = 10.0;
 
 /// Measures how many times longer a program takes to start now than on an idle machine. Returns a

@@ -29,7 +29,7 @@ pub struct Host {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[expect(clippy::exhaustive_enums, reason = "callers handle each of them")]
 pub enum NextLine {
-    /// The program has printed this line.
+    /// The program has printed a line.
     Line(Line),
     /// The program has ended.
     Ended(Ended),
@@ -51,8 +51,8 @@ impl Host {
         }
     }
 
-    /// Connects to the agent at this address. Retries for up to 300 s, because the agent may not
-    /// have started yet.
+    /// Connects to the agent on the host `address`. Retries for up to 300 s, because the agent may
+    /// not have started yet.
     ///
     /// # Errors
     ///
@@ -155,8 +155,8 @@ impl Host {
     }
 
     /// Sends a signal to the program. `name` is the signal's name without SIG. After SIGKILL, also
-    /// waits until the program has ended. Returns the time of the signal in milliseconds since
-    /// 1970, by the clock of the host.
+    /// waits until the program has ended. Returns the time at which the signal was sent, in
+    /// milliseconds since 1970 by the host's clock.
     ///
     /// # Errors
     ///

@@ -1,9 +1,9 @@
 //! Runs programs on this host or on another one.
 //!
 //! A [`Process`] is a program that the [`agent`] of a [`Host`] has started. A [`Link`] carries the
-//! frames of [`wire`] between a conductor and an agent. It is a TCP connection to another host, a
-//! virtio port to a guest of the lab, or a socket pair to the agent of this host, which is a thread
-//! of this process.
+//! frames of [`wire`] between a conductor and an agent. A link is a TCP connection to another host,
+//! a virtio port to a guest of the lab, or a socket pair to the agent of this host, which is a
+//! thread of this process.
 
 pub mod agent;
 mod deadline;

@@ -55,8 +55,8 @@ impl Link {
         Ok(Self::new(Sender::new(requests), reports, Some(stream.into())).0)
     }
 
-    /// Creates a link to the agent at the other end of this stream. Also returns the receiver for
-    /// reports about the host itself, as opposed to its programs.
+    /// Creates a link to the agent at the other end of `stream`. Also returns the receiver for
+    /// reports about the host itself, which belong to none of its programs.
     ///
     /// # Errors
     ///
@@ -121,7 +121,7 @@ impl Link {
         Ok((number, frames))
     }
 
-    /// Sends a frame about the program with this number.
+    /// Sends a frame about the program with number `program`.
     ///
     /// # Errors
     ///

@@ -1,11 +1,10 @@
-/// The condition that shows that a server accepts connections. A command on the server's host
-/// checks it.
+/// A sign that a server accepts connections. A command on the server's host checks for this sign.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(clippy::exhaustive_enums, reason = "callers handle each of them")]
 pub enum Listening {
-    /// A connection manager id (`rdma_cm_id`) listens on this port.
+    /// A connection manager id (`rdma_cm_id`) listens on the given port.
     Cm(u16),
-    /// A TCP socket listens on this port.
+    /// A TCP socket listens on the given port.
     Tcp(u16),
     /// A queue pair of type UD exists. The kernel's own queue pairs have other types.
     Datagrams,
@@ -21,7 +20,8 @@ impl Listening {
         }
     }
 
-    /// Returns whether this output of the command shows that the server accepts connections.
+    /// Returns whether the output `printed` of the command shows that the server accepts
+    /// connections.
     pub(crate) fn is_shown_in(self, printed: &str) -> bool {
         printed.lines().any(|line| match self {
             Self::Cm(port) => {

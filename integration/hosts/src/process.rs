@@ -157,8 +157,9 @@ impl Process {
         self.lines.pop_front()
     }
 
-    /// Writes a line to the program's stdin. Returns whether the line was sent to the agent. It is
-    /// not sent if the program is known to have ended, or if the connection to the agent is lost.
+    /// Writes a line to the program's stdin. Returns whether the line was sent to the agent. The
+    /// line is not sent if the program is known to have ended, or if the connection to the agent is
+    /// lost.
     pub fn tell(&mut self, line: &str) -> bool {
         let line = Frame::Tell(format!("{line}\n").into_bytes());
         self.status.is_none() && self.link.send(self.number, &line).is_ok()
@@ -173,8 +174,9 @@ impl Process {
         self.link.send(self.number, &Frame::Signal(signal as i32))
     }
 
-    /// Sends a signal to the program and waits for the agent's answer. Returns the time of the
-    /// signal in milliseconds since 1970, by the clock of the program's host.
+    /// Sends a signal to the program and waits for the agent's answer. Returns the time at which
+    /// the signal was sent, in milliseconds since 1970. The clock is that of the host on which the
+    /// program runs.
     pub(crate) fn signal_at(&mut self, signal: Signal) -> Result<u64> {
         self.answer = None;
         self.signal(signal)?;

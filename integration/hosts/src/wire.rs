@@ -24,20 +24,20 @@ use crate::lock;
 /// frame header.
 const MAX: usize = 1 << 26;
 
-/// The program number in frames about the host itself, as opposed to its programs.
+/// The program number of frames about the host itself, which belong to none of its programs.
 pub const HOST: u32 = 0;
 
 /// A request from the conductor to the agent, or a report from the agent to the conductor.
 #[derive(Debug, Deserialize, PartialEq, Serialize)]
 #[expect(clippy::exhaustive_enums, reason = "both sides are built together")]
 pub enum Frame {
-    /// Request: start a program. Later frames use the same number for this program. The agent
-    /// answers with `Began` or `Failed`.
+    /// Request: start a program. Later frames about this program have the same program number. The
+    /// agent answers with `Began` or `Failed`.
     Start(Job),
-    /// Request: write these bytes to the program's stdin. There is no answer.
+    /// Request: write the given bytes to the program's stdin. There is no answer.
     Tell(Vec<u8>),
-    /// Request: send the signal with this number to the program. The agent answers with `Began` or
-    /// `Failed`.
+    /// Request: send the signal with the given number to the program. The agent answers with
+    /// `Began` or `Failed`.
     Signal(i32),
     /// Request: end the agent.
     Quit,
@@ -45,17 +45,17 @@ pub enum Frame {
     Ready,
     /// Report: the host is alive. Sent regularly.
     Beat,
-    /// Report: the request has failed for this reason.
+    /// Report: the request has failed for the given reason.
     Failed(String),
     /// Report: the request has taken effect. The first field is the time in milliseconds since 1970
     /// by the clock of the host. The second field is the process id of the program.
     Began(u64, u32),
-    /// Report: the program has printed these bytes to stdout.
+    /// Report: the program has printed the given bytes to stdout.
     Out(Vec<u8>),
-    /// Report: the program has printed these bytes to stderr.
+    /// Report: the program has printed the given bytes to stderr.
     Err(Vec<u8>),
-    /// Report: the program has ended with this exit status. All its output was sent before this
-    /// frame.
+    /// Report: the program has ended with the given exit status. All its output was sent before
+    /// this frame.
     Ended(i32),
 }
 
@@ -116,7 +116,8 @@ impl std::fmt::Debug for Sender {
     }
 }
 
-/// Reads one frame. Returns the number of the frame's program, and the frame.
+/// Reads one frame. Returns the number of the program that the frame is about, followed by the
+/// frame.
 ///
 /// # Errors
 ///

@@ -5,7 +5,7 @@ use std::env;
 use anyhow::{Context, Result, bail};
 use toolbox::{Lab, Listening, sections};
 
-/// A server with one or more clients, and how each of these programs must end.
+/// A server with one or more clients, and the way in which each of them must end.
 #[derive(Clone, Debug)]
 pub(crate) struct Case {
     /// The name of the program, for the table.
@@ -33,8 +33,8 @@ pub(crate) struct Side {
     /// paths.
     pub(crate) argv: Vec<String>,
     pub(crate) ends: Ends,
-    /// The event on which this side is killed. If `None`, a side that must run until it is killed
-    /// is killed after the other side has ended.
+    /// The event on which this side is killed. If this is `None` and `ends` is `WhenKilled`, this
+    /// side is killed after the other side has ended.
     pub(crate) killed_on: Option<Cue>,
     /// The texts that this side must print to stdout or stderr.
     pub(crate) says: Vec<String>,
@@ -63,9 +63,9 @@ pub(crate) enum Ends {
 /// The event on which a side is killed.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Cue {
-    /// This side has printed this text.
+    /// This side has printed the given text.
     PrintedByThisSide(String),
-    /// The other side has printed this text.
+    /// The other side has printed the given text.
     PrintedByOtherSide(String),
 }
 
@@ -220,8 +220,8 @@ impl Placeholders {
         })
     }
 
-    /// Returns the command line of a side, with values for its placeholders. The path of a program
-    /// in Rust is in the folder of this program.
+    /// Returns the command line of a side, with values for its placeholders. A Rust program's path
+    /// is in the folder that contains this program.
     pub(crate) fn argv(&self, side: &Side) -> Vec<String> {
         let mut argv = side.argv.clone();
         let program = argv

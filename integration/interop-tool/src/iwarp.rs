@@ -1,6 +1,6 @@
 //! The cases that software iWARP does not support. Most of them need a capability that the driver
-//! lacks, and also fail between two C programs. In addition, the driver loses data that arrives too
-//! early.
+//! lacks, and also fail between two C programs. In addition, the driver mishandles data that
+//! arrives immediately after the connection setup.
 
 use anyhow::Result;
 use toolbox::Host;
@@ -21,9 +21,9 @@ pub(crate) fn lacks(case: &Case) -> Option<&'static str> {
         ("devinfo", what) if what.contains("GID") => Some("GIDs that ibv_devinfo(1) prints"),
         ("rping", what) if what.contains("queue pair") => Some(BY_HAND),
         ("ucmatose", what) if what != "no messages" => Some(FIRST),
-        // The C server sends first: it grants credits immediately. In addition, if credits from the
-        // client arrive while the server closes, the server's driver resets the connection and
-        // discards unsent data.
+        // The C server sends first, because it grants credits immediately. In addition, if credits
+        // from the client arrive during the server's close, the server's driver resets the
+        // connection and discards unsent data.
         ("rstream", _) if case.server.language == Language::C => Some(FIRST),
         ("rstream", "inline") => Some("200 bytes of inline data"),
         ("rstream", what) if what.contains("at a server of IPv4") => {

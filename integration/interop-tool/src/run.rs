@@ -5,8 +5,8 @@ use toolbox::{Deadline, Ended, Process, Side as End, TextWait, agent::Host};
 
 use crate::case::{Case, Cue, Ends, Placeholders, Side};
 
-/// The time from the end of the clients until a server is killed, if the server must run until
-/// then. If it ends earlier, the case fails.
+/// The delay from the end of the clients to the kill of a server that must run until it is killed.
+/// If the server ends during this delay, the case fails.
 const LINGER: Duration = Duration::from_millis(200);
 
 /// Runs a case. All programs of the case have ended when this function returns.
@@ -93,8 +93,8 @@ impl Stage<'_> {
         }
     }
 
-    /// Waits for the event on which the program at `end` is killed: one of the programs prints a
-    /// text.
+    /// Waits until one of the programs prints the text of `cue`. The caller then kills the program
+    /// at `end`.
     fn wait_for_cue(&mut self, end: End, cue: &Cue, client: &mut Process) -> Result<()> {
         let (speaker, text) = match cue {
             Cue::PrintedByThisSide(text) => (end, text),

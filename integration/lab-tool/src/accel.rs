@@ -12,10 +12,10 @@ pub(crate) enum Accel {
 
 impl Accel {
     /// Returns QEMU's options. A counted guest has only one processor, because QEMU would switch
-    /// between two processors at different instructions in each run. While the guest idles, its
-    /// clock follows this machine's clock. With `sleep=off`, the clock would jump to the next timer
-    /// instead, even while the guest waits for a file on this machine. A time limit of one minute
-    /// could then expire before a program has started.
+    /// between two processors at different instructions in each run. With `sleep=on`, the clock of
+    /// an idle guest follows this machine's clock. With `sleep=off`, it would jump to the next
+    /// timer, even while the guest waits for a file on this machine, and a time limit of one minute
+    /// could expire before a program has started.
     pub(crate) fn options(self, cpus: usize) -> String {
         match self {
             Self::Tcg => format!("-accel tcg,thread=multi -cpu qemu64 -smp {cpus}"),
@@ -26,8 +26,8 @@ impl Accel {
     }
 
     /// Returns the frequency in kHz of the time stamp counter in the guest, for the guest's kernel.
-    /// The kernel cannot query this frequency. It would measure the frequency by comparing two
-    /// emulated clocks, and the result could be completely wrong on a busy machine.
+    /// The kernel cannot query this frequency. Without this value, it would compare two emulated
+    /// clocks to measure the frequency, and the result could be completely wrong on a busy machine.
     pub(crate) fn tsc_khz(self) -> Option<u32> {
         match self {
             Self::Tcg => khz(),
@@ -36,7 +36,7 @@ impl Accel {
         }
     }
 
-    /// Returns the time limit for a boot, which exceeds the duration of all successful boots.
+    /// Returns the time limit for a boot, which is longer than any successful boot takes.
     pub(crate) fn boot_limit(self) -> Duration {
         Duration::from_secs(match self {
             Self::Tcg => 120,

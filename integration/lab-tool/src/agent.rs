@@ -102,9 +102,9 @@ fn bring_up() -> Result<()> {
 }
 
 /// Pings a host until it answers. Runs `ping` repeatedly, because `ping` fails immediately while it
-/// cannot resolve the address, for instance while the host boots. Has no time limit: if the lab's
-/// boot limit expires, the lab prints the end of the console, which contains this function's
-/// message.
+/// cannot resolve the address, for instance while the host boots. This function has no time limit
+/// of its own. If the lab's boot limit expires, the lab prints the end of the console, which
+/// contains the message below.
 fn await_answer(peer: &str) {
     let ping = || run(Command::new("ping").args(["-q", "-c1", "-i0.2", "-w5", peer]));
     if let Err(error) = ping() {

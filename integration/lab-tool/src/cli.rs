@@ -178,7 +178,8 @@ pub(crate) struct MachineArgs {
 }
 
 impl Exec {
-    /// Returns the words of the command. A command that is a single argument is run with `sh -c`.
+    /// Returns the program to run and its arguments. A single argument is a command line for `sh
+    /// -c`.
     pub(crate) fn argv(&self) -> Vec<OsString> {
         match &*self.command {
             [line] => ["sh".into(), "-c".into(), line.clone()].to_vec(),

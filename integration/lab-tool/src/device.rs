@@ -71,7 +71,10 @@ pub(crate) fn create(
         if is_listed && is_active(name) && Path::new("/dev/infiniband/rdma_cm").exists() {
             return Ok(());
         }
-        ensure!(Instant::now() < deadline, "{name} is not active in time");
+        ensure!(
+            Instant::now() < deadline,
+            "{name} did not become active within {DEVICE_LIMIT:?}"
+        );
         thread::sleep(Duration::from_millis(10));
     }
 }

@@ -52,8 +52,8 @@ pub(crate) fn boot(machines: &Machines, watch: &Watch) -> Result<Vec<Machine>> {
             return Err(error);
         }
         eprintln!("lab: {error:#}; booting again");
-        // Each thread ends when its machine is switched off. Join the threads, because they can
-        // still send events until then.
+        // Join the threads, because each can still send events until its machine has been switched
+        // off.
         drop(guests);
         for thread in threads {
             let _ = thread.join();
@@ -75,9 +75,9 @@ pub(crate) fn exec(machines: &Machines, args: &Exec, watch: &Watch) -> Result<u8
     with_console_tail(&guests, ended)
 }
 
-/// Returns an error if the program exists on this machine but is not visible in a guest, which has
-/// its own /tmp and /run. The folders in `visible` are visible in the guest even if they are below
-/// /tmp or /run. The first one is the command's working directory.
+/// Returns an error if the program exists on this machine but is not visible in a guest, because a
+/// guest has its own /tmp and /run. The folders in `visible` are visible in the guest even if they
+/// are below /tmp or /run. The first folder is the command's working directory.
 fn refuse(command: &[impl AsRef<OsStr>], visible: &[&Path]) -> Result<()> {
     let program = command[0].as_ref().to_string_lossy();
     // A single argument is a command line for the shell.

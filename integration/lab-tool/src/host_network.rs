@@ -63,8 +63,9 @@ pub(crate) struct HostNetwork {
 }
 
 impl HostNetwork {
-    /// Returns the network of host number `index`, out of `count` hosts, with devices of these
-    /// names. Each device is in a different network. A single host is its own peer.
+    /// Returns the network of host number `index`, out of `count` hosts, with devices named
+    /// `devices`. Each device is in a different network. If there is only one host, it is its own
+    /// peer.
     pub(crate) fn new(
         index: usize,
         count: usize,

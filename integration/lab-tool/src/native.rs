@@ -109,9 +109,9 @@ pub(crate) fn exec(lab: &Lab, args: &Exec, watch: &Watch) -> Result<u8> {
     ended.inspect_err(|_| programs.iter().for_each(|program| kill_group(program.id())))
 }
 
-/// Kills a command, and all its descendants that are in the command's process group.
+/// Kills a command and all descendants that are still in the command's process group.
 fn kill_group(leader: Pid) {
-    // Ignore the error: the call fails if the group has no processes any longer.
+    // Ignore the error: the call fails if no process of the group exists any longer.
     let _ = killpg(leader, Signal::SIGKILL);
 }
 
@@ -123,7 +123,7 @@ impl SoftRoce {
     fn make() -> Result<(HostNetwork, Self)> {
         run(Command::new("modprobe").args(["-a", "rdma_rxe", "rdma_ucm", "ib_uverbs"]))?;
         let network = HostNetwork::new(0, 1, [DEVICE.to_owned()]);
-        // Construct the value before the device. If creating the device fails, dropping the value
+        // Construct the value before creating the device. If the creation fails, dropping the value
         // removes the network device.
         let made = Self;
         device::create(

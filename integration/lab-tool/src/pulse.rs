@@ -1,4 +1,5 @@
-//! Detects machines that have stopped: first by missing heartbeats, then by unchanged registers.
+//! Detects machines that have stopped. A machine is suspected if its heartbeats are missing, and
+//! has stopped if its registers also do not change.
 
 use std::{
     fs,
@@ -158,8 +159,8 @@ fn stopped(before: &Observation, now: &Observation) -> Option<&'static str> {
     }
 }
 
-/// Returns whether the registers of all virtual processors are unchanged, or those of at least one
-/// virtual processor that is not halted.
+/// Returns whether the machine makes no progress. This is the case if all virtual processors have
+/// unchanged registers, or if one of them has unchanged registers and is not halted.
 fn make_no_progress(before: &str, now: &str) -> bool {
     let one_each = before.split("CPU#").zip(now.split("CPU#"));
     let is_stuck = |(before, now): (&str, &str)| before == now && now.contains("HLT=0");

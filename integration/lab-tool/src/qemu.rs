@@ -1,4 +1,4 @@
-//! Starts virtual machines, which run at most until this process ends.
+//! Starts virtual machines, which are killed when this process ends.
 
 use std::{
     fs::{self, File},
@@ -47,7 +47,7 @@ pub(crate) struct Machines {
     pub(crate) args: MachineArgs,
 }
 
-/// A running machine. It is switched off when this value is dropped or this process ends.
+/// A running machine, which is switched off when this value is dropped or this process ends.
 #[derive(Debug)]
 pub(crate) struct Machine {
     pub(crate) host: usize,
@@ -179,8 +179,8 @@ impl Machines {
                 " init_on_alloc=0 hardened_usercopy=off randomize_kstack_offset=off apparmor=0 \
                  selinux=0 audit=0 swiotlb=noforce cryptomgr.notests cgroup_disable=memory"
             }
-            // Disable address randomization, because the number of instructions of copies and
-            // searches depends on addresses.
+            // Disable address randomization, because copies and searches execute different numbers
+            // of instructions at different addresses.
             Accel::Counted => " norandmaps nokaslr",
         };
         let (hosts, device) = (self.args.hosts(), self.args.device.name());
@@ -247,16 +247,16 @@ pub(crate) fn kill_with_parent(command: &mut Command) {
     unsafe { command.pre_exec(|| Ok(set_pdeathsig(Signal::SIGKILL)?)) };
 }
 
-/// Runs after one machine has ended. Reads the packets that the other machine sends to it, until no
-/// packet arrives for 1 s. Otherwise, a partially sent packet would block the other machine's QEMU
-/// forever. The network driver in that machine would queue all further packets, and its queue pairs
-/// could not be destroyed.
+/// Discards the packets that the other machine sends to a machine that has ended, until no packet
+/// arrives for 1 s. Otherwise, a partially sent packet would block the other machine's QEMU
+/// forever. The network driver in the other machine would then queue all further packets, and its
+/// queue pairs could not be destroyed.
 fn drain_link(mut link: UnixStream, port: &UnixStream) {
     // Wait until the ended machine has closed the other end of its port.
     let mut gone = [PollFd::new(port.as_fd(), PollFlags::empty())];
     while poll(&mut gone, PollTimeout::NONE) == Err(Errno::EINTR) {}
-    // QEMU has set O_NONBLOCK on the socket's open file description, which is shared with this
-    // process.
+    // Clear O_NONBLOCK, which QEMU has set: this process shares the socket's open file description
+    // with QEMU.
     let ready = link.set_nonblocking(false).is_ok()
         && link.set_read_timeout(Some(Duration::from_secs(1))).is_ok();
     while ready && matches!(link.read(&mut [0; 64 << 10]), Ok(1..)) {}

@@ -28,7 +28,7 @@ const STOPPED: u8 = 123;
 #[derive(Debug)]
 pub(crate) enum HostEvent {
     Ready(usize),
-    /// The command of this host has ended with this exit status.
+    /// The command of the given host has ended with the given exit status.
     Ended(usize, u8),
     Stop(Stop),
 }
@@ -57,7 +57,7 @@ impl Stop {
         }
     }
 
-    /// Creates a stop because the reader of stdout or stderr has closed the pipe.
+    /// Returns a stop whose reason is that the reader of stdout or stderr has closed the pipe.
     pub(crate) fn output_closed() -> Self {
         Self::new(
             128 + Signal::SIGPIPE as u8,
@@ -72,7 +72,7 @@ impl Stop {
         }
     }
 
-    /// Creates a stop because the virtual processors of this host make no progress.
+    /// Returns a stop whose reason is that the virtual processors of this host make no progress.
     pub(crate) fn stopped(host: usize, why: &str, monitor: String) -> Self {
         Self {
             status: STOPPED,
@@ -171,7 +171,7 @@ impl Watch {
     }
 
     /// Returns the next event, or `None` at the deadline. Returns an error if the run must end for
-    /// a reason that concerns no particular host, for instance a signal.
+    /// a reason that is not specific to a host, for instance a signal.
     fn next(&self, deadline: Instant) -> Result<Option<HostEvent>> {
         let left = deadline.saturating_duration_since(Instant::now());
         match self.inbox.recv_timeout(left) {
@@ -227,7 +227,7 @@ fn on_output_closed(notify: impl FnOnce() + Send + 'static) {
 mod tests {
     use super::*;
 
-    /// Returns a watch that has these pending events.
+    /// Returns a watch with the pending events `news`.
     fn watch(news: impl IntoIterator<Item = HostEvent>) -> Watch {
         let (sender, inbox) = channel();
         for news in news {

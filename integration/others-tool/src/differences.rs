@@ -2,8 +2,8 @@
 
 use crate::record::Carrier;
 
-/// Returns the reason why a test fails with rdmsg, and whether the test always fails. Returns
-/// `None` if the test must pass.
+/// If the test is known to fail with rdmsg, returns the reason, and whether the test always fails.
+/// Returns `None` if the test must pass.
 pub(crate) fn find(suite: &str, test: &str, carrier: Carrier) -> Option<(&'static str, bool)> {
     let carrier = match carrier {
         Carrier::Sockets => return None,

@@ -41,7 +41,8 @@ pub(crate) struct Record {
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Test {
     pub(crate) name: String,
-    /// Whether the program with rdmsg contains the test. If not, a substitution has left it out.
+    /// Whether the program with rdmsg contains the test. If it does not, a substitution has removed
+    /// the test.
     pub(crate) compiles: bool,
     /// The outcome for each carrier: the reason why the test failed, or `None` if it passed.
     pub(crate) outcomes: BTreeMap<Carrier, Option<String>>,

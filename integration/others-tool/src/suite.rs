@@ -11,8 +11,8 @@ use clap::ValueEnum;
 use serde_json::Value;
 use toolbox::sections;
 
-/// The versions of std for which substitutions exist. They are the versions of Debian 12, Ubuntu
-/// 24.04 and Debian 13.
+/// The versions of std for which substitutions exist: those of Debian 12, Ubuntu 24.04 and Debian
+/// 13.
 pub(crate) const STD: [&str; 3] = ["1.63.0", "1.75.0", "1.85.1"];
 
 /// The names of the test files in the packages.

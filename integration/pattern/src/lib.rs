@@ -98,8 +98,8 @@ pub fn check(number: u64, len: usize, message: &[u8]) -> Result<(), String> {
     Ok(())
 }
 
-/// A generator of pattern bytes. It generates eight bytes per step. If the caller fills a pattern
-/// piece by piece, the length of each piece except the last must therefore be a multiple of eight.
+/// A generator of pattern bytes, which generates eight bytes per step. If a caller fills a pattern
+/// in pieces, the length of each piece except the last must therefore be a multiple of eight.
 struct Pattern(u64);
 
 impl Pattern {

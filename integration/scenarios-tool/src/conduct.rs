@@ -78,7 +78,8 @@ impl Host {
         Self { name, agent, notes }
     }
 
-    /// Starts this program with these arguments on the host. The previous program must have ended.
+    /// Starts this program with the arguments `args` on the host. The previous program must have
+    /// ended.
     pub(crate) fn start(&mut self, args: &[String]) -> Result<()> {
         self.notes = Notes::default();
         let mut argv = words(RETURNING_MEMORY);
@@ -96,7 +97,7 @@ impl Host {
     }
 
     /// Reads the worker's lines until `until` returns true. Fails if the worker ends earlier, or
-    /// after `limit`. The error names the awaited state, which is `what`.
+    /// after `limit`. The error contains `what`, the name of the awaited state.
     pub(crate) fn wait(
         &mut self,
         what: &str,
@@ -350,9 +351,9 @@ impl Conductor {
     }
 }
 
-/// Returns the time limit for a side to detect that a connection has ended. It includes
-/// `Config::resume`, the time for which a session can be suspended. The machine is slower than an
-/// idle one by the factor `slowness`.
+/// Returns the time limit for a side to detect that a connection has ended. The limit includes
+/// `Config::resume`, the time for which a session can be suspended. `slowness` is the factor by
+/// which this machine is slower than an idle one.
 fn bound(scenario: &Scenario, slowness: f64) -> Duration {
     let config = scenario.config();
     let interval = config.keepalive_interval.unwrap_or_default();

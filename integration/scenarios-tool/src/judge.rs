@@ -22,8 +22,8 @@ pub(crate) struct Evidence {
     pub(crate) clients: Vec<Record>,
     pub(crate) servers: Vec<Record>,
     /// The start of the fault in milliseconds since 1970, by the clock of the client and by the
-    /// clock of the server. If a side can detect the fault only at its end, or if sessions are
-    /// suspended until then, this is the end of the fault instead.
+    /// clock of the server. If a side can detect the fault only when the fault ends, or if sessions
+    /// are suspended until the fault ends, this is the end of the fault instead.
     pub(crate) began: [u64; 2],
     /// The time limit for a side to detect that a connection has ended.
     pub(crate) bound: Duration,
@@ -57,8 +57,8 @@ pub(crate) fn judge(
             problems.push(format!("{problem}; {client:?}; {servers:?}; {plan:?}"));
         }
     }
-    // A client has no record of a connection attempt that it has abandoned, although the server may
-    // have accepted this attempt.
+    // Ignore servers' records of attempts that clients have abandoned. The server may have accepted
+    // such an attempt, but the client has no record of it.
     let is_known = |record: &&&Record| record.received > 0 || record.end == End::PeerClosed;
     for record in servers.values().flatten().filter(is_known) {
         problems.push(format!("the client has no record of {record:?}"));
@@ -168,8 +168,8 @@ fn expected(
             resumed(Side::Client, client, begin, evidence.bound)?;
             resumed(Side::Server, server, begin_of_server, evidence.bound)
         }
-        // A side that has started to end a session does not resume it, so its last frames can be
-        // lost.
+        // After a side has started to end a session, the session does not resume, so the side's
+        // last frames can be lost.
         Expect::EndsOrResumes if client.ends || server.ends => Ok(()),
         // The connection was cut after the server had sent its reply, but before the server had
         // received a confirmation that the reply arrived. The server therefore has no session, and

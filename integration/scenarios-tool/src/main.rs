@@ -27,8 +27,8 @@ use crate::{
     scenario::{EVERY_END, SESSION_ENDS, Scenario},
 };
 
-/// A command prefix that makes the allocator return freed memory to the kernel. Otherwise, freed
-/// memory would count as resident.
+/// A command prefix that makes the allocator return freed memory to the kernel. Without it, freed
+/// memory would stay resident.
 const RETURNING_MEMORY: &str = "env MALLOC_MMAP_THRESHOLD_=131072 MALLOC_ARENA_MAX=2";
 
 /// The maximum duration of one part of a soak. The records are checked after each part.

@@ -9,8 +9,8 @@ use crate::scenario::{Fault, Reading, Scenario, Traffic};
 /// The length of the longest message in bytes.
 const LONGEST: u64 = 8 << 20;
 
-/// The minimum length of a side's last message in bytes. It is long enough for the last message to
-/// differ from all others.
+/// The minimum length of a side's last message in bytes. With this length, the last message differs
+/// from all others.
 const LAST: usize = 8;
 
 /// The number of listeners for connections with [`Traffic::Any`]. The listeners have different
@@ -38,7 +38,8 @@ pub(crate) struct Half {
     pub(crate) reading: Reading,
 }
 
-/// How the connection ends. Each side first sends all its messages, unless it drops the connection.
+/// How the connection ends. Unless a side drops the connection, each side sends all its messages
+/// first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Ending {
     /// One side closes after it has received all messages of the other side.
@@ -46,9 +47,9 @@ pub(crate) enum Ending {
     /// One side closes, probably while the other side still sends.
     CloseEarly(Side),
     CloseBoth,
-    /// One side drops its handles after it has received this number of messages.
+    /// One side drops its handles after it has received the given number of messages.
     Drop(Side, u64),
-    /// One side aborts the connection with this code.
+    /// One side aborts the connection with the given code.
     Abort(Side, u32),
     /// The server drops its handles after it has sent its messages, and its process exits.
     Leave,

@@ -30,7 +30,7 @@ pub(crate) struct Record {
     pub(crate) resumes: u64,
     /// The number of messages that were sent again after a resumption.
     pub(crate) resent: u64,
-    /// Whether `close`, called after the end, reported that all messages were delivered.
+    /// Whether `close` was called after the end and reported that all messages were delivered.
     pub(crate) delivered: bool,
     pub(crate) end: End,
 }

@@ -65,18 +65,18 @@ pub(crate) enum Reading {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fault {
     Nothing,
-    /// Both hosts send through `tc … netem` with these arguments, from before the first connection
-    /// until after the last one.
+    /// Both hosts send through `tc … netem` with the given arguments, from before the first
+    /// connection until after the last one.
     Network(&'static str),
-    /// All packets of both hosts are dropped for this number of milliseconds.
+    /// All packets of both hosts are dropped, for the given number of milliseconds.
     Cut(u64),
-    /// Like `Cut`, but afterwards both hosts send through `tc … netem` with these arguments.
+    /// Like `Cut`, but afterwards both hosts send through `tc … netem` with the given arguments.
     CutInto(u64, &'static str),
-    /// Like `Cut`, but both sides are ordered to stop during the cut, so that they close during the
-    /// cut.
+    /// Like `Cut`, but both sides are ordered to stop during the cut, and therefore close during
+    /// the cut.
     CutWhileClosing(u64),
-    /// The network of one host or of both is cut this number of times, for up to 2.5 s each. The
-    /// pauses between the cuts last 1 ms to 1 s, so that a cut can begin at any step of a
+    /// The network of one host or of both is cut the given number of times, for up to 2.5 s each.
+    /// The pauses between the cuts last 1 ms to 1 s, so that a cut can begin at any step of a
     /// resumption.
     Flaps(u32),
     /// The network is cut every 20 s while messages flow, for 6, 1 and 0.1 s in turn.
@@ -85,14 +85,14 @@ pub(crate) enum Fault {
     ProcessKilled,
     /// The server's process is killed, and a new process listens on the same address.
     ProcessReplaced,
-    /// The client's process is killed and a new process connects, this number of times.
+    /// The client's process is killed and a new process connects, the given number of times.
     ClientsVanish(u32),
-    /// The process of one side is stopped with SIGSTOP for this number of seconds.
+    /// The process of one side is stopped with SIGSTOP for the given number of seconds.
     ProcessStopped(Side, u64),
-    /// The server's process returns from `main` immediately after it has sent its last message.
+    /// The server's process returns from `main` immediately after sending its last message.
     ProcessLeaves,
-    /// The server shuts down its engine, which ends all connections, and listens again. It does
-    /// this the given number of times.
+    /// The server shuts down its engine, which ends all connections, and listens again. This
+    /// happens the given number of times.
     ServerRestarts(u32),
     /// Programs on host a connect to the server with other protocols, and some of them are killed.
     Strangers,
@@ -130,8 +130,8 @@ pub(crate) enum Expect {
     RulesOnly,
     /// All messages of the server arrive. Then the client sees an orderly close.
     AllOfServerArrives,
-    /// After the restarts, each client can still close a connection with all its messages
-    /// delivered.
+    /// After the restarts, each client still succeeds in delivering all messages of a connection
+    /// and closing it.
     Reconnects,
 }
 
@@ -225,7 +225,7 @@ pub(crate) fn all() -> Vec<Scenario> {
         row("stopped-process",        SOME, stopped(3), Completes, lasting, 2, false),
         row("long-stopped-process",   SOME, stopped(20), ServerDetectsLater, watchful, 2, true),
         row("leaving-process",        FULL, ProcessLeaves, AllOfServerArrives, lasting, 2, false),
-        // Connections with `Config::resume`. They resume over the same device and transport.
+        // Connections with `Config::resume`, which resume over the same device and transport.
         row("session-cut-0.1s",       SESSIONS, Cut(100), Completes, resuming, 2, false),
         row("session-cut-1s",         SESSIONS, Cut(1_000), Completes, resuming, 2, false),
         row("session-cut-6s",         SESSIONS, Cut(6_000), Resumes, resuming, 2, true),
@@ -247,7 +247,7 @@ pub(crate) fn all() -> Vec<Scenario> {
 }
 
 impl Scenario {
-    /// Returns the scenario with this name.
+    /// Returns the scenario named `name`.
     pub(crate) fn named(name: &str) -> Result<Self> {
         let found = all().into_iter().find(|scenario| scenario.name == name);
         found.with_context(|| format!("there is no scenario {name}"))
@@ -393,8 +393,8 @@ fn resuming(config: &mut Config) {
     config.shared_receive = None;
 }
 
-/// Like `resuming`, but connections detect a cut within a second. `resume` is longer than all cuts,
-/// even if each attempt to connect blocks the engine for 5 s, as on software iWARP.
+/// Like `resuming`, but connections detect a cut within a second. `resume` is long enough for all
+/// cuts, even if each attempt to connect blocks the engine for 5 s, as on software iWARP.
 fn detecting_cuts(config: &mut Config) {
     resuming(config);
     config.resume = Duration::from_secs(180);
@@ -426,7 +426,7 @@ pub(crate) mod tests {
 
     use super::*;
 
-    /// Returns a scenario with one connection and this expected result.
+    /// Returns a scenario with one connection and the expected result `expect`.
     pub(crate) fn single(expect: Expect) -> Scenario {
         Scenario {
             groups: &[(1, Small, Prompt)],

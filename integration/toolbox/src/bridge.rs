@@ -27,8 +27,8 @@ pub struct BridgePair {
 }
 
 impl Bridge {
-    /// Runs `rdmsg bridge` with this program, and waits until the bridge listens. The port in
-    /// `listen` can be 0, which selects a free port.
+    /// Runs `program`, which must be `rdmsg`, as a bridge, and waits until the bridge listens. The
+    /// port in `listen` can be 0, which selects a free port.
     ///
     /// # Errors
     ///
@@ -67,7 +67,7 @@ impl Bridge {
         Process::start(&[&[&*program], &options[..], more].concat())
     }
 
-    /// Requests reports with SIGUSR1 until a report contains this text. The first report can be
+    /// Requests reports with SIGUSR1 until a report contains `what`. The first report can be
     /// outdated, because the bridge updates its counters with a short delay.
     ///
     /// # Errors
@@ -91,7 +91,7 @@ impl Bridge {
         bail!("{what:?} is not in {last_report:?}")
     }
 
-    /// Returns whether the bridge prints this text within [`TIME_LIMIT`].
+    /// Returns whether the bridge prints `text` within [`TIME_LIMIT`].
     pub fn says(&mut self, text: &str) -> bool {
         self.process.wait_for_text(text, TIME_LIMIT) == TextWait::Printed
     }
@@ -116,14 +116,17 @@ impl Bridge {
         let status = fs::read_to_string(format!("/proc/{}/status", self.process.id()))?;
         let line = status.lines().find(|line| line.starts_with("RssAnon:"));
         let kib = line.and_then(|line| line.split_whitespace().nth(1));
-        Ok(kib.context("there is no RssAnon")?.parse::<usize>()? << 10)
+        Ok(kib
+            .context("/proc/…/status contains no RssAnon")?
+            .parse::<usize>()?
+            << 10)
     }
 }
 
 impl BridgePair {
     /// Starts both bridges with the same options. The far bridge listens on the address `between`,
-    /// to which the near bridge connects. Its scheme selects the transport: `rdma://10.8.0.1:0` in
-    /// the lab, `rdmsg+tcp://127.0.0.1:0` on any machine.
+    /// to which the near bridge connects. The scheme of `between` selects the transport:
+    /// `rdma://10.8.0.1:0` in the lab, `rdmsg+tcp://127.0.0.1:0` on any machine.
     ///
     /// # Errors
     ///

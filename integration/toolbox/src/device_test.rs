@@ -8,8 +8,8 @@ use std::{
 
 use crate::{Deadline, Lab, TIME_LIMIT, Watchdog};
 
-/// The time limit for a test in seconds, on an idle machine. It is about ten times the duration of
-/// a test.
+/// The time limit for a test in seconds, on an idle machine: about ten times the duration of a
+/// test.
 const SECONDS: u64 = 300;
 
 /// The counters at the end of the previous test. `None` before the first test, and after a test
@@ -37,9 +37,9 @@ struct Counts {
     rnr_naks: u64,
 }
 
-/// Returns `able`: whether the device has the capability that a test needs. If it is false, prints
-/// to stderr that the test does not apply. The test harness would hide normal output, because the
-/// test passes.
+/// Returns `able`, which is whether the device has the capability that a test needs. If `able` is
+/// false, prints to stderr that the test does not apply. The test harness would hide normal output,
+/// because the test passes.
 ///
 /// # Panics
 ///

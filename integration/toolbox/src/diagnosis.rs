@@ -68,11 +68,11 @@ impl Diagnosis {
             .collect()
     }
 
-    /// Returns the finding whose state is `error`. Its subject must be `subject`.
+    /// Returns the only finding whose state is `error`.
     ///
     /// # Panics
     ///
-    /// If there is not exactly one such finding, or if its subject differs.
+    /// If there is not exactly one such finding, or if its subject is not `subject`.
     #[must_use]
     #[track_caller]
     pub fn only_error(&self, subject: &str) -> &Finding {
@@ -83,7 +83,7 @@ impl Diagnosis {
         errors[0]
     }
 
-    /// Returns the states of all findings with this subject.
+    /// Returns the states of all findings about `subject`.
     #[must_use]
     pub fn states(&self, subject: &str) -> Vec<&str> {
         let of_subject = self

@@ -1,5 +1,6 @@
 //! An independent implementation of the wire format. Tests use it instead of the codec of the
-//! library, because a mistake in that codec would affect both sides equally and stay hidden.
+//! library, because a mistake in that codec would affect both sides equally, and the tests would
+//! not detect it.
 
 /// The protocol's version.
 pub const VERSION: u8 = 3;
@@ -11,8 +12,8 @@ pub const EAGER_SIZE: u32 = 1000;
 pub const HEADER_LEN: usize = 16;
 /// The largest message that either side accepts, in bytes.
 pub const MAX_MESSAGE: u64 = 1 << 20;
-/// The number of receives that the library posts for control frames. It posts them in addition to
-/// those for data frames.
+/// The number of receives that the library posts for control frames, in addition to those for data
+/// frames.
 pub const CONTROL_RECEIVES: usize = 15;
 
 pub const DATA: u8 = 1;
@@ -35,8 +36,8 @@ pub const RENDEZVOUS: u8 = 16;
 pub struct Frame<'a> {
     pub kind: u8,
     pub flags: u8,
-    /// The difference between the frame number and the number that the receiver expects next. It is
-    /// 0 in a valid frame. `Peer::send` adds the expected number.
+    /// The difference between the frame number and the number that the receiver expects next, which
+    /// is 0 in a valid frame. `Peer::send` adds the expected number.
     pub ahead: u16,
     pub grant: u32,
     /// The value of the length field. If `None`, the length of the payload is used.

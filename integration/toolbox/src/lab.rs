@@ -37,7 +37,7 @@ impl Lab {
     #[must_use]
     pub fn get() -> Self {
         // The logger writes to the captured output of the test, which the harness prints if the
-        // test fails. It writes warnings, unless RUST_LOG selects other levels.
+        // test fails. The logger writes warnings, unless RUST_LOG selects other levels.
         let _ = env_logger::builder().is_test(true).try_init();
         Self::find()
             .unwrap_or_else(|error| panic!("{error:#}: run the device tests with integration/test"))

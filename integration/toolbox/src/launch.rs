@@ -9,7 +9,7 @@ use std::{
 use anyhow::{Context, Error, Result};
 use clap::ValueEnum;
 
-/// The exit status of `integration/lab exec` if the lab has failed, as opposed to the command.
+/// The exit status of `integration/lab exec` if the lab itself has failed, and not the command.
 pub const LAB_FAILED: i32 = 125;
 
 /// The exit status of `integration/lab exec` if a guest has stopped responding for a reason other
@@ -17,8 +17,8 @@ pub const LAB_FAILED: i32 = 125;
 pub const LAB_STOPPED: i32 = 123;
 
 /// The advice that is printed if the lab has failed.
-pub const NO_LAB: &str = "There is no RDMA device, and the lab failed: see above. To make the \
-    lab again: rm -r target/lab, then integration/lab setup";
+pub const NO_LAB: &str = "There is no RDMA device, and the lab failed: see above. To set up \
+    the lab again: rm -r target/lab, then integration/lab setup";
 
 /// The driver of the devices in the lab's virtual machines.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
@@ -32,7 +32,7 @@ pub enum LabDevice {
 }
 
 /// Builds and runs a command that starts this program again, on the hosts of the lab. The working
-/// directory must be the checkout, to which `integration/tool` changes.
+/// directory must be the checkout. `integration/tool` changes to it before it starts this program.
 #[derive(Debug)]
 pub struct Launch {
     lab: Command,

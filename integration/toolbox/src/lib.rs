@@ -66,7 +66,7 @@ pub fn open_fds() -> usize {
     fds.count()
 }
 
-/// Reads lines of a process until one contains this text.
+/// Reads lines of a process until a line contains `text`.
 ///
 /// # Panics
 ///

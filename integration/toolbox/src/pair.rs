@@ -50,11 +50,12 @@ pub fn example(name: &str) -> PathBuf {
     program
 }
 
-/// Returns the reason why a connection has ended, from the error of a call on its endpoint.
+/// Returns the reason why a connection has ended. `result` is the result of a call on the
+/// connection's endpoint.
 ///
 /// # Panics
 ///
-/// If the call succeeded, or if its error contains no such reason.
+/// If the call succeeded, or if its error does not contain the reason.
 pub fn reason(result: Result<impl fmt::Debug, Error>) -> CloseReason {
     match result.expect_err("the connection has ended") {
         Error::Disconnected(reason)

@@ -46,7 +46,7 @@ impl Proxy {
         })
     }
 
-    /// Ends all connections. From now on, new connections are closed immediately.
+    /// Ends all connections. After this call, new connections are closed immediately.
     pub fn cut(&self) {
         let before = self.change_to(Connections::Cut);
         if let Connections::Open(streams) = before {

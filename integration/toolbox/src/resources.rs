@@ -97,7 +97,7 @@ fn error(bytes: &[u8]) -> Result<io::Error> {
     ))
 }
 
-/// Returns the type and the payload of each `struct nlattr` in these bytes.
+/// Returns the type and the payload of each `struct nlattr` in `bytes`.
 fn attributes(mut bytes: &[u8]) -> impl Iterator<Item = Result<(u16, &[u8])>> {
     std::iter::from_fn(move || {
         if bytes.is_empty() {

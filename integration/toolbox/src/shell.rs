@@ -4,8 +4,8 @@ use crate::{Line, Process, TIME_LIMIT};
 
 /// A shell that executes the command lines of a test as root.
 ///
-/// The shell defines a function `sudo`, so that lines with `sudo` work on any machine. PATH
-/// contains the folder with the programs of this checkout.
+/// The shell defines a function `sudo`, so that lines with `sudo` also run on machines without the
+/// program sudo. PATH contains the folder with the programs of this checkout.
 #[derive(Debug)]
 pub struct Shell {
     process: Process,
@@ -54,7 +54,7 @@ impl Shell {
                     printed += &format!("{text}\n");
                 }
                 Some(Line::Err(text)) => eprintln!("{line}: {text}"),
-                None => bail!("{line}: no end; stdout: {printed:?}"),
+                None => bail!("{line}: did not end within {TIME_LIMIT:?}; stdout: {printed:?}"),
             }
         }
     }

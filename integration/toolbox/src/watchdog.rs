@@ -8,8 +8,8 @@ use std::{
 
 use crate::Deadline;
 
-/// Aborts the program unless it is dropped in time. A test that hangs therefore fails, with a
-/// message that names the test.
+/// Aborts the program unless this value is dropped within the time limit. A test that hangs
+/// therefore fails, with a message that names the test.
 #[derive(Debug)]
 pub struct Watchdog {
     _stop: Sender<()>,

@@ -47,7 +47,7 @@ pub(crate) fn assert_none(channel: &EventChannel) {
     assert!(event.is_none(), "{event:?}");
 }
 
-/// Returns connection parameters that contain this private data.
+/// Returns connection parameters with `private_data`.
 pub(crate) fn param(private_data: &[u8]) -> ConnParam {
     ConnParam {
         private_data: PrivateData::try_from(private_data).unwrap(),
@@ -112,7 +112,7 @@ pub(crate) fn connecting(
     (id, queues)
 }
 
-/// A queue pair with all objects that it uses.
+/// A queue pair, and all objects that it uses.
 pub(crate) struct Queues {
     pub(crate) qp: QueuePair,
     pub(crate) cq: CompletionQueue,
@@ -226,12 +226,12 @@ pub(crate) fn connected(ip: IpAddr) -> (Side, Side, Server) {
     (client, accepted, server)
 }
 
-/// Makes and ends a connection. Then returns the list of RDMA resources and the number of open
-/// descriptors.
+/// Establishes and ends a connection. Then returns the list of RDMA resources and the number of
+/// open descriptors.
 ///
-/// librdmacm allocates a protection domain for each device that ids use. Whether it frees the
-/// domain depends on whether the last id or the last device list is destroyed first. Because each
-/// count follows such a connection, the order is always the same, and the counts are comparable.
+/// librdmacm allocates a protection domain for each device that ids use. When the last id is
+/// destroyed, librdmacm frees this domain unless a device list still exists. A connection before
+/// each count makes this condition the same for all counts, so that they are comparable.
 pub(crate) fn count_resources(lab: &Lab) -> (String, usize) {
     drop(connected(lab.addr));
     (lab.resources(), open_fds())

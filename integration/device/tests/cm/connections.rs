@@ -67,8 +67,8 @@ fn events_carry_the_parameters_of_the_peer() {
     client.connect(&asked).unwrap();
     let mut event = server.request();
     let conn = event.conn().unwrap();
-    // The two READ depths arrive swapped: the number of READs that the peer issues is the number
-    // that this side must answer, and vice versa.
+    // The two READ depths are swapped in the event: the number of READs that the peer issues is the
+    // number that this side must answer, and vice versa.
     assert_eq!((conn.responder_resources, conn.initiator_depth), (2, 3));
     assert_eq!((conn.retry_count, conn.rnr_retry_count), (5, 4));
     assert_eq!(conn.qp_num, queues.qp.qp_num());
@@ -144,8 +144,8 @@ fn an_id_migrates_with_its_events() {
     let mut id = CmId::new(&old, PortSpace::TCP, CLIENT).unwrap();
     id.migrate(&old).unwrap();
     id.resolve_addr(None, server.addr, TIME_LIMIT).unwrap();
-    // Events arrive in the order of the calls. When the event of this call has arrived, the first
-    // id's event has arrived, too.
+    // Events arrive in the order of the calls, so the first id's event has arrived when this call
+    // returns.
     drop(resolved(&other, server.addr, 9));
     id.migrate(&new).unwrap();
     assert_none(&old);

@@ -50,8 +50,8 @@ fn resolved(channel: &EventChannel, addr: SocketAddr) -> CmId {
     id
 }
 
-/// The connecting id receives the parameters for an address handle of the listening side, and sends
-/// a datagram to this side.
+/// The connecting id receives the parameters of an address handle for the listening side, and uses
+/// them to send a datagram.
 #[test]
 fn a_datagram_peer_is_found() {
     let _test = DeviceTest::without_credits();
@@ -106,7 +106,7 @@ fn a_datagram_peer_can_refuse() {
     let error = request.accept(&param(&too_much)).unwrap_err();
     assert_eq!((error.call, error.errno), ("rdma_accept", EMSGSIZE));
     request.reject(b"no").unwrap();
-    // For datagrams, other reject reasons apply, which librdmacm does not translate.
+    // Datagram ids have other reject reasons, and librdmacm does not translate them.
     let event = channel.wait_event(TIME_LIMIT).unwrap().unwrap();
     assert_eq!(event.context(), CLIENT);
     assert_ne!(event.event(), CmEventType::ESTABLISHED);
@@ -183,15 +183,15 @@ fn id_that_ends_leaves_its_groups() {
         Leaves::Never,
     ] {
         run(leaves);
-        // When the last id is destroyed, librdmacm frees its own protection domain, unless a device
-        // list still exists. Run the same case before each count, so that this condition is always
-        // the same.
+        // When the last id is destroyed, librdmacm frees its own protection domain unless a device
+        // list still exists. Run the same case before each count, so that this condition is the
+        // same for all counts.
         run(Leaves::First);
         assert_eq!(lab.resources(), before, "{leaves:?}");
     }
 }
 
-/// An id that joins a group before it has a queue pair can leave the group.
+/// An id can join a group before it has a queue pair, and can leave this group again.
 #[test]
 fn a_synchronous_id_joins_a_group() {
     let lab = DeviceTest::without_credits();

@@ -12,8 +12,8 @@ use crate::common::{
 
 const COUNT: usize = 13;
 
-/// Creates handles of all kinds, for an established connection and for a half-open one. The request
-/// and the acceptance of the half-open connection are still unread.
+/// Creates handles of all kinds, for an established connection and for a half-open one. The program
+/// has not read the request and the acceptance of the half-open connection.
 fn everything() -> [Box<dyn Any + Send>; COUNT] {
     let (client, accepted, server) = connected(Lab::get().addr);
     client.queues.exchange(&accepted.queues);
@@ -112,8 +112,8 @@ fn unread_events_end_with_their_id() {
     let (client, accepted, server) = connected(lab.addr);
     let mut peer = client.id;
     peer.disconnect().unwrap();
-    // Events arrive in the order of the calls. When this request arrives, DISCONNECTED has arrived,
-    // too.
+    // Events arrive in the order of the calls, so DISCONNECTED has arrived when this request
+    // arrives.
     let fence = Server::new(lab.addr);
     let channel = EventChannel::new().unwrap();
     let _third = connecting(&channel, fence.addr, CLIENT, b"");

@@ -1,5 +1,5 @@
-//! Tests queue pairs that the program creates itself and whose states it changes itself, and
-//! enhanced connection establishment (ECE).
+//! Tests queue pairs that the program itself creates and moves between states. Also tests enhanced
+//! connection establishment (ECE).
 
 use rdmsg::{
     cm::{CmId, ConnParam, Ece, EventChannel},
@@ -107,7 +107,7 @@ fn vendor_options_travel_with_the_connection() {
 }
 
 /// If an id has a queue pair, librdmacm handles establishment and ECE itself, so `establish` and
-/// the calls for ECE fail. A vendor id of 0 is rejected, too.
+/// the calls for ECE fail. A vendor id of 0 is also rejected.
 #[test]
 fn own_queue_pair_is_refused_on_id_with_one() {
     let lab = DeviceTest::without_credits();

@@ -12,8 +12,8 @@ use crate::common::{
     expect_success,
 };
 
-/// Asserts that the peer's connection manager has rejected the request because the peer has
-/// destroyed the id of the request.
+/// Asserts that the peer's connection manager has rejected the request, because the peer has
+/// destroyed the request's id.
 fn assert_rejected(channel: &EventChannel, context: u64) {
     let event = expect(channel, CmEventType::REJECTED, context);
     assert_eq!(event.reject_reason(), RejectReason::CONSUMER_DEFINED);
@@ -31,8 +31,8 @@ fn unread_requests_end_with_their_listener() {
         let channel = EventChannel::new().unwrap();
         let _first = connecting(&channel, server.addr, 1, b"");
         let _second = connecting(&EventChannel::new().unwrap(), server.addr, 2, b"");
-        // Requests usually arrive in the order of the calls. When this request arrives, the first
-        // two have usually arrived, too.
+        // Requests usually arrive in the order of the calls, so the first two have usually arrived
+        // when this request arrives.
         let fence = Server::new(lab.addr);
         let _third = connecting(&EventChannel::new().unwrap(), fence.addr, 3, b"");
         let _request = fence.request();
@@ -40,7 +40,7 @@ fn unread_requests_end_with_their_listener() {
         let event = expect(&channel, CmEventType::REJECTED, 1);
         match event.reject_reason() {
             RejectReason::CONSUMER_DEFINED => unread += 1,
-            // In this round, the request arrived after the listener was destroyed.
+            // In this round, the listener was destroyed before the request arrived.
             reason => assert_eq!(reason, RejectReason::INVALID_SERVICE_ID),
         }
         assert_none(&server.channel);
@@ -90,8 +90,8 @@ fn a_request_dropped_with_its_event_is_rejected() {
     assert_rejected(&channel, CLIENT);
 }
 
-/// A request with a queue pair is rejected only when the queue pair is dropped, here after the
-/// handles of the channel, the listener and the request.
+/// A request with a queue pair is rejected only when the queue pair is dropped. This test drops it
+/// after the handles of the channel, the listener and the request.
 #[test]
 fn dropped_request_with_queue_pair_is_rejected() {
     let lab = DeviceTest::without_credits();

@@ -23,7 +23,8 @@ const WORKERS: u64 = 3;
 const ROUNDS: u64 = 30;
 const TICK: Duration = Duration::from_millis(5);
 
-/// Returns the next event of the id with this context. Skips events of the worker's earlier ids.
+/// Returns the next event of the id whose context is `context`. Skips events of ids that the worker
+/// has used earlier.
 fn next(events: &Receiver<(u64, CmEventType)>, context: u64) -> CmEventType {
     loop {
         let (whose, event) = events.recv_timeout(TIME_LIMIT).unwrap();

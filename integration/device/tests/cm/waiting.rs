@@ -34,8 +34,8 @@ fn routed(addr: SocketAddr) -> CmId {
     id
 }
 
-/// Dropping a queue pair must not wait for the peer's answer. This peer answers only after the
-/// drop.
+/// Dropping a queue pair must not wait for the peer's answer. In this test, the peer answers only
+/// after the drop.
 #[test]
 fn queue_pair_is_dropped_while_its_id_waits() {
     let lab = DeviceTest::without_credits();
@@ -70,8 +70,8 @@ fn a_listener_waits_as_long_as_it_is_told_to() {
     assert!(listener.last_event().is_none());
 }
 
-/// `get_request` fails on ids that are not synchronous listeners. Otherwise it would wait forever,
-/// or would return an event for which another thread waits at the channel.
+/// `get_request` fails on ids that are not synchronous listeners. Without this check, it would wait
+/// forever, or would return an event for which another thread waits at the channel.
 #[test]
 fn only_synchronous_listeners_wait_for_requests() {
     let lab = DeviceTest::without_credits();
@@ -138,8 +138,8 @@ fn a_listener_with_unread_requests_does_not_migrate() {
     let mut server = Server::new(lab.addr);
     let channel = EventChannel::new().unwrap();
     let first = connecting(&channel, server.addr, 1, b"");
-    // Events arrive in the order of the calls. When this request arrives, the first request has
-    // arrived, too.
+    // Events arrive in the order of the calls, so the first request has arrived when this request
+    // arrives.
     let fence = Server::new(lab.addr);
     let _later = connecting(&channel, fence.addr, 2, b"");
     let _request = fence.request();
@@ -162,7 +162,7 @@ fn a_listener_with_unread_requests_does_not_migrate() {
     assert_none(&server.channel);
 }
 
-/// Ids of different channels return the same device context, so objects of this context can be used
+/// Ids of different channels use the same device context, so objects of this context can be used
 /// with all these ids.
 #[test]
 fn ids_of_different_channels_have_the_same_device() {

@@ -42,7 +42,7 @@ fn large_messages() -> Config {
 }
 
 /// Returns the library's configuration for tests in which a peer stalls READs. With this
-/// configuration, the device takes long to report a missing answer.
+/// configuration, the device reports a missing answer only after more than two minutes.
 fn long_timeouts() -> Config {
     let mut config = large_messages();
     // The device waits 17 s for an answer, and retries seven times.
@@ -53,7 +53,7 @@ fn long_timeouts() -> Config {
 /// Announces a message of `len` bytes, and lets the library read only the first [`READABLE`] bytes.
 /// Waits until the announcement has arrived, and then stops answering READs, without a disconnect.
 fn announce_and_stall(peer: &mut Peer, len: u64) {
-    let region = peer.lend(READABLE);
+    let region = peer.register(READABLE);
     let lie = Descriptor {
         addr: region.addr(),
         len,
@@ -142,7 +142,7 @@ fn announcement_of_a_gibibyte_pins_little() {
 fn peers_that_announce_and_vanish_leave_nothing() {
     const LEN: u64 = 128 * MIB;
     let scene = Scene::with(long_timeouts());
-    // Do not count the relief thread. An engine starts this thread when the engine first calls a
+    // Do not count the relief thread. Each engine starts its relief thread when it first calls a
     // waker or the logger.
     let threads = || {
         let tasks = fs::read_dir("/proc/self/task").unwrap();
@@ -168,8 +168,8 @@ fn peers_that_announce_and_vanish_leave_nothing() {
     while scene.stage.engine.statistics().unwrap().connections > 2 {
         scene.stage.bystander.assert_unaffected();
     }
-    // `before` can include a thread that helped to connect and had not exited yet. So the number of
-    // threads can be lower now.
+    // When `before` was measured, a thread that helped to connect may not have exited yet. So the
+    // number of threads can be lower now.
     let after = (pinned(), threads());
     assert!(
         after.0 <= before.0 && after.1 <= before.1,
@@ -297,7 +297,7 @@ fn among_announcers_with_a_small_lock_limit() {
         (connecting.join().unwrap(), endpoint)
     };
     let (honest, server) = honest_pair(&engine, lab.at(0));
-    // The three messages together exceed the memory for READs. Each of them alone does not.
+    // The three messages together exceed the memory for READs, but each message alone does not.
     let hostile: Vec<_> = (0..3)
         .map(|_| {
             let (mut peer, endpoint) = connect();

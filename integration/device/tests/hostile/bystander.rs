@@ -87,7 +87,7 @@ impl Bystander {
         );
     }
 
-    /// Checks that the connection still works, and closes it.
+    /// Checks that the connection still exchanges messages, and closes it.
     pub(crate) fn finish(self) {
         self.assert_unaffected();
         self.shared.enough.store(true, Ordering::Relaxed);

@@ -165,8 +165,8 @@ fn a_malformed_header_is_named_by_its_field() {
             cases.push(case("a payload in a control frame", "len", frame.bytes()));
         }
         for kind in [DATA, GRANT, PING, PONG, CLOSE, CLOSE_ACK, LEAVE] {
-            // For these kinds, the argument is the number of large messages that the peer has read,
-            // which is 0 here.
+            // For these kinds, the argument is the number of large messages that the peer has read.
+            // The correct number is 0 here.
             let frame = Frame {
                 arg: 1,
                 ..Frame::control(kind)
@@ -350,8 +350,8 @@ fn messages_behind_a_bad_frame_are_not_delivered() {
 }
 
 /// The library reports the peer's Close as the reason for the end, although a forbidden frame
-/// follows. It disconnects immediately: a wait for `close_timeout` would exceed the time limit of
-/// this test.
+/// follows. The library must disconnect immediately. A library that waits for `close_timeout`
+/// exceeds this test's time limit.
 #[test]
 fn forbidden_frame_after_close_ends_connection() {
     let scene = Scene::new();
@@ -499,8 +499,8 @@ fn nothing_of_the_library_can_be_read_or_written() {
     for role in ROLES {
         for writes in [false, true] {
             let (mut peer, endpoint) = scene.connect(role);
-            // The peer runs in this process, and this key differs by one from a key of the peer. So
-            // it is probably the valid key of another memory region of this process.
+            // The peer runs in this process, and this key differs by one from a key of the peer.
+            // The key is therefore probably valid for another memory region of this process.
             let target = RemoteAddr {
                 addr: peer.region().addr(),
                 rkey: peer.region().lkey().wrapping_sub(1 << 8),

@@ -154,8 +154,8 @@ fn a_server_with_a_bad_hello_is_left_with_the_reason() {
     scene.finish();
 }
 
-/// If one side could not issue or not answer READs, a message above the eager size could never be
-/// transferred, and it would block all later messages. The library must reject such a connection.
+/// If a side can issue no READs, or can answer none, a message above the eager size can never be
+/// transferred, and blocks all later messages. The library must reject such a connection.
 #[test]
 fn peer_without_reads_blocks_no_messages() {
     if !applies("connect requests that tell how many reads a peer serves") {
@@ -240,8 +240,8 @@ fn a_rejection_of_any_bytes_is_a_rejection() {
     scene.finish();
 }
 
-/// A hello can announce any limits, because the library allocates no memory in advance for an
-/// announced limit.
+/// A hello can announce any limits: the library allocates no memory in advance for a limit that a
+/// peer announces.
 #[test]
 fn unbounded_limits_of_a_peer_allocate_nothing() {
     let scene = Scene::new();

@@ -1,5 +1,5 @@
-//! Tests of peers that misuse a key to the library's memory. A key is valid for one message, for
-//! exactly its bytes, and until the peer has confirmed the message.
+//! Tests of peers that misuse a key to the library's memory. A key permits access to exactly the
+//! bytes of one message, and only until the peer has confirmed this message.
 
 use rdmsg::{Completion, Endpoint, Outgoing, SendBuffer, verbs::RemoteAddr};
 
@@ -24,7 +24,7 @@ fn read(peer: &mut Peer, offer: &Descriptor, at: u64) -> Option<[u8; 64]> {
 }
 
 /// Sends a large message to the peer, which reads and confirms it. Waits until the library has
-/// processed the confirmation. Returns the message's descriptor. The key in it is no longer valid.
+/// processed the confirmation. Returns the message's descriptor, whose key is no longer valid.
 fn taken(peer: &mut Peer, endpoint: &Endpoint) -> Descriptor {
     endpoint.send(Outgoing::from(&MESSAGE).with_id(1)).unwrap();
     let offer = Descriptor::of(&peer.receive());

@@ -24,14 +24,14 @@ fn a_message_that_was_delivered_cannot_be_written_to() {
     let scene = Scene::new();
     for role in ROLES {
         let (mut peer, endpoint) = scene.connect(role);
-        let lent = peer.lend(5000);
-        lent.copy_in(0, &[7; 5000]);
+        let exposed = peer.register(5000);
+        exposed.copy_in(0, &[7; 5000]);
         let wire = Wire::listen();
-        peer.send(&rendezvous(&descriptor(&lent).bytes()));
+        peer.send(&rendezvous(&descriptor(&exposed).bytes()));
         let message = endpoint.recv_timeout(TIME_LIMIT).unwrap();
         assert_eq!(*message, [7; 5000]);
 
-        let landing = wire.read_destination(&lent);
+        let landing = wire.read_destination(&exposed);
         assert_eq!(landing.addr, message.as_ptr().addr() as u64, "{role:?}");
         peer.send_as(&[6; 64], |id, sge| SendWr::write(id, sge, landing));
         peer.wait_disconnected();
@@ -60,12 +60,12 @@ impl Wire {
         Self(socket)
     }
 
-    /// Waits for the packet with the READ request for `lent`. Returns the address and key of the
+    /// Waits for the packet with the READ request for `exposed`. Returns the address and key of the
     /// destination (sink) in this request. The request contains the sink's key and address, the
     /// length, and the source's key and address (RFC 5040, section 4.4).
-    fn read_destination(&self, lent: &MemoryRegion) -> RemoteAddr {
-        let mut source = lent.rkey().to_be_bytes().to_vec();
-        source.extend(lent.addr().to_be_bytes());
+    fn read_destination(&self, exposed: &MemoryRegion) -> RemoteAddr {
+        let mut source = exposed.rkey().to_be_bytes().to_vec();
+        source.extend(exposed.addr().to_be_bytes());
         let mut packet = vec![0; 1 << 16];
         loop {
             let len = recv(self.0.as_raw_fd(), &mut packet, MsgFlags::empty());

@@ -1,5 +1,5 @@
-//! Tests of forged large messages: wrong descriptors, and wrong numbers of large messages that the
-//! peer has read.
+//! Tests of peers that forge frames for large messages: wrong descriptors, and wrong counts of the
+//! messages that the peer has read.
 
 use rdmsg::{
     CloseReason, Completion, Endpoint, Outgoing, RemoteAccess, RemoteRegion,
@@ -14,12 +14,12 @@ use crate::{
     wire::{CLOSE, Descriptor, Frame, GRANT, MAX_MESSAGE, RENDEZVOUS, WINDOW},
 };
 
-/// Returns the correct descriptor of a large message whose bytes are in `lent`.
-pub(crate) fn descriptor(lent: &MemoryRegion) -> Descriptor {
+/// Returns the correct descriptor of a large message whose bytes are in `exposed`.
+pub(crate) fn descriptor(exposed: &MemoryRegion) -> Descriptor {
     Descriptor {
-        addr: lent.addr(),
-        len: lent.len() as u64,
-        rkey: lent.rkey(),
+        addr: exposed.addr(),
+        len: exposed.len() as u64,
+        rkey: exposed.rkey(),
         reserved: 0,
     }
 }
@@ -32,14 +32,14 @@ pub(crate) fn rendezvous(payload: &[u8]) -> Vec<u8> {
     .bytes()
 }
 
-/// A peer that has announced a valid large message, and then a forged one.
+/// A peer that has announced a valid large message, and then has sent a forged frame.
 struct Forger {
     what: &'static str,
     role: Role,
     peer: Peer,
     endpoint: Endpoint,
     /// The memory of the messages. Dropping it would deregister the memory that the library reads.
-    _lent: MemoryRegion,
+    _exposed: MemoryRegion,
 }
 
 impl Forger {
@@ -52,18 +52,18 @@ impl Forger {
         forge: impl Fn(Descriptor) -> Vec<u8>,
     ) -> Self {
         let (mut peer, endpoint) = scene.connect(role);
-        let lent = peer.lend(5000);
-        lent.copy_in(0, &[7; 5000]);
-        peer.send(&rendezvous(&descriptor(&lent).bytes()));
+        let exposed = peer.register(5000);
+        exposed.copy_in(0, &[7; 5000]);
+        peer.send(&rendezvous(&descriptor(&exposed).bytes()));
         // Wait until the library has confirmed that it has read the first message.
         receive_until(&mut peer, |_, taken| taken == 1);
-        peer.send(&forge(descriptor(&lent)));
+        peer.send(&forge(descriptor(&exposed)));
         Self {
             what,
             role,
             peer,
             endpoint,
-            _lent: lent,
+            _exposed: exposed,
         }
     }
 
@@ -97,8 +97,8 @@ fn forged(
     }
 }
 
-/// Receives frames until `enough` returns true. Its arguments are the grant of a frame, and the
-/// number of large messages that the library has read according to the frame.
+/// Receives frames until `enough` returns true. Calls it with two values of each frame: the grant,
+/// and the number of large messages that the library has read.
 fn receive_until(peer: &mut Peer, enough: impl Fn(u32, u32) -> bool) {
     loop {
         let frame = peer.receive();
@@ -151,8 +151,7 @@ fn a_malformed_descriptor_is_named_by_its_field() {
     scene.finish();
 }
 
-/// Only the peer's device can detect these wrong descriptors, so the READ fails on the peer's
-/// device.
+/// Only the peer's device can detect that these descriptors are wrong, so it rejects the READ.
 #[test]
 fn memory_that_cannot_be_read_is_named_by_its_key() {
     if !applies("reads whose refusal names the request") {
@@ -170,7 +169,7 @@ fn memory_that_cannot_be_read_is_named_by_its_key() {
             len: good.len + 1,
             ..good
         }),
-        ("memory before what is lent", |good| Descriptor {
+        ("memory before the exposed memory", |good| Descriptor {
             addr: good.addr - 1,
             ..good
         }),
@@ -203,8 +202,8 @@ fn more_large_messages_than_agreed_are_named() {
     let scene = Scene::new();
     for role in ROLES {
         let (mut peer, endpoint) = scene.connect(role);
-        let lent = peer.lend(MAX_MESSAGE as usize);
-        let frame = rendezvous(&descriptor(&lent).bytes());
+        let exposed = peer.register(MAX_MESSAGE as usize);
+        let frame = rendezvous(&descriptor(&exposed).bytes());
         peer.send(&frame);
         receive_until(&mut peer, |_, taken| taken == 1);
         peer.send(&frame);
@@ -246,7 +245,7 @@ fn offered(peer: &mut Peer, endpoint: &Endpoint) -> Descriptor {
 fn a_forged_count_of_messages_taken_is_named() {
     let scene = Scene::new();
     for role in ROLES {
-        // The counts exceed the number of messages sent, or decrease.
+        // These counts decrease, or exceed the number of messages sent.
         for claims in [
             &[3][..],
             &[u32::MAX],
@@ -312,8 +311,8 @@ fn peer_death_during_read_ends_the_connection() {
     for role in ROLES {
         for orderly in [true, false] {
             let (mut peer, endpoint) = scene.connect(role);
-            let lent = peer.lend(LONG);
-            peer.send(&rendezvous(&descriptor(&lent).bytes()));
+            let exposed = peer.register(LONG);
+            peer.send(&rendezvous(&descriptor(&exposed).bytes()));
             peer.send(&Frame::data(b"behind").bytes());
             assert!(peer.flush());
             if orderly {
@@ -321,7 +320,7 @@ fn peer_death_during_read_ends_the_connection() {
             } else {
                 drop(peer);
             }
-            drop(lent);
+            drop(exposed);
             let (reason, messages) = end(&endpoint);
             assert!(
                 matches!(
@@ -352,9 +351,9 @@ fn memory_revoked_during_read_is_named_by_key() {
     let scene = Scene::new();
     for role in ROLES {
         let (mut peer, endpoint) = scene.connect(role);
-        let lent = peer.lend(MAX_MESSAGE as usize);
-        let gone = descriptor(&lent);
-        drop(lent);
+        let exposed = peer.register(MAX_MESSAGE as usize);
+        let gone = descriptor(&exposed);
+        drop(exposed);
         peer.send(&rendezvous(&gone.bytes()));
         peer.wait_disconnected();
         peer.disconnect();
@@ -422,7 +421,7 @@ fn taken(count: u32) -> Vec<u8> {
 }
 
 /// The device acknowledges the small messages. But the peer's library queues them behind a large
-/// message that it has not read, so this library must not report them as sent.
+/// message that it has not read yet. This side's library must therefore not report them as sent.
 #[test]
 fn unread_large_message_delays_sent_of_later_ones() {
     let scene = Scene::new();
@@ -442,12 +441,12 @@ fn unread_large_message_delays_sent_of_later_ones() {
                 .unwrap();
             // The device processes work requests in order. When this READ completes, the peer's
             // device has acknowledged all earlier sends.
-            let lent = peer.lend(8);
+            let exposed = peer.register(8);
             let ours = endpoint.one_sided().region(8, RemoteAccess::NONE).unwrap();
             let mut remote = [0; RemoteRegion::LEN];
-            remote[..8].copy_from_slice(&lent.addr().to_be_bytes());
+            remote[..8].copy_from_slice(&exposed.addr().to_be_bytes());
             remote[8..16].copy_from_slice(&8_u64.to_be_bytes());
-            remote[16..20].copy_from_slice(&lent.rkey().to_be_bytes());
+            remote[16..20].copy_from_slice(&exposed.rkey().to_be_bytes());
             remote[23] = 1;
             let remote = RemoteRegion::from_bytes(&remote);
             endpoint

@@ -72,8 +72,8 @@ impl Random {
     }
 }
 
-/// Sends all frames. Then waits until the library's device has acknowledged them or the library has
-/// disconnected, and disconnects.
+/// Sends all frames, and waits until the library's device has acknowledged them or the library has
+/// disconnected. Then disconnects.
 fn send_all_frames(mut peer: Peer, frames: &[Vec<u8>]) {
     for frame in frames {
         peer.send(frame);
@@ -131,8 +131,7 @@ fn random_frames_harm_no_other_connection() {
         let connections: Vec<_> = (0..BATCH)
             .map(|_| {
                 let (peer, endpoint) = scene.connect(role);
-                // The number of frames never exceeds the number of posted receives, so the device
-                // has a receive for each frame.
+                // Send at most one frame per posted receive.
                 let count = 1 + random.below(usize::from(WINDOW) + CONTROL_RECEIVES);
                 let frames: Vec<_> = (0..count).map(|_| random.frame()).collect();
                 (peer, endpoint, frames)

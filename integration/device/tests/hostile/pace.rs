@@ -26,7 +26,7 @@ fn pings_up_to_the_receives_are_accepted() {
         for _ in 0..CONTROL_RECEIVES {
             peer.send(&Frame::control(GRANT).bytes());
         }
-        // Check that the connection still works.
+        // Check that the connection still delivers messages.
         peer.send(&Frame::data(b"still here").bytes());
         assert_eq!(*endpoint.recv_timeout(TIME_LIMIT).unwrap(), *b"still here");
         peer.disconnect();

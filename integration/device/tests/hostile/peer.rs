@@ -21,8 +21,8 @@ use toolbox::{Lab, TIME_LIMIT};
 
 use crate::wire::{Frame, HEADER_LEN, PING, PONG};
 
-/// The maximum number of frames in flight, and the number of posted receives. Both exceed the
-/// number of frames that the library is permitted to send.
+/// The maximum number of frames in flight, which is also the number of posted receives. It exceeds
+/// the number of frames that the library is permitted to send.
 pub(crate) const DEPTH: u32 = 64;
 /// The size of a slot in bytes, which exceeds the longest frame that the library accepts.
 const SLOT: usize = 2048;
@@ -113,7 +113,7 @@ impl Server {
         (peer, asked)
     }
 
-    /// Waits for the next event of this kind. Skips all other events: they belong to earlier
+    /// Waits for the next event of kind `kind`. Skips all other events: they belong to earlier
     /// connections.
     fn await_event(&self, kind: CmEventType) -> CmEvent {
         loop {
@@ -234,12 +234,12 @@ impl Peer {
     }
 
     /// Registers memory that the library is permitted to read.
-    pub(crate) fn lend(&self, len: usize) -> MemoryRegion {
+    pub(crate) fn register(&self, len: usize) -> MemoryRegion {
         let access = AccessFlags::LOCAL_WRITE | AccessFlags::REMOTE_READ;
         MemoryRegion::new(self.qp.pd(), len, access).unwrap()
     }
 
-    /// Waits for the next event, which must have this type.
+    /// Waits for the next event, which must have type `event`.
     pub(crate) fn event(&self, event: CmEventType) -> CmEvent {
         expect(&self.channel, event)
     }
@@ -250,8 +250,8 @@ impl Peer {
         self.qp.post_recv(&[wr]).unwrap();
     }
 
-    /// Posts these bytes as one frame. The frame number in `frame` is relative to the next number
-    /// of this connection, so 0 makes a valid frame.
+    /// Posts `frame` as one frame. Adds the connection's next frame number to the number in
+    /// `frame`, so a frame with number 0 is valid.
     pub(crate) fn send(&mut self, frame: &[u8]) {
         let frame = self.numbered(frame);
         self.send_as(&frame, SendWr::send);
@@ -267,7 +267,7 @@ impl Peer {
         frame
     }
 
-    /// Posts all these frames in one call.
+    /// Posts all frames in one call.
     pub(crate) fn send_all(&mut self, frames: &[Vec<u8>]) {
         let first = self.posted;
         self.posted += frames.len() as u32;
@@ -286,15 +286,15 @@ impl Peer {
         self.post(&requests);
     }
 
-    /// Posts work requests. After the library has disconnected, software iWARP refuses them with
-    /// ENOTCONN, and other devices flush them.
+    /// Posts work requests. After the library has disconnected, software iWARP refuses the requests
+    /// with ENOTCONN, and other devices flush them.
     fn post(&self, requests: &[SendWr<'_>]) {
         if let Err(refused) = self.qp.post_send(requests) {
             assert_eq!(refused.error.errno, Errno::ENOTCONN as i32, "{refused}");
         }
     }
 
-    /// Posts the work request that `make` returns for these bytes.
+    /// Posts the work request that `make` returns for `bytes`.
     pub(crate) fn send_as<'a>(
         &'a mut self,
         bytes: &[u8],
@@ -333,8 +333,8 @@ impl Peer {
         !self.disconnected
     }
 
-    /// Moves the queue pair to the error state without a disconnect. The queue pair then neither
-    /// answers READs nor sends frames.
+    /// Moves the queue pair to the error state without a disconnect. The queue pair then sends no
+    /// frames and answers no READs.
     pub(crate) fn stop_answering(&mut self) {
         self.qp.to_err().unwrap();
     }

@@ -23,8 +23,8 @@ pub(crate) enum Role {
 
 pub(crate) const ROLES: [Role; 2] = [Role::Client, Role::Server];
 
-/// An engine with a listener for hostile peers, and with a healthy connection, which the hostile
-/// peers must not disturb.
+/// An engine with a listener for hostile peers, and with a healthy connection that the hostile
+/// peers must not affect.
 pub(crate) struct Scene {
     pub(crate) stage: Stage,
     lab: DeviceTest,
@@ -85,8 +85,8 @@ impl Scene {
 
     pub(crate) fn with(config: Config) -> Self {
         let lab = DeviceTest::without_credits();
-        // For an opened device, librdmacm keeps some objects. Which ones it keeps depends on the
-        // last operations. The test ends by clearing a stage, so clear one before this count, too.
+        // librdmacm keeps some objects of an opened device. Its last calls determine which objects
+        // it keeps. The test ends by clearing a stage, so clear a stage before this count, too.
         Stage::new(lab.at(0), config.clone()).clear();
         Self {
             before: (lab.resources(), open_fds()),
@@ -123,7 +123,7 @@ impl Scene {
             .engine(&self.stage.engine)
     }
 
-    /// Connects a hostile peer. Up to this point the peer follows the protocol. Returns the peer
+    /// Connects a hostile peer, which follows the protocol until it is connected. Returns the peer
     /// and the library's endpoint.
     pub(crate) fn connect(&self, role: Role) -> (Peer, Endpoint) {
         self.connect_with(role, &Hello::GOOD)
@@ -157,12 +157,11 @@ impl Scene {
         assert_eq!(lab.rnr_naks(), rnr_naks, "receiver not ready");
     }
 
-    /// Does the same as `finish`, but permits RNR NAKs, for peers that send without credit or do
-    /// not read.
+    /// Like `finish`, but permits RNR NAKs, for peers that send without credit or do not read.
     pub(crate) fn finish_with_rnr_naks(self) {
         self.stage.clear();
-        // A driver can free a queue pair some time after the call that destroys it has returned, so
-        // wait.
+        // Wait, because a driver can free a queue pair some time after the call that destroys it
+        // has returned.
         let mut deadline = Deadline::after(TIME_LIMIT);
         while (self.lab.resources(), open_fds()) != self.before && !deadline.is_over() {
             thread::sleep(Duration::from_millis(5));
@@ -186,8 +185,8 @@ pub(crate) fn end(endpoint: &Endpoint) -> (CloseReason, Vec<Message>) {
         match endpoint.recv_timeout(TIME_LIMIT) {
             Ok(message) => messages.push(message),
             Err(Error::Disconnected(reason)) => break reason,
-            // A random frame can be a valid Finish. Then `recv` returns this error until the
-            // connection ends.
+            // A random frame can be a valid Finish. After such a frame, `recv` returns this error
+            // until the connection ends.
             Err(Error::PeerFinished) => match endpoint.next_completion_timeout(TIME_LIMIT) {
                 Ok(Completion::Disconnected(reason)) | Err(Error::Disconnected(reason)) => {
                     break reason;

@@ -26,7 +26,7 @@ fn with_sessions() -> Config {
     config().with(|config| config.resume = TIME_LIMIT)
 }
 
-/// Returns a hello with these feature bits, followed by `data`.
+/// Returns a hello with the feature bits `features`, followed by `data`.
 fn hello(features: u16, data: &[u8]) -> Vec<u8> {
     let len = Hello::LEN + data.len() as u8;
     let mut bytes = Hello {
@@ -50,7 +50,7 @@ fn data_after_hello(hello: &[u8]) -> Vec<u8> {
     hello[Hello::LEN.into()..hello[5].into()].to_vec()
 }
 
-/// Sends this request, which the library must reject. Returns the code of the rejection.
+/// Sends `request`, which the library must reject. Returns the code of the rejection.
 fn rejected(addr: SocketAddr, request: &[u8]) -> u16 {
     let event = Peer::request(addr, request).event(CmEventType::REJECTED);
     let data = event.private_data();

@@ -35,7 +35,7 @@ fn sharing(count: u32) -> Config {
 /// disconnect that the library then starts.
 #[test]
 fn violation_returns_its_shared_buffers() {
-    // These buffers suffice for two connections, even if they use all of them.
+    // These buffers suffice for two connections, even if each uses its maximum.
     let scene = Scene::with(sharing(4 * SHARE));
     let (client, server) = honest(&scene);
     let nonsense = Frame {
@@ -47,7 +47,8 @@ fn violation_returns_its_shared_buffers() {
         let (mut peer, endpoint) = scene.connect(Role::Client);
         peer.send_all(&vec![nonsense.clone(); DEPTH as usize - 1]);
         let mut rounds = 0;
-        // The connection ends 2 s after the violation. Meanwhile the honest connection must work.
+        // The connection ends 2 s after the violation. Until then, the honest connection must
+        // deliver messages.
         while matches!(endpoint.try_recv(), Ok(None)) {
             client.send_timeout(b"honest", TIME_LIMIT).unwrap();
             assert_eq!(*server.recv_timeout(TIME_LIMIT).unwrap(), *b"honest");

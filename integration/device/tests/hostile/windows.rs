@@ -1,6 +1,6 @@
 //! Runs the tests of keys on a device with memory windows, which the library uses to expose
 //! messages. Software RoCE does not check that a READ is within its window, so a preloaded library
-//! does.
+//! performs this check.
 
 use std::{
     env, fs,
@@ -36,7 +36,7 @@ fn keys_of_windows_end_with_their_messages() {
     assert!(passed.contains("test result: ok. 5 passed"), "{passed}");
     let binds = text.lines().find_map(|line| line.strip_prefix("binds: "));
     let binds: u32 = binds.expect(&text).parse().unwrap();
-    // Each of the five tests exposes at least one message in each of the two roles. The library's
-    // own test of the device binds three more windows.
+    // Each of the five tests exposes at least one message in each of the two roles. In addition,
+    // the library binds three windows when it tests the device.
     assert!(binds >= 13, "{text}");
 }

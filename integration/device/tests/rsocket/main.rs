@@ -53,8 +53,8 @@ fn both_directions_at_once() {
     }
 }
 
-/// Makes one hundred connections, one after the other. A connection can send only after it has
-/// received the windows that the peer announces directly after the connect.
+/// Establishes one hundred connections, one after the other. A connection can send only after it
+/// has received the windows that the peer announces directly after the connect.
 #[test]
 fn no_connection_misses_a_window() {
     const ROUNDS: u32 = 100;
@@ -174,8 +174,8 @@ fn shutdown_wakes_blocked_readers() {
     }
 }
 
-/// One thread sleeps in the kernel, other threads wait for this thread, and another thread calls
-/// continuously. When the connection ends, all calls must return.
+/// Three threads read: one sleeps in the kernel, and the others wait for it. Meanwhile the stream
+/// sends frequent keepalive probes. When the connection ends, all reads must return.
 #[test]
 fn end_of_peer_wakes_all_waiting_threads() {
     let _test = DeviceTest::start();

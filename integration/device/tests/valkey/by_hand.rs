@@ -37,7 +37,7 @@ pub(crate) struct Peer {
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Received {
     Command([u8; COMMAND]),
-    /// A WRITE with this number of bytes.
+    /// A WRITE. Contains the number of bytes that the WRITE has transferred.
     Bytes(u32),
 }
 
@@ -203,8 +203,8 @@ impl Peer {
         self.received.clear();
     }
 
-    /// Moves the queue pair to the error state. This peer's device then acknowledges nothing any
-    /// longer, and the other side receives no notification.
+    /// Moves the queue pair to the error state. This peer's device then no longer acknowledges
+    /// packets, and the other side receives no notification.
     pub(crate) fn fail_queue_pair(&self) {
         self.qp.to_err().unwrap();
     }
@@ -216,7 +216,7 @@ impl Peer {
     }
 }
 
-/// Returns a command with this opcode. All other bytes are zero.
+/// Returns a command with opcode `opcode`. All other bytes are zero.
 pub(crate) fn command(opcode: u8) -> [u8; COMMAND] {
     let mut bytes = [0; COMMAND];
     bytes[1] = opcode;

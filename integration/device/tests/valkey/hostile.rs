@@ -213,13 +213,13 @@ fn keepalives_arrive_while_nothing_else_happens() {
     config.receive_queue = 64;
     let (mut client, mut peer) = connected(&lab, &config);
     let keepalive = command(2);
-    // Send more messages than the stream has receives. The stream's thread must therefore post the
-    // receives again.
+    // Send more messages than the stream has receives, so that the stream's thread must repost the
+    // receives.
     for _ in 0..8 {
         (0..16).for_each(|_| peer.send(&keepalive));
         peer.discard_received();
         // The client may have sent one keepalive before `discard_received`. The second one shows
-        // that the stream still works.
+        // that the stream still sends keepalives.
         assert_eq!(peer.receive(), Received::Command(keepalive));
         assert_eq!(peer.receive(), Received::Command(keepalive));
     }
@@ -252,7 +252,7 @@ fn writes_wait_for_receives_of_the_server() {
     }
 }
 
-/// The peer's device acknowledges nothing any longer, like the device of a host without power.
+/// The peer's device no longer acknowledges packets, like the device of a host that has lost power.
 #[test]
 fn keepalive_detects_a_lost_host() {
     let Some(lab) = start() else { return };

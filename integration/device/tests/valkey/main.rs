@@ -48,7 +48,7 @@ fn small() -> Config {
     config
 }
 
-/// Each side reads in one thread and writes in another. The data is larger than all buffers
+/// Each side reads in one thread and writes in another thread. The data is larger than all buffers
 /// together.
 #[test]
 fn both_directions_at_once() {
@@ -156,7 +156,8 @@ fn devices_without_immediate_data_are_refused() {
     }
 }
 
-/// An endpoint sends private data. A Valkey client sends none, so the listener can tell them apart.
+/// An endpoint sends private data, and a Valkey client sends none. A listener can therefore
+/// distinguish them.
 #[test]
 fn endpoint_notices_another_protocol() {
     let Some(lab) = start() else { return };

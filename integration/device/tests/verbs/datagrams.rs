@@ -74,8 +74,8 @@ fn a_wrong_key_is_dropped_silently() {
     a.qp.post_send(&[to(2, QKEY + 1), to(3, QKEY).solicited()])
         .unwrap();
     assert_eq!([success(&a.cq).wr_id, success(&a.cq).wr_id], [2, 3]);
-    // The receive contains the second message, and packets arrive in order. So the first message
-    // was dropped.
+    // The first message was dropped, because packets arrive in order and the receive contains the
+    // second message.
     assert_eq!(success(&b.cq).wr_id, 1);
     assert_none(&b.cq);
 }

@@ -11,8 +11,8 @@ use toolbox::Watchdog;
 
 use crate::pair::{Pair, Setup, TIME_LIMIT, assert_none, completions, connect, open, success};
 
-/// Returns a pair, and another queue pair that is connected to itself. The completion queue of the
-/// latter has a channel with the cookie 4711.
+/// Returns a pair, and a further queue pair that is connected to itself. The completion queue of
+/// the further queue pair has a channel, with the cookie 4711.
 fn announced() -> (Pair, QueuePair, CompletionQueue, CompletionChannel) {
     let pair = Pair::new();
     let channel = CompletionChannel::new(&pair.context).unwrap();
@@ -93,7 +93,7 @@ fn only_solicited_completions_wake_when_asked_so() {
     assert_none(&a.cq);
 }
 
-/// Waits for an event of this type. Skips events of other types, for instance port events.
+/// Waits for an event of type `event_type`. Skips events of other types, for instance port events.
 fn expect(context: &Context, event_type: AsyncEventType) -> AsyncElement {
     let _watchdog = Watchdog::new(TIME_LIMIT.as_secs());
     loop {
@@ -152,8 +152,8 @@ fn a_drained_send_queue_is_announced() {
     );
     assert_eq!(a.qp.state(), Ok(QpState::SQD));
 
-    // Requests that are posted in this state are processed later. Software RoCE starts them only
-    // when another request is posted.
+    // Requests that are posted in this state are processed after the state has changed to RTS.
+    // Software RoCE starts them only when another request is posted.
     b.qp.post_recv(&[1, 2].map(|id| RecvWr::new(id, Sge::new(&b.region, ..8))))
         .unwrap();
     a.qp.post_send(&[SendWr::send(3, Inline(b"first"))])

@@ -1,5 +1,5 @@
-//! Tests the extended interface, which has one function for each part of a request and of a
-//! completion, and tests optional features of devices.
+//! Tests the extended interface, which has a function for each part of a request and of a
+//! completion. Also tests optional features of devices.
 
 use std::time::Instant;
 

@@ -88,7 +88,7 @@ fn the_error_state_flushes_everything_in_order() {
         "{flushed:?}"
     );
 
-    // Requests that are posted in the error state are flushed, too.
+    // Requests that are posted in the error state are also flushed.
     a.qp.post_send(&[SendWr::send(4, Inline(b"x"))]).unwrap();
     let error = failure(&a.cq);
     assert_eq!((error.wr_id, error.status), (4, WcStatus::WR_FLUSH_ERR));

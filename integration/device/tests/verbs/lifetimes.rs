@@ -88,8 +88,8 @@ fn handles_are_dropped_in_any_order() {
     assert_eq!(open_fds(), fds);
 }
 
-/// The program drops all handles of a region that a posted request uses. The region stays
-/// registered until this request has completed.
+/// The program drops all handles of a region while a posted request uses the region. The region
+/// stays registered until the request has completed.
 #[test]
 fn a_posted_region_is_held() {
     let lab = Lab::get();

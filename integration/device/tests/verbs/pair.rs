@@ -44,7 +44,7 @@ pub(crate) fn gid(context: &Context) -> GidEntry {
     *found.unwrap_or_else(|| panic!("{addr} is not in {table:?}"))
 }
 
-/// Returns the path from this device to itself.
+/// Returns the path from the device to itself.
 pub(crate) fn path(context: &Context) -> AhAttr {
     let GidEntry { gid, gid_index, .. } = gid(context);
     let grh = GlobalRoute {
@@ -67,7 +67,7 @@ pub(crate) struct Setup {
     pub(crate) cap: QpCap,
     pub(crate) rnr_retry: u8,
     pub(crate) peer_access: AccessFlags,
-    /// Whether the pair uses the extended interface, which has one function for each part of a
+    /// Whether the pair uses the extended interface, which has a function for each part of a
     /// request and of a completion.
     pub(crate) extended: bool,
 }

@@ -1,5 +1,5 @@
-//! Tests lists of work requests. If one request cannot be posted, the requests after it are not
-//! posted, either.
+//! Tests lists of work requests. If a request cannot be posted, the requests after it are not
+//! posted either.
 
 use rdmsg::verbs::{
     CompletionQueue, Inline, QpInitAttr, QpType, QueuePair, RecvWr, RemoteAddr, SendWr, Sge,

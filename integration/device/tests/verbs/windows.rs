@@ -63,7 +63,7 @@ impl Scene {
         assert_eq!(done.status(), WcStatus::SUCCESS);
     }
 
-    /// Starts a READ of the bytes in the window with this key.
+    /// Starts a READ of the bytes in the window, with the key `rkey`.
     fn read(&self, rkey: u32) {
         let addr = self.region.addr() + 100;
         let into = Sge::new(&self.pair.a.region, 0..14);

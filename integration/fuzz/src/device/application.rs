@@ -76,8 +76,8 @@ impl Device {
             "a window of such messages fits into a frame"
         );
         let transmit = self.conn.send_held(count, len).expect("there is room");
-        // Update `held` first: `post` asserts that no Close or Finish frame is sent before held
-        // messages.
+        // Update `held` first: `post` asserts that no Close or Finish frame is sent while messages
+        // are held.
         self.held -= count;
         self.post(&transmit, len as u32);
         self.credit.0 += count - 1;

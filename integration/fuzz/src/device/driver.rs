@@ -10,7 +10,7 @@ use crate::{
 };
 
 impl Device {
-    /// Lets the next requested call of the connection manager succeed, and delivers the event that
+    /// Makes the next requested call of the connection manager succeed, and delivers the event that
     /// results from the call.
     pub(crate) fn perform_well(&mut self, theirs: &Params) {
         let hello = hello(theirs, self.long);
@@ -50,7 +50,7 @@ impl Device {
         self.conn.handle_cm_event(event, self.now);
     }
 
-    /// Establishes the connection: lets all requested calls of the connection manager succeed.
+    /// Establishes the connection: makes all requested calls of the connection manager succeed.
     pub(crate) fn establish(&mut self, theirs: &Params) {
         let is_active = self.conn.peer_engine().is_none();
         self.conn.accept(b"", self.now);

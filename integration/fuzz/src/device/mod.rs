@@ -50,8 +50,8 @@ impl Large {
     }
 }
 
-/// A simulated driver, queue pair and device for one connection. The device behaves correctly.
-/// Checks every output of the connection.
+/// A simulated driver, queue pair and device for one connection. The device behaves correctly. The
+/// simulation checks every output of the connection.
 ///
 /// The input determines the behaviour of the connection manager and of the peer. A frame of the
 /// peer arrives only if a receive is posted. The device completes work requests in order. If the
@@ -85,8 +85,8 @@ pub(crate) struct Device {
     /// The buffers of the messages that the application holds. A buffer is listed once for each
     /// held message in it.
     pub(crate) kept: VecDeque<u32>,
-    /// The buffers that contain several messages. The value is the number of these messages that
-    /// the application still holds.
+    /// Maps each buffer that contains several messages to the number of its messages that the
+    /// application still holds.
     shared: HashMap<u32, u32>,
     /// The lengths in bytes of the large messages that the application holds.
     pub(crate) large: VecDeque<u64>,
@@ -101,8 +101,8 @@ pub(crate) struct Device {
     taken: u32,
     /// The number of messages that the application has released.
     released: u32,
-    /// The last values that this side has sent to the peer: the grant, and the number of large
-    /// messages read.
+    /// The last values that this side has sent to the peer: first the grant, then the number of
+    /// large messages read.
     reported: (u32, u32),
     /// The next frame number in each direction, modulo 2¹⁶.
     frames_received: u16,
@@ -124,7 +124,7 @@ pub(crate) struct Device {
     pub(crate) granted: u32,
     /// The number of control messages that the application holds.
     pub(crate) untaken: u32,
-    /// The number of held messages. They must be sent before all other messages.
+    /// The number of held messages, which must be sent before all other messages.
     held: u32,
     lengths: VecDeque<u64>,
     /// Whether this side has finished sending.
@@ -212,8 +212,9 @@ impl Device {
                 }
                 Output::Repost(buffer) => {
                     let frame = self.filled.remove(&buffer).expect("it was received");
-                    // The connection may repost a control frame's buffer. It may repost the buffer
-                    // of a frame with data only if the frame violates the protocol.
+                    // The connection may repost a control frame's buffer. If a frame with data
+                    // violates the protocol, the connection may also repost the buffer of this
+                    // frame.
                     bad |= frame.first().is_none_or(|kind| matches!(kind, 1 | 16..=18));
                     self.repost(buffer);
                 }

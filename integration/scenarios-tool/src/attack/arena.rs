@@ -1,5 +1,5 @@
-//! The attacker threads. Each opens one connection after the other. An attack depends only on the
-//! seed, on the number of the connection, and on the times at which the victim answers.
+//! The attacker threads. Each thread opens one connection after the other. An attack depends only
+//! on the seed, on the number of the connection, and on the times at which the victim answers.
 
 use std::{
     net::SocketAddr,
@@ -18,7 +18,8 @@ use super::{connection::Attack, victim::SERVICES};
 #[derive(Debug)]
 pub(super) struct Site {
     pub(super) transport: TransportChoice,
-    /// The number of attacker threads with busy connections, and of those with slow connections.
+    /// The numbers of attacker threads: those with busy connections, and those with slow
+    /// connections.
     pub(super) busy: u64,
     pub(super) slow: u64,
     /// The maximum numbers of connects and of writes per second by all attackers together.
@@ -85,7 +86,7 @@ pub(super) enum Kind {
 
 impl Kind {
     /// Returns whether a connection of this kind lasts long and sends little. The attackers open
-    /// many such connections at a time.
+    /// many connections of these kinds at a time.
     pub(super) fn is_slow(self) -> bool {
         matches!(
             self,
@@ -100,8 +101,8 @@ pub(super) struct Arena<'a> {
     pub(super) site: &'static Site,
     pub(super) services: &'a [SocketAddr],
     pub(super) end: Instant,
-    /// The earliest times of the next connect and of the next write. They limit the rates of all
-    /// threads together.
+    /// The earliest times of the next connect and of the next write. All threads share them, so
+    /// they limit the total rates.
     connects: Mutex<Instant>,
     writes: Mutex<Instant>,
 }
@@ -157,7 +158,8 @@ pub(super) struct Attacker {
     /// The kinds of attack from which the thread chooses at random.
     pub(super) kinds: Vec<Kind>,
     pub(super) seed: u64,
-    /// The number of this thread's next connection, and the difference between consecutive numbers.
+    /// The number of this thread's next connection, and the increment from one connection number to
+    /// the next.
     pub(super) next: u64,
     pub(super) step: u64,
     /// The number of mutated frames and PDUs sent so far.

@@ -28,7 +28,7 @@ const CHECK_INTERVAL: Duration = Duration::from_millis(2);
 pub(super) enum Pace {
     #[default]
     Whole,
-    /// Writes this number of bytes at a time, and pauses for this duration after each write.
+    /// Writes the given number of bytes at a time, and pauses for the given time after each write.
     Slow(usize, Duration),
     /// Writes nothing more.
     Stuck,
@@ -87,7 +87,7 @@ pub(super) trait Wire {
     }
 }
 
-/// One connection of an attacker, and the attack on it.
+/// A connection of an attacker, and the attack on this connection.
 pub(super) struct Attack<'a> {
     arena: &'a Arena<'a>,
     attacker: &'a mut Attacker,
@@ -230,7 +230,7 @@ impl<'a> Attack<'a> {
         }
     }
 
-    /// Stops writing on this connection. From then on, the attacker also sends no answers.
+    /// Stops writing on this connection. After this call, the attacker also sends no answers.
     fn stall(&mut self) {
         self.wire.state().pace = Pace::Stuck;
         self.wire.flush(self.arena);
@@ -258,8 +258,8 @@ impl<'a> Attack<'a> {
     /// changes the frame, sends it twice, or sends it later.
     fn send_or_mutate(&mut self, mut frame: Vec<u8>, held: &mut Option<Vec<u8>>) {
         let (rng, wire) = (&mut self.rng, &mut self.wire);
-        let way = rng.u8(0..40);
-        match way {
+        let roll = rng.u8(0..40);
+        match roll {
             0..=2 => mutation::frame(&mut frame, rng),
             3 => mutation::length(&mut frame, rng),
             // Skip a frame number, so that the next frame has an unexpected number.
@@ -273,7 +273,7 @@ impl<'a> Attack<'a> {
                 return frames.for_each(|frame| wire.send_frame(&frame));
             }
         }
-        if matches!(way, 0..=3 | 5) {
+        if matches!(roll, 0..=3 | 5) {
             wire.send_frame(&frame);
         }
         self.attacker.mutations += 1;
@@ -321,7 +321,7 @@ impl<'a> Attack<'a> {
             this.send_frame(|session| session.data(&payload));
             this.wire.flush(this.arena);
         });
-        // Pause without polling, so that the attacker receives nothing.
+        // Pause without polling: the attacker must receive nothing.
         let time = self.millis(100..4000);
         self.arena.pause(time);
     }

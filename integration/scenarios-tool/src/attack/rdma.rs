@@ -27,8 +27,8 @@ use super::{
 
 /// The depth of the send queue and of the receive queue in work requests.
 const DEPTH: u32 = 64;
-/// The size in bytes of a slot, which is the buffer of one work request. It exceeds the victim's
-/// longest frame.
+/// The size of a slot, in bytes. A slot is the buffer of one work request, and is longer than the
+/// victim's longest frame.
 const SLOT: usize = 1 << 16;
 /// The work request id of all sends. The id of a receive is its slot's index, which is lower than
 /// `SEND`.
@@ -48,8 +48,8 @@ pub(super) struct Rdma {
     announced: Option<MemoryRegion>,
     id: CmId,
     channel: EventChannel,
-    /// The number of sends posted, and how many of them `flush` has counted against the rate limit
-    /// for writes.
+    /// The number of posted sends, and how many of these sends `flush` has counted against the rate
+    /// limit for writes.
     posted: u32,
     flushed: u32,
     state: State,
@@ -117,8 +117,8 @@ impl Rdma {
     }
 
     /// Copies the bytes to the next slot and posts a send from it. If more than `DEPTH` sends are
-    /// in flight, the slot can be overwritten before it is sent, or the post can fail. An attacker
-    /// can ignore both.
+    /// in flight, the copy can overwrite a slot whose send is still pending, or the post can fail.
+    /// Both are harmless in an attack.
     fn post<'a>(&'a mut self, bytes: &[u8], make: impl FnOnce(Sge<'a>) -> SendWr<'a>) {
         let at = (self.posted % DEPTH) as usize * SLOT;
         self.posted = self.posted.wrapping_add(1);
@@ -225,7 +225,7 @@ impl Wire for Rdma {
     }
 }
 
-/// Waits for the next event of the connection manager, which must have this type.
+/// Waits for the next event of the connection manager, which must have type `event`.
 fn expect(channel: &EventChannel, event: CmEventType, arena: &Arena<'_>) -> Result<CmEvent> {
     let left = arena.end.saturating_duration_since(Instant::now());
     let received = channel.wait_event(left.clamp(Duration::from_millis(1), STEP))?;

@@ -52,7 +52,7 @@ pub(super) struct Tcp {
     state: State,
 }
 
-/// Returns a PDU of this kind. `rest` contains its arguments and its payload.
+/// Returns a PDU of kind `kind`. `rest` contains its arguments and its payload.
 pub(super) fn pdu(kind: u8, flags: u8, rest: &[u8]) -> Vec<u8> {
     let mut bytes = vec![kind, flags, 0, 0];
     bytes.extend((rest.len() as u32).to_be_bytes());
@@ -60,7 +60,7 @@ pub(super) fn pdu(kind: u8, flags: u8, rest: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// Returns a connection request that contains this hello.
+/// Returns a connection request that contains `hello`.
 pub(super) fn request(hello: &[u8]) -> Vec<u8> {
     let mut bytes = b"rdmt\x01\x01\x10".to_vec();
     bytes.push(hello.len() as u8);
@@ -92,7 +92,7 @@ impl Tcp {
         })
     }
 
-    /// Sends this connection request. Returns the victim's hello.
+    /// Sends a connection request. Returns the victim's hello.
     pub(super) fn set_up(&mut self, request: &[u8]) -> Result<Vec<u8>> {
         self.stream.set_nonblocking(false)?;
         self.stream.write_all(request)?;
@@ -142,8 +142,7 @@ impl Tcp {
         }
     }
 
-    /// Queues `bytes` for writing. Returns an empty vector in place of the answer, which has not
-    /// arrived yet.
+    /// Queues `bytes` for writing. Returns an empty vector, because no answer has arrived yet.
     pub(super) fn put(&mut self, bytes: &[u8]) -> Vec<u8> {
         self.outgoing.extend(bytes);
         Vec::new()

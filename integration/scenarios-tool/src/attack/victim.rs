@@ -39,7 +39,8 @@ const SEND_LIMIT: Duration = Duration::from_secs(1);
 /// The maximum number of lines that the victim may log per second.
 const LINES_A_SECOND: u64 = 10;
 
-/// The number of the victim's last log lines that are printed after a failure.
+/// The number of log lines of the victim that are printed after a failure: the last lines of the
+/// log.
 const LOG_TAIL_LINES: usize = 20;
 
 /// The lengths of a small and of a large message in bytes.
@@ -124,11 +125,11 @@ pub(super) struct HonestClient {
     len: usize,
     /// The pause after each operation.
     pause: Duration,
-    /// The open connection. It stays open between phases.
+    /// The open connection, which stays open between phases.
     connection: Option<Echo>,
-    /// The 99th percentile of the operations' durations in each phase: a list for the quiet phases,
-    /// followed by a list for the attacks. For a phase without operations, the value is
-    /// `Duration::MAX`.
+    /// The 99th percentile of the durations of the operations, once per phase. The first list is
+    /// for quiet phases, the second for attacks. The value is `Duration::MAX` for a phase without
+    /// operations.
     pub(super) percentiles: [Vec<Duration>; 2],
 }
 
@@ -286,7 +287,8 @@ pub(crate) fn run(over_rdma: bool) -> Result<()> {
             break;
         }
         let now = engine.statistics().context("the engine has ended")?;
-        // Pass 0 RNR NAKs: attackers ignore the victim's credits, so RNR NAKs are expected.
+        // Pass 0 as the number of RNR NAKs. Attackers ignore the victim's credits, so RNR NAKs are
+        // not errors here.
         let mut health = Health::now(lab.as_ref().map(objects).unwrap_or_default(), 0)?;
         health.connections = now.connections;
         health.budget = now.pinned + now.held;
@@ -296,9 +298,9 @@ pub(crate) fn run(over_rdma: bool) -> Result<()> {
     Ok(())
 }
 
-/// Counts the objects of all processes on the device, of the kinds that each connection creates.
-/// Memory regions are not counted, because messages create them at any time. The budget counts
-/// their bytes as pinned.
+/// Counts the objects that all processes have on the device, but only those of the kinds that each
+/// connection creates. Memory regions are not counted, because messages create them at any time.
+/// Their bytes are counted in the budget, as pinned bytes.
 fn objects(lab: &Lab) -> String {
     let words = words(&lab.resources());
     let pairs = words.chunks(2);

@@ -128,9 +128,9 @@ impl Conductor {
         bail!("there are no more cuts")
     }
 
-    /// Cuts the network of one host or of both `count` times, for random durations and with random
-    /// pauses. Then cuts it once more, for long enough to break every connection. Returns the time
-    /// of the last repair on each host.
+    /// Cuts the network `count` times, on one host or on both, for random durations and with random
+    /// pauses. Then cuts the network of both hosts once more, for long enough to break every
+    /// connection. Returns the time of the last repair on each host.
     fn flap(&mut self, count: u32, seed: u64) -> Result<[u64; 2]> {
         let mut rng = random(&[seed, u64::from(b'f')]);
         let [cut, none] = [CUT, "loss 0%"].map(toolbox::network::change);
@@ -149,8 +149,8 @@ impl Conductor {
             }
             thread::sleep(Duration::from_millis(rng.u64(..=LONGEST_FLAP)));
             self.both(&none)?;
-            // The pause is a power of two of at most 1024 ms, so that each order of magnitude is
-            // equally likely.
+            // The pause is a random power of two, at most 1024 ms, so that each order of magnitude
+            // is equally likely.
             thread::sleep(Duration::from_millis(1 << rng.u32(..=10)));
         }
         // The last cut is long enough to break every connection.
@@ -160,8 +160,8 @@ impl Conductor {
     }
 
     /// Repeatedly kills the clients and starts new ones. Then waits until the server has ended all
-    /// but `MOST_SUSPENDED` sessions. Returns the time when this is the case, in milliseconds since
-    /// 1970 by the clock of the server.
+    /// but `MOST_SUSPENDED` sessions. Returns the time at which it has done this, in milliseconds
+    /// since 1970 by the server's clock.
     fn vanish(&mut self, scenario: &Scenario, rounds: u32, args: &[String]) -> Result<u64> {
         let listens = serde_json::to_string(&self.b.notes.listens)?;
         let server = args.len() - 1;
@@ -191,8 +191,8 @@ impl Conductor {
         Ok([self.a.shell(script)?, self.b.shell(script)?])
     }
 
-    /// Impairs the networks of both hosts. Returns the time at which packets in both directions are
-    /// affected, by the clock of each host.
+    /// Impairs the networks of both hosts. Returns the time from which packets in both directions
+    /// are affected, by the clock of each host.
     pub(super) fn impair(&mut self, netem: &str) -> Result<[u64; 2]> {
         let script = toolbox::network::impair(netem);
         self.a.shell(&script)?;

@@ -11,8 +11,8 @@ use crate::{
 };
 
 /// Checks the sessions of a server. The server must retain the newest `MOST_SUSPENDED` sessions
-/// until it stops. It must have ended the other sessions earlier, the oldest first. The sessions of
-/// one round have the same age, because their clients were killed together.
+/// until it stops, and must end all other sessions earlier, the oldest first. The sessions of one
+/// round have the same age, because their clients were killed together.
 pub(super) fn judge(
     scenario: &Scenario,
     rounds: u32,

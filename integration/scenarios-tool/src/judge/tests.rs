@@ -171,8 +171,8 @@ fn find_a_connection_without_a_record() {
     judge(&scenario, 1, &evidence()).unwrap_err();
 }
 
-/// Checks these records against a plan whose ending satisfies `ending`. Returns the violation, if
-/// any.
+/// Checks the records of both sides against a plan whose ending satisfies `ending`. Returns the
+/// violation, if any.
 fn unplanned(ending: impl Fn(Ending) -> bool, [client, server]: &[Record; 2]) -> Option<String> {
     let plan = a_plan(ending);
     connection(

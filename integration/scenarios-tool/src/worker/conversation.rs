@@ -29,8 +29,8 @@ pub(super) struct Conversation {
     /// The state of one-sided operations. Empty if the plan contains no such operations.
     pub(super) operations: OnceLock<Operations>,
     record: Mutex<Record>,
-    /// Whether this connection was counted as flowing. It is counted when its first message
-    /// arrives, or as soon as it is known that no message will arrive.
+    /// Whether this connection was counted as flowing. The connection is counted when its first
+    /// message arrives, or when it becomes known that no message will arrive.
     flows: AtomicBool,
     /// Whether the peer's last message has arrived.
     pub(super) last_has_arrived: AtomicBool,

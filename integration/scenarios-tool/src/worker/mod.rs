@@ -72,8 +72,8 @@ struct Worker {
     scenario: Scenario,
     seed: u64,
     side: Side,
-    /// The channels to the two threads that read several connections each. The first thread uses
-    /// `Select`, and the second uses `try_recv`.
+    /// The channels to the two threads that each read several connections: the first with `Select`,
+    /// and the second with `try_recv`.
     readers: [Sender<Job>; 2],
     state: Mutex<State>,
     /// Notified when `state` changes, when a connection has received its last message, and when a
@@ -193,8 +193,8 @@ fn warm_up(lab: &Lab) -> Result<()> {
 }
 
 /// Counts the resources while no connection exists. The memory that librdmacm uses for an open
-/// device depends on the last call for this device. To make this call the same before each count,
-/// binds a listener first.
+/// device depends on the last call for this device. This function binds a listener before each
+/// count, so that this last call is always the same.
 fn count(lab: &Lab) -> Result<Health> {
     let engine = Engine::new()?;
     drop(Listener::builder().engine(&engine).bind(lab.at(0))?);

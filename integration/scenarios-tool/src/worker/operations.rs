@@ -6,8 +6,8 @@ use std::sync::{
 use rdmsg::{Endpoint, Error, Message, Region, RemoteAccess, RemoteRegion};
 use toolbox::pattern;
 
-/// The number of bytes that a round writes to the peer's memory. They are at the beginning of the
-/// region `own`. A READ fetches them back into the next `LEN` bytes of the region.
+/// The number of bytes that a round writes to the peer's memory. The bytes are at the beginning of
+/// the region `own`. A READ fetches them back into the next `LEN` bytes of this region.
 const LEN: usize = 5000;
 
 /// The lowest id of operations. Messages have lower ids.
@@ -20,7 +20,7 @@ const FIRST_ID: u64 = 1 << 63;
 /// sometimes reports success for an atomic operation that the peer has not answered.
 #[derive(Debug)]
 pub(super) struct Operations {
-    /// The peer's memory. Empty until the peer's description of it has arrived.
+    /// The peer's memory. Empty until the peer has sent the description of this memory.
     pub(super) remote: OnceLock<RemoteRegion>,
     /// This side's memory that the peer writes and reads.
     _open: Region,

@@ -26,7 +26,7 @@ const IDLE_PAUSE: Duration = Duration::from_millis(1);
 /// A function that drops a held message, after it has checked that the bytes are unchanged.
 type Release = Box<dyn FnOnce() + Send>;
 
-/// A reader that another thread runs, and the channel on which this thread reports how the
+/// A reader, and a channel. The thread that runs the reader reports on the channel how the
 /// connection has ended.
 pub(super) type Job = (Reader, Sender<End>);
 
@@ -35,8 +35,8 @@ pub(super) struct Reader {
     conversation: Arc<Conversation>,
     endpoint: Endpoint,
     content: Content,
-    /// The held messages. Each is paired with a message number, and is released when the message
-    /// with this number arrives. The order to stop releases all.
+    /// The held messages, each with a message number. A held message is released when the message
+    /// with its number arrives. The order to stop releases all held messages.
     held: Vec<(u64, Release)>,
 }
 
@@ -102,7 +102,7 @@ impl Reader {
                 let operations = conversation.operations.get();
                 operations.map_or(Ok(()), |operations| operations.check_read(id))
             }
-            // Do nothing: the sender itself blocks in `send` until the window has room.
+            // Do nothing: the sending thread itself blocks in `send` until the window has room.
             Ok(Completion::Room | Completion::Suspended { .. } | Completion::Resumed { .. })
             | Err(Error::TimedOut) => Ok(()),
             Ok(Completion::Disconnected(reason)) | Err(Error::Disconnected(reason)) => {

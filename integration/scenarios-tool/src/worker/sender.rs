@@ -117,7 +117,7 @@ fn send(
 }
 
 /// Sends a message with an id. If the reader has too many unread completions, retries for up to
-/// [`TIME_LIMIT`], because the reader of a busy host can take longer than the library waits.
+/// [`TIME_LIMIT`], because on a busy host the reader can take longer than the library waits.
 fn send_with_id(endpoint: &Endpoint, message: Outgoing<'_>, id: u64) -> Result<(), Error> {
     let mut message = message.with_id(id);
     let start = Instant::now();

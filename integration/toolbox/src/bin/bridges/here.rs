@@ -87,10 +87,12 @@ fn run(load: Load, service: SocketAddr, between: &[u32], time: Duration) -> Resu
 /// Returns the processor time that a process has used so far, in user mode and in the kernel.
 fn processor_time(process: u32) -> Result<Duration> {
     let stat = fs::read_to_string(format!("/proc/{process}/stat"))?;
-    let (_, fields) = stat.rsplit_once(") ").context("a name is missing")?;
+    let (_, fields) = stat
+        .rsplit_once(") ")
+        .context("/proc/…/stat contains no program name")?;
     let mut fields = fields.split(' ').skip(11);
     let mut ticks = || {
-        let field = fields.next().context("a field is missing")?;
+        let field = fields.next().context("/proc/…/stat has too few fields")?;
         anyhow::Ok(field.parse::<u64>()?)
     };
     let hundredths = ticks()? + ticks()?;

@@ -49,7 +49,7 @@ const WRITE: usize = 256 << 10;
 
 impl Load {
     /// Returns the unit of the rate, the unit for the processor time, and the number of counted
-    /// items per such unit.
+    /// items per unit of processor time.
     pub(crate) fn units(self) -> (&'static str, &'static str, f64) {
         match self {
             Self::Connections(_) => ("/s", "connection", 1.0),
@@ -58,7 +58,7 @@ impl Load {
         }
     }
 
-    /// Runs the clients against the service at this address for `time`.
+    /// Runs the clients against the service at the address `service` for `time`.
     pub(crate) fn run(self, service: SocketAddr, time: Duration) -> Result<Done> {
         let run = Run::default();
         let client = || match self {
@@ -152,8 +152,8 @@ impl Run {
     }
 }
 
-/// Connects to the service. The service echoes `len` bytes at a time. If `len` is 0, it only reads,
-/// and sends one byte when the client has shut down its sending direction.
+/// Connects to the service. The service echoes `len` bytes at a time. If `len` is 0, the service
+/// only reads, and sends one byte when the client has shut down its sending direction.
 fn connect(service: SocketAddr, len: usize) -> io::Result<TcpStream> {
     let mut stream = TcpStream::connect(service)?;
     stream.set_nodelay(true)?;

@@ -21,8 +21,8 @@ pub(crate) fn measure(requests: u32, clients: &[u32]) -> Result<()> {
     ensure!(ready == TextWait::Printed, "redis-server does not start");
 
     let rdmsg = env::current_exe()?.with_file_name("rdmsg");
-    // The guest's clock jumps forward while no program runs, so a short timeout would expire too
-    // early.
+    // While no program runs, the guest's clock follows this machine's clock, and is much faster
+    // than during the execution of instructions. A short timeout would therefore expire too early.
     let more = words("--threads 1 --connect-timeout 600");
     let more: Vec<&str> = more.iter().map(String::as_str).collect();
     let over_tcp = BridgePair::start(&rdmsg, "rdmsg+tcp://127.0.0.1:0", service, &more)?;

@@ -16,15 +16,15 @@ use self::run::Run;
 
 /// Services over rdmsg, with stock clients too
 ///
-/// Runs each server of cm-examples/services on one host of the lab and its clients on another. The
-/// clients of one server process are redis-cli, redis-benchmark and curl over plain TCP, and
+/// Runs each server of cm-examples/services on one host of the lab and its clients on another host.
+/// The clients of one server process are redis-cli, redis-benchmark and curl over plain TCP, and
 /// clients of rdmsg over RDMA. Unmodified redis-server and nginx run behind a pair of bridges.
 /// Prints a line for each client, and the exit status of each server. Then cuts the network while a
-/// client runs. This client must end within the keepalive's 5 s, with the error of a lost peer,
-/// while the server continues. In broker_cut and redis_cut, connections resume (--resume): a
-/// publisher of the broker, and redis-benchmark behind the bridges, continue without an error after
-/// an outage of 20 s, and each message and each request takes effect once. The exit status is 0 if
-/// every step passed.
+/// client runs. Keepalive must end this client within 5 s with an error that reports a lost peer,
+/// and the server must continue. In broker_cut and redis_cut, connections resume (--resume): a
+/// publisher of the broker, and redis-benchmark behind the bridges, must continue without an error
+/// after an outage of 20 s, and each message and each request must take effect once. The exit
+/// status is 0 if every step passed.
 ///
 /// The virtual machines emulate each instruction, so the rates do not predict those of hardware.
 #[derive(Parser)]

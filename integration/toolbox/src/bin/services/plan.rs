@@ -12,41 +12,42 @@ pub(crate) struct Line {
 
 #[derive(Debug)]
 pub(crate) enum Expected {
-    /// A script that starts the service to which the server forwards. It runs on the server's host.
+    /// A script that runs on the server's host and starts the service to which the server forwards.
     Behind,
-    /// A script that stops this service.
+    /// A script that stops the service started by `Behind`.
     End,
     /// A server. It must print that it listens.
     Server,
     /// A bridge on the clients' host. The clients on the following lines connect to this bridge.
     Near,
     Client(SuccessSign),
-    /// A client that must fail with this error, because the network is cut while the client runs.
-    Cut(StartSign, String),
-    /// A client that must succeed and print this text, although the network fails while the client
+    /// A client that must fail with the given error, because the network is cut while the client
     /// runs.
+    Cut(StartSign, String),
+    /// A client that must succeed and print the given text, although the network fails while the
+    /// client runs.
     Outage(StartSign, String),
 }
 
-/// The sign by which a client's success is recognised.
+/// How to recognise that a client has succeeded.
 #[derive(Debug)]
 pub(crate) enum SuccessSign {
-    /// The client prints this text.
+    /// The client prints the given text.
     Text(String),
     /// The client writes a page of the right length to [`PAGE_FILE`].
     Page,
-    /// The client prints a rate: a number followed by this unit.
+    /// The client prints a rate: a number followed by the given unit.
     Rate(String),
 }
 
-/// The sign by which the start of a client's work is recognised.
+/// How to recognise that a client has started its work.
 #[derive(Debug)]
 pub(crate) enum StartSign {
-    /// The client prints this text.
+    /// The client prints the given text.
     Says(String),
-    /// This shell command succeeds on the server's host.
+    /// The given shell command succeeds on the server's host.
     There(String),
-    /// This shell command succeeds on the client's host.
+    /// The given shell command succeeds on the client's host.
     Here(String),
 }
 
@@ -91,8 +92,8 @@ fn line(text: &str) -> Result<Line> {
     Ok(Line { expected, command })
 }
 
-/// Parses the sign that shows that a client has started its work, and the text that the client must
-/// print later.
+/// Parses two values: the sign that a client has started its work, and the text that the client
+/// must print later.
 fn begun(how: &str) -> Result<(StartSign, String)> {
     let (begun, error) = how.rsplit_once(" | ").context(how.to_owned())?;
     let (sign, text) = begun.split_once(' ').context(how.to_owned())?;

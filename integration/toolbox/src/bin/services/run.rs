@@ -12,8 +12,7 @@ use toolbox::{Deadline, Host, Process, TextWait, network, words};
 
 use crate::plan::{CERTIFICATE, Expected, Line, PAGE_FILE, StartSign, SuccessSign, services};
 
-/// The time limit for a server to start listening and for a server to end, and the time limit for a
-/// client to end.
+/// The time limits: for a server to start listening and to end, and for a client to end.
 const SERVER_LIMIT: Duration = Duration::from_secs(30);
 const CLIENT_LIMIT: Duration = Duration::from_secs(300);
 
@@ -78,8 +77,8 @@ impl Run {
         let is_requested = |name: &str| only.is_empty() || only.iter().any(|only| only == name);
         let mut services = services()?;
         services.retain(|(name, _)| is_requested(name));
-        ensure!(!services.is_empty(), "no service has this name");
-        // Some clients copy this file. The checksum is that of a correct copy.
+        ensure!(!services.is_empty(), "--only selects no service: {only:?}");
+        // Some clients copy this file. /tmp/sums contains the checksum that each copy must have.
         fs::write("/tmp/file", pattern::sequence(0, FILE as usize))?;
         let sums = "sha256sum /tmp/file | sed s,/tmp/file,/tmp/back, >/tmp/sums";
         self.here.shell(sums)?;

@@ -93,8 +93,8 @@ fn main() -> Result<()> {
         // compilers would slow them down.
         let compiled = steps.run_concurrently(vec![builds]);
         let checks = scope.spawn(|| steps.run_concurrently(vec![checks]));
-        // A guest uses a processor for only a third of the time, and waits for the rest. So run
-        // three lanes concurrently.
+        // Run three lanes concurrently, because a guest uses a processor for only a third of the
+        // time, and waits otherwise.
         let tested = steps.run_concurrently(vec![one, two, Vec::new()]);
         let lanes = [anywhere, beside, checks].map(|lane| lane.join().expect("it does not panic"));
         [compiled, tested].into_iter().chain(lanes)

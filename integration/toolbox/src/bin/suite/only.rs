@@ -9,7 +9,7 @@ pub(crate) struct Only {
     /// The names of the selected tracks and test programs. If empty, all tracks are selected, or
     /// all short tracks if `all` is not set.
     names: Vec<String>,
-    /// Whether long tracks are selected, too, if `names` is empty.
+    /// Whether long tracks are also selected if `names` is empty.
     all: bool,
     /// All names passed to `selects` so far. The error about an unknown name lists them.
     known: RefCell<BTreeSet<String>>,
@@ -24,7 +24,7 @@ impl Only {
         }
     }
 
-    /// Returns whether this name is selected. Adds it to the names that `check` knows.
+    /// Returns whether `name` is selected. Also records `name` as an existing name, for `check`.
     pub(crate) fn selects(&self, name: &str) -> bool {
         self.known.borrow_mut().insert(name.to_owned());
         self.names.is_empty() || self.names.iter().any(|selected| selected == name)
@@ -37,8 +37,8 @@ impl Only {
         tests.iter().filter(is_selected).copied().collect()
     }
 
-    /// Returns cargo's options for the packages to build. The services are left out if they are not
-    /// selected, because their dependencies take a fifth of the build time.
+    /// Returns cargo's options for the packages to build. The packages of the services are left out
+    /// if they are not selected, because their dependencies take a fifth of the build time.
     pub(crate) fn packages(&self) -> &'static str {
         if self.all || self.names.iter().any(|name| name == "services") {
             "--workspace"
@@ -47,7 +47,7 @@ impl Only {
         }
     }
 
-    /// Returns whether long tests run: if `all` is set, or if there are selected names.
+    /// Returns whether long tests run, which is the case if `all` is set or if names are selected.
     pub(crate) fn selects_long(&self) -> bool {
         self.all || !self.names.is_empty()
     }

@@ -12,8 +12,8 @@ use toolbox::words;
 use crate::only::Only;
 
 /// Returns the cargo command for the tests that need no device, or `None` if no test is selected.
-/// The command names the same packages as the build. Otherwise, cargo would select fewer features
-/// and build again.
+/// The command names the same packages as the build. With fewer packages, cargo would select fewer
+/// features, and would build the tests again.
 pub(crate) fn anywhere(built: &[Test], track: &str, only: &Only) -> Result<Option<String>> {
     let mut line = format!("cargo test {} --locked", only.packages());
     if only.selects(track) {
@@ -27,7 +27,10 @@ pub(crate) fn anywhere(built: &[Test], track: &str, only: &Only) -> Result<Optio
     for test in &selected {
         let same = |other: &&Test| other.is_of_device && other.name == test.name;
         if built.iter().any(|other| same(&other)) {
-            bail!("{} names tests with a device and without", test.name);
+            bail!(
+                "{} is the name of two programs, with and without a device",
+                test.name
+            );
         }
         line += &format!(" --test {}", test.name);
     }
@@ -44,7 +47,7 @@ pub(crate) struct Test {
 
 #[cfg(test)]
 impl Test {
-    /// Returns a test program with this name and an empty path.
+    /// Returns a test program with the name `name` and an empty path.
     pub(crate) fn named(name: &str) -> Self {
         Self {
             is_of_device: true,
@@ -63,7 +66,8 @@ pub(crate) struct DeviceTests {
 
 impl DeviceTests {
     pub(crate) fn new(mut built: Vec<Test>) -> Result<Self> {
-        // These programs can run over TCP without a device, but also run with one.
+        // These programs can run over TCP, so they need no device. They also run on a host with a
+        // device.
         let anywhere = [
             "conformance",
             "behaviour",
@@ -108,12 +112,12 @@ impl DeviceTests {
         self.one.iter().filter(applies).collect()
     }
 
-    /// Returns the path of the test program with this name.
+    /// Returns the path of the test program named `name`.
     pub(crate) fn program(&self, name: &str) -> Result<&Path> {
         let mut all = self.one.iter().chain(&self.two);
         let test = all
             .find(|test| test.name == name)
-            .with_context(|| format!("there are no tests {name}"))?;
+            .with_context(|| format!("there is no test program {name}"))?;
         Ok(&test.program)
     }
 }
@@ -157,8 +161,8 @@ pub(crate) const NOT_ON_IWARP: [(&str, &str); 13] = [
     ("tcp_api", "behaviour covers streams"),
 ];
 
-/// The programs that run on software iWARP even without `--all`. They test messages of all sizes,
-/// faults, and closing.
+/// The programs that run on software iWARP even without `--all`. These programs test messages of
+/// all sizes, faults, and closing.
 const SHORT_ON_IWARP: [&str; 6] = [
     "conformance",
     "devices",
@@ -188,8 +192,8 @@ pub(crate) fn tests_of(build: &str) -> Result<Vec<Test>> {
     Ok(said.lines().filter_map(test_of).collect())
 }
 
-/// Parses a JSON message of cargo. Returns the test program that it describes, or `None` if it is
-/// about another program.
+/// Parses a JSON message of cargo. Returns the test program that the message describes, or `None`
+/// if the message is about another program.
 fn test_of(message: &str) -> Option<Test> {
     let message: Value = serde_json::from_str(message).ok()?;
     let is_test = message["target"]["kind"][0] == "test";

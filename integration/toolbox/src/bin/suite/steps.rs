@@ -45,7 +45,7 @@ pub(crate) struct Step {
 pub(crate) struct Track {
     /// The prefix of each output line.
     pub(crate) name: &'static str,
-    /// Whether the track runs only with `--all`, or when it is selected by name.
+    /// Whether the track runs only if `--all` is set or its name is selected.
     pub(crate) is_long: bool,
     pub(crate) steps: Vec<Step>,
 }
@@ -67,7 +67,7 @@ impl Step {
     }
 }
 
-/// Returns whether this line of output reports a failure of a test or of a tool.
+/// Returns whether an output line reports a failure of a test or of a tool.
 fn reports_a_failure(line: &str) -> bool {
     line.contains("FAILED") || line.contains("panicked at")
 }
@@ -216,8 +216,8 @@ fn run_once(track: &str, command: &mut Command) -> Result<(ExitStatus, bool)> {
     let line = format!("{command:?}");
     let child = command.spawn();
     let mut child = child.with_context(|| format!("cannot run {line}"))?;
-    // Close this process's copies of the write end. Otherwise, the pipe would stay open after the
-    // child has ended.
+    // Close this process's copies of the write end, because the pipe would otherwise stay open
+    // after the child has ended.
     command.stdout(Stdio::null()).stderr(Stdio::null());
     let mut has_failed = false;
     for line in BufReader::new(lines).split(b'\n').map_while(Result::ok) {

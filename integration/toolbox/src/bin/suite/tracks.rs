@@ -99,8 +99,8 @@ pub(crate) fn on_one_host(tests: &DeviceTests, native: bool, only: &Only) -> Vec
         let tests = only.of(name, tests);
         of_tests(name, what, &iwarp, false, &tests, &SKIPPED_ON_IWARP)
     };
-    // All programs on iWARP run in a single boot, because they take only half of the time of the
-    // others.
+    // Run all programs on iWARP in a single boot, because they take only half of the time of the
+    // programs on RoCE.
     let on_iwarp = on_iwarp("siw", &tests.on_iwarp(only.selects_long()));
     let mut tracks = Vec::new();
     if native {
