@@ -61,8 +61,8 @@ pub(super) struct SendCredit {
 }
 
 impl SendCredit {
-    /// Creates the initial state, in which the hello has granted `credits` data frames. The counters
-    /// begin at `start`, which is 0 except in tests.
+    /// Creates the initial state, in which the hello has granted `credits` data frames. The
+    /// counters begin at `start`, which is 0 except in tests.
     pub(super) fn new(window: u16, credits: u16, start: u32) -> Self {
         Self {
             sent: start,
@@ -154,8 +154,8 @@ pub(super) struct RecvCredit {
 }
 
 impl RecvCredit {
-    /// Creates the initial state, in which the hello has granted `credits` data frames. The counters
-    /// begin at `start`, which is 0 except in tests.
+    /// Creates the initial state, in which the hello has granted `credits` data frames. The
+    /// counters begin at `start`, which is 0 except in tests.
     pub(super) fn new(window: u16, credits: u16, start: u32) -> Self {
         let limit = start.wrapping_add(credits.into());
         Self {
