@@ -59,7 +59,7 @@ impl Sending {
     ///
     /// The peer may have stored a window in the table before this grant. `take` removes the window
     /// at an index from the table, or returns `None` if the window is not complete yet. A window
-    /// that is still in flight is taken at the next grant.
+    /// that is still in flight is removed at the next grant.
     pub(super) fn allowed(&mut self, limit: u16, take: impl FnOnce(u32) -> Option<Window>) {
         self.limit = limit;
         // If all windows are in use, the peer cannot have announced another one.

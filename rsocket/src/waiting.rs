@@ -101,8 +101,8 @@ impl Waiting {
         }
     }
 
-    /// Returns an error in a child of the process that created the connection. A child must not
-    /// acquire the connection's lock.
+    /// Returns an error in a forked child of the process that created the connection. A child must
+    /// not acquire the connection's lock.
     pub(super) fn check(&self) -> io::Result<()> {
         if self.process.is_this() {
             return Ok(());
