@@ -211,7 +211,7 @@ fn ping_goes_on_over_a_cut() {
     assert!(ended.output.contains(summary), "{ended}");
 }
 
-/// Limits the address space of the process to its present size plus `more` bytes, or removes the
+/// Limits the address space of the process to its current size plus `more` bytes, or removes the
 /// limit. With a small `more`, the process cannot start a thread, because a thread's stack is
 /// larger than all other allocations of the process.
 fn limit_address_space(process: &Process, more: Option<u64>) {

@@ -229,9 +229,9 @@ impl Shared {
         }
     }
 
-    /// Prints the counters from a separate thread, because writing to stdout blocks while its
-    /// reader is slow. Requests that arrive while the thread prints are answered together, by one
-    /// more line.
+    /// Prints the counters from a separate thread, because a write to stdout blocks if the reader
+    /// of stdout is slow. If further requests arrive while the thread prints, one more line answers
+    /// all of them.
     fn report(self: &Arc<Self>) {
         if self.reports.fetch_add(1, Ordering::AcqRel) > 0 {
             return;

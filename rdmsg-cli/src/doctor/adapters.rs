@@ -238,8 +238,8 @@ fn abi(root: &Root, device: &str) -> Option<u64> {
     root.number(format!("sys/class/infiniband_verbs/{}/abi_version", at?))
 }
 
-/// Returns the processors that handle an interrupt. If the effective set is not known, returns the
-/// allowed set.
+/// Returns the processors that handle an interrupt, or the allowed processors if the kernel does
+/// not report the effective ones.
 fn affinity(root: &Root, number: &str) -> BTreeSet<usize> {
     let at = format!("proc/irq/{number}");
     let files = ["effective_affinity_list", "smp_affinity_list"];
