@@ -88,7 +88,8 @@ fn serve(options: &Options) -> Result<()> {
             return Err(format!("{}: {}", event.event(), event.cm_status()).into());
         };
         let mut datagrams = Datagrams::new(id, options.count(), options.size)?;
-        // The connection manager does not know the queue pair of a datagram id, so pass its number.
+        // The connection manager does not know the queue pair of a datagram id, so pass the number
+        // of the queue pair.
         let param = ConnParam {
             qp_num: datagrams.qp_num(),
             ..ConnParam::default()
