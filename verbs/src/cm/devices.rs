@@ -134,7 +134,7 @@ pub(super) fn own_descriptors() -> Result<(), OsError> {
 }
 
 impl Devices {
-    /// Returns the devices that are currently present.
+    /// Returns the RDMA devices of this host.
     ///
     /// # Errors
     ///

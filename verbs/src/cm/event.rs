@@ -104,8 +104,8 @@ impl CmEvent {
         Self {
             event,
             status: raw.status,
-            // This is the listener's context if the event is a CONNECT_REQUEST: librdmacm copies it
-            // into the new id, and `from_request` clears it only later.
+            // This is the listener's context if the event is a CONNECT_REQUEST: librdmacm has
+            // copied it into the new id, and `from_request` clears it later.
             context: id.map_or(0, |id| id.context as u64),
             listen_context: listen_id.map(|id| id.context as u64),
             conn,
@@ -189,7 +189,8 @@ impl EventChannel {
     ///
     /// # Errors
     ///
-    /// Returns the errors of `rdma_get_cm_event`. A failed connection is an event and not an error.
+    /// Returns the errors of `rdma_get_cm_event`. An event, and not an error, reports that a
+    /// connection has failed.
     #[doc(alias = "rdma_get_cm_event")]
     #[doc(alias = "rdma_ack_cm_event")]
     pub fn poll_event(&self) -> Result<Option<CmEvent>, OsError> {

@@ -95,7 +95,8 @@ impl EventChannel {
         lock(&self.inner.lock)
     }
 
-    /// Returns the device `raw` of an id on this channel. The result keeps only this device open.
+    /// Returns a handle to `raw`, the device of an id on this channel. The handle keeps only this
+    /// device open.
     pub(super) fn device(&self, raw: *mut ffi::ibv_context) -> Result<Option<Context>, OsError> {
         let mut devices = lock(&self.inner.devices);
         // A device in use stays open, so no other device can have the same address.

@@ -22,8 +22,8 @@ pub(super) struct OwnedId {
     raw: NonNull<ffi::rdma_cm_id>,
     /// The process that created the id. Only this process destroys it.
     process: Process,
-    /// The channel and the local state of the id. A thread acquires this lock first, then the
-    /// channel's lock. While a thread holds both locks, no other thread uses the id.
+    /// The channel and the local state of the id. A thread locks this mutex first, and then the
+    /// channel. While a thread holds both locks, no other thread uses the id.
     state: Mutex<IdState>,
 }
 

@@ -63,9 +63,9 @@ impl CmId {
         }
     }
 
-    /// Sets the number that later events of the id carry.
+    /// Sets the context of the id: a number that the later events of the id carry.
     ///
-    /// The initial number of an id from a CONNECT_REQUEST is 0.
+    /// For an id from a CONNECT_REQUEST, this number is initially 0.
     pub fn set_context(&mut self, context: u64) {
         self.inner.with(|id, _| {
             // SAFETY: `id` exists, and the lock of its channel is held.

@@ -19,8 +19,8 @@ use crate::{
 
 /// A queue of work completions. Clones refer to the same queue.
 ///
-/// The queue must have room for all completions that have not been polled yet. If it overruns, the
-/// queue and all queue pairs that use it fail.
+/// The queue must have room for all completions that have not been polled yet. If the queue
+/// overruns, it fails, and so do all queue pairs that use it.
 ///
 /// See [`ibv_create_cq(3)`](https://man7.org/linux/man-pages/man3/ibv_create_cq.3.html).
 #[derive(Clone)]
@@ -72,7 +72,7 @@ impl CompletionQueue {
     /// Creates a queue whose events are signalled by the interrupt vector `comp_vector`.
     ///
     /// Each vector of the device interrupts one processor, so queues on different vectors
-    /// distribute the work. [`new`](Self::new) uses vector 0.
+    /// distribute the interrupts over processors. [`new`](Self::new) uses vector 0.
     ///
     /// # Errors
     ///
@@ -200,8 +200,8 @@ impl CompletionQueue {
         usize::try_from(count).map_err(|_| OsError::new("ibv_poll_cq", libc::EIO))
     }
 
-    /// Requests one event on the channel, which the next completion raises. Has no effect if the
-    /// queue has no channel.
+    /// Requests one event on the channel. The next completion raises this event. The call has no
+    /// effect if the queue has no channel.
     ///
     /// If `solicited_only` is true, only receives of solicited messages and failed completions
     /// raise the event. Completions that are already in the queue raise no event, so poll the queue

@@ -321,8 +321,8 @@ impl Context {
     /// Never blocks.
     ///
     /// The first call makes [`async_fd`](Self::async_fd) non-blocking. Each event is returned to
-    /// only one caller, so a second user of the same context misses the events that the first one
-    /// reads.
+    /// only one caller. If two parts of a program read events of the same context, each part misses
+    /// the events that the other part reads.
     ///
     /// # Errors
     ///
@@ -375,7 +375,7 @@ impl Drop for Inner {
             Owner::Opened => {
                 // SAFETY: `Device::open` opened the context, and only this handle owns it. All
                 // objects on the context have been destroyed, because each of them owned a handle
-                // of the context.
+                // to the context.
                 let ret = unsafe { ffi::ibv_close_device(self.raw.as_ptr()) };
                 log_destroy_error(cvt_errno("ibv_close_device", ret));
             }

@@ -42,8 +42,8 @@ pub struct SrqAttr {
     /// The low-water mark, as a number of receives; 0 means none. An asynchronous event is raised
     /// when fewer receives are posted.
     ///
-    /// The event is [`SRQ_LIMIT_REACHED`](crate::verbs::AsyncEventType::SRQ_LIMIT_REACHED). It
-    /// resets the limit to 0, so it is raised only once.
+    /// The event is [`SRQ_LIMIT_REACHED`](crate::verbs::AsyncEventType::SRQ_LIMIT_REACHED). When
+    /// the event is raised, the limit is reset to 0, so the event is raised only once.
     pub srq_limit: u32,
 }
 
