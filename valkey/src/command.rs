@@ -19,7 +19,7 @@ pub(crate) enum Command {
     RegisterXferMemory(Memory),
 }
 
-/// A feature set: its number, and one bit for each of its features that the sender supports or
+/// The number of a feature set, and a mask of the features in this set that the sender supports or
 /// selects.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Features {

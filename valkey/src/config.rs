@@ -14,7 +14,7 @@ pub struct Config {
     ///
     /// Each write and each command of the peer consumes one receive. A stream reposts consumed
     /// receives during its own calls and once in each [`keepalive`](Self::keepalive) interval. The
-    /// protocol does not limit the peer, so the peer waits or fails if no receive is posted.
+    /// protocol sets no limit for the peer. If no receive is posted, the peer waits or fails.
     pub receive_queue: u16,
     /// The maximum number of this side's outstanding writes, 1 to 32767. Default: 512.
     pub send_queue: u16,

@@ -129,7 +129,7 @@ impl Drop for Connection {
             let name = self.waiting.with(|link| link.name().to_owned());
             warn_sparsely!(
                 Valkey,
-                "{name}: closed before all written bytes had arrived: {error}"
+                "{name}: closed the stream before all written bytes had arrived: {error}"
             );
         }
     }
