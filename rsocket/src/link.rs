@@ -71,13 +71,14 @@ pub(super) struct Link {
     /// Whether the ESTABLISHED event was read.
     established: bool,
     opening: Opening,
-    /// Whether this side may still write, and whether it may still read. A shutdown clears the flag
-    /// of its direction.
+    /// Whether this side may still write, and whether it may still read. A shutdown of one
+    /// direction clears the flag of that direction.
     writable: bool,
     readable: bool,
     /// The shutdown message to send when the connection is established.
     ///
-    /// A later shutdown message replaces an earlier one, and includes the earlier one's effect.
+    /// A later shutdown message replaces an earlier one, because it includes the effect of the
+    /// earlier message.
     pending: Option<Immediate>,
     end: Option<End>,
 }

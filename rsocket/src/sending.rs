@@ -20,7 +20,8 @@ impl Sending {
     /// Creates the initial state.
     ///
     /// `first` is the window in the peer's private data; the peer will store its next window at
-    /// index 1 of the table. A first window of length 0 is ignored, as in the table.
+    /// index 1 of the table. If the length of `first` is 0, the window is ignored, as an empty
+    /// entry of the table is.
     pub(super) fn new(credits: u16, first: Window) -> Self {
         Self {
             next: 0,

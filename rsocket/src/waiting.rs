@@ -46,10 +46,10 @@ struct State {
 
 impl State {
     fn progress(&mut self) -> bool {
-        // While another thread sleeps on the descriptors or is about to, this thread reads no
-        // connection-manager events, because the other thread would then not wake up. Polling
-        // completions is safe, because the event on the completion channel stays pending and wakes
-        // the other thread.
+        // A connection-manager event must wake the thread that sleeps on the descriptors, or is
+        // about to. Therefore this thread reads such events only if there is no such thread.
+        // Polling completions is safe, because the event on the completion channel stays pending
+        // and wakes the sleeping thread.
         self.link.progress(!self.sleeper)
     }
 }
