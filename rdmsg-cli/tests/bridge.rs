@@ -429,7 +429,7 @@ fn connections_open_at_the_limit_are_reset() {
     assert!(
         ended
             .output
-            .contains("resets 1 connections that are still open after --drain 100ms"),
+            .contains("resetting 1 connections that are still open after --drain 100ms"),
         "{ended}"
     );
     assert!(is_reset(&mut client));

@@ -474,7 +474,7 @@ fn completions_and_manual_cover_each_command() {
     fs::remove_dir_all(folder).unwrap();
 }
 
-/// Reads the output of a program until `text` appears in it again.
+/// Reads further output of a program until it ends with `text`.
 fn await_text(output: &mut impl Read, text: &str) {
     let mut read = Vec::new();
     let mut byte = [0];

@@ -254,7 +254,7 @@ impl Shared {
         };
         let thread = thread::Builder::new().name("rdmsg-report".into());
         if let Err(error) = thread.spawn(printing) {
-            log::error!("cannot print the counters: cannot start a thread: {error}");
+            log::error!("cannot start a thread that prints the counters: {error}");
             self.reports.store(0, Ordering::Release);
             self.printed.notify_waiters();
         }
@@ -285,7 +285,7 @@ async fn finish(
             _ = connections.join_next() => {}
             () = &mut late => {
                 log::warn!(
-                    "resets {} connections that are still open after --drain {drain:?}",
+                    "resetting {} connections that are still open after --drain {drain:?}",
                     connections.len()
                 );
                 break;

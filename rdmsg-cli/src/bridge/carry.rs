@@ -41,13 +41,13 @@ const _: () = assert!(PIECE <= EAGER_SIZE_OVER_TCP as usize);
 /// The interval at which a blocked write to the plain end checks whether the stream has failed.
 const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
-/// After one end has failed, the maximum time in which no bytes are written to the other end.
+/// The maximum time without a write to one end after the other end has failed.
 const STALL_LIMIT: Duration = Duration::from_secs(2);
 
 /// The maximum time for which one end receives bytes after the other end has failed.
 const DELIVERY_LIMIT: Duration = Duration::from_secs(30);
 
-/// The end of a connection that failed first.
+/// The end that failed first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum End {
     Plain,
@@ -179,8 +179,8 @@ async fn carry_both(session: &mut Session, progress: &Progress) {
                 select! {
                     biased;
                     finished = &mut back => if finished {
-                        // Wait until the client closes its socket, which it does after it has read
-                        // the answer. An earlier reset could make the client lose the answer.
+                        // A client closes its socket after it has read the answer. Wait for that,
+                        // because an earlier reset could make the client lose the answer.
                         there.await;
                     },
                     () = &mut there => {

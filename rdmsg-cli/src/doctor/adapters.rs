@@ -58,7 +58,7 @@ struct Known {
     source: &'static str,
 }
 
-/// The known problems. For a new problem, add a row. The finding prints the source in the row.
+/// The known problems. To report another problem, add a row. The finding prints the row's source.
 const KNOWN: [Known; 2] = [
     Known {
         driver: "bnxt_en",
