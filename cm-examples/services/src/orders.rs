@@ -13,7 +13,8 @@ use tokio_util::sync::CancellationToken;
 
 use crate::Result;
 
-/// The maximum number of orders in flight on a connection: sent, without a reply yet.
+/// The maximum number of orders in flight on a connection. An order is in flight from its send
+/// until its reply.
 const OPEN: usize = 16;
 
 /// Executes the orders of a client until the client finishes its sending direction, and then closes

@@ -56,7 +56,7 @@ struct Options {
 
 /// The port of the server. No option changes it.
 const PORT: u16 = 7174;
-/// The time limit of each connection manager step, and of the wait for the first datagram.
+/// The time limit of each connection manager operation, and of the wait for the first datagram.
 const TIME_LIMIT: Duration = Duration::from_secs(20);
 
 fn main() -> ExitCode {
