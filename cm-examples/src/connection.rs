@@ -197,7 +197,7 @@ impl Connection {
         let mut completions = [WorkCompletion::default(); 16];
         let count = self.cq.poll(&mut completions)?;
         for completion in &completions[..count] {
-            // Ignore a flushed request: the connection is ending, which an event also reports.
+            // Ignore a flushed request. An event also reports that the connection is ending.
             if completion.status() != WcStatus::WR_FLUSH_ERR {
                 self.completed.push_back(completion.result()?);
             }
