@@ -1,8 +1,8 @@
-//! Reports all packages that are missing for generating the bindings, in one message.
+//! Reports, in one message, all missing packages that are needed to generate the bindings.
 //!
 //! The build script of rdma-sys needs these packages, and stops at the first missing one. This
 //! build script has no dependencies, so cargo runs it before the slow compilation of rdma-sys's
-//! generator. Therefore the complete report appears first.
+//! generator, and the complete report appears first.
 
 use std::{
     env, fs,

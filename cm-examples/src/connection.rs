@@ -17,7 +17,7 @@ use rdmsg::{
 
 use crate::{Result, cm::step};
 
-/// The time limit of each step of establishing a connection. Waits on an established connection
+/// The time limit of each step in establishing a connection. Waits on an established connection
 /// have no time limit.
 const TIME_LIMIT: Duration = Duration::from_secs(30);
 
@@ -121,7 +121,7 @@ impl Connection {
     /// Moves the program's queue pair to RTR and RTS, with attributes from the id. They include the
     /// attributes of the peer.
     fn bring_up(&mut self) -> Result<()> {
-        // Start with INIT again, because the id knows the peer's access rights only now.
+        // Start with INIT again, because the id did not know the peer's access rights before.
         for state in [QpState::INIT, QpState::RTR, QpState::RTS] {
             self.qp.modify(&self.id.init_qp_attr(state)?)?;
         }
@@ -197,7 +197,7 @@ impl Connection {
         let mut completions = [WorkCompletion::default(); 16];
         let count = self.cq.poll(&mut completions)?;
         for completion in &completions[..count] {
-            // Ignore a flushed request: the connection is ending, which an event also reports.
+            // Ignore a flushed request. An event also reports that the connection is ending.
             if completion.status() != WcStatus::WR_FLUSH_ERR {
                 self.completed.push_back(completion.result()?);
             }

@@ -14,7 +14,7 @@ use rdmsg::{
 use crate::Result;
 
 /// The maximum time between two datagrams. After this time, missing datagrams are considered lost,
-/// because no host sends a datagram again.
+/// because hosts do not resend datagrams.
 const TIME_LIMIT: Duration = Duration::from_secs(10);
 
 const SEND: u64 = 0;

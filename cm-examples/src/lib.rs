@@ -17,7 +17,7 @@ pub mod socket;
 pub mod stream_test;
 pub mod transfer;
 
-/// The result of a function of an example. The program only prints the error.
+/// The result type of the functions in this crate. The programs only print the error.
 pub type Result<T, E = Box<dyn Error + Send + Sync>> = std::result::Result<T, E>;
 
 /// Prints a program's error, and returns the exit status.

@@ -36,7 +36,7 @@ pub struct Service {
     signals: thread::JoinHandle<Result<()>>,
 }
 
-/// Returns a configuration for hundreds of connections with short messages. A connection uses 45
+/// Returns a configuration for hundreds of connections with short messages. Each connection uses 45
 /// KiB of memory.
 #[must_use]
 pub fn config() -> Config {

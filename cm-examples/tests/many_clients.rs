@@ -145,7 +145,7 @@ fn serve_many(program: &str) {
     if env::var_os("LAB_ADDR").is_none() {
         assert!(used * 1000 < elapsed * BUDGET, "{used} ms in {elapsed} ms");
     } else {
-        // This host may have emulated processors, so a fixed limit does not apply. Instead, one
+        // This host may have emulated processors, so the test has no fixed limit. Instead, one
         // second of idle time must cost less than one message on each connection, at the measured
         // cost of a message.
         println!(

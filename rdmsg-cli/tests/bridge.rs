@@ -86,7 +86,8 @@ fn many_bytes_go_both_ways_at_once() {
 #[test]
 fn pieces_over_tcp_travel_without_a_read_by_the_peer() {
     const LEN: usize = 10_000_000;
-    // The test replaces the far bridge, to read the statistics of the connection.
+    // A listener of this test replaces the far bridge, so that the test can read the statistics of
+    // the connection.
     let engine = Engine::new().unwrap();
     let far = Listener::builder()
         .engine(&engine)
@@ -174,7 +175,8 @@ fn a_slow_reader_stops_the_writer() {
     let mut bridges = BridgePair::to(service.local_addr().unwrap());
     let mut client = bridges.connect();
     let (mut server, _) = service.accept().unwrap();
-    // When these bytes have arrived, the bridges have allocated all memory of an idle connection.
+    // When these bytes have arrived, the bridges have allocated all memory that an idle connection
+    // uses.
     client.write_all(b"begin").unwrap();
     server.read_exact(&mut [0; 5]).unwrap();
     let before = bridges.memory();
@@ -427,7 +429,7 @@ fn connections_open_at_the_limit_are_reset() {
     assert!(
         ended
             .output
-            .contains("resets 1 connections that are still open after --drain 100ms"),
+            .contains("resetting 1 connections that are still open after --drain 100ms"),
         "{ended}"
     );
     assert!(is_reset(&mut client));

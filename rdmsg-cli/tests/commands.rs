@@ -211,7 +211,7 @@ fn ping_goes_on_over_a_cut() {
     assert!(ended.output.contains(summary), "{ended}");
 }
 
-/// Limits the address space of the process to its present size plus `more` bytes, or removes the
+/// Limits the address space of the process to its current size plus `more` bytes, or removes the
 /// limit. With a small `more`, the process cannot start a thread, because a thread's stack is
 /// larger than all other allocations of the process.
 fn limit_address_space(process: &Process, more: Option<u64>) {
@@ -474,7 +474,7 @@ fn completions_and_manual_cover_each_command() {
     fs::remove_dir_all(folder).unwrap();
 }
 
-/// Reads the output of a program until `text` appears in it again.
+/// Reads further output of a program until it ends with `text`.
 fn await_text(output: &mut impl Read, text: &str) {
     let mut read = Vec::new();
     let mut byte = [0];

@@ -20,7 +20,7 @@ pub struct Config {
     pub inline: u32,
     /// The time limit for connecting. Default: 10 s.
     pub connect_timeout: Duration,
-    /// The maximum time that closing a stream waits for the written bytes to arrive. Default: 10 s.
+    /// The maximum time that a close waits for the written bytes to arrive. Default: 10 s.
     pub linger: Duration,
 }
 

@@ -21,15 +21,15 @@ use super::{
 use crate::sending::SendRing;
 
 /// The number of work requests reserved for control messages, so that a control message never waits
-/// for data.
+/// for data requests to complete.
 const CONTROL: u32 = 4;
 /// The number of `CONTROL` work requests reserved for shutdown and disconnect messages.
 const CLOSING: u32 = 2;
 /// The number of receives posted in addition to the peer's credits. They are for control messages,
 /// which need no credits.
 const EXTRA_RECEIVES: u16 = 8;
-/// The encoded RNR timer of 0.64 ms: the time that the peer waits before it repeats a send for
-/// which this side had posted no receive.
+/// The encoded RNR timer of 0.64 ms: the time that the peer waits before it retries a send, if this
+/// side has no posted receive.
 const MIN_RNR_TIMER: u8 = 12;
 /// The length in bytes of the table into which the peer writes its windows.
 ///
@@ -37,8 +37,8 @@ const MIN_RNR_TIMER: u8 = 12;
 /// this side writes into the peer's table.
 const TABLE: usize = WINDOWS as usize * Window::LEN;
 
-/// The id of work requests that are neither receives nor data. The id of a data request is the
-/// number of bytes in the send buffer that its completion frees.
+/// The id of all work requests other than receives and data requests. The id of a data request is
+/// the number of bytes in the send buffer that its completion frees.
 const OTHER: u64 = 1 << 62;
 
 /// A connection: its queue pair, its memory, and its state.
@@ -71,13 +71,14 @@ pub(super) struct Link {
     /// Whether the ESTABLISHED event was read.
     established: bool,
     opening: Opening,
-    /// Whether this side may still write, and whether it may still read. A shutdown clears the flag
-    /// of its direction.
+    /// Whether this side may still write, and whether it may still read. A shutdown of one
+    /// direction clears the flag of that direction.
     writable: bool,
     readable: bool,
     /// The shutdown message to send when the connection is established.
     ///
-    /// A later shutdown message replaces an earlier one, and includes the earlier one's effect.
+    /// A later shutdown message replaces an earlier one, because it includes the effect of the
+    /// earlier message.
     pending: Option<Immediate>,
     end: Option<End>,
 }
@@ -92,8 +93,8 @@ struct Peer {
     big_endian: bool,
 }
 
-/// Whether the first message was exchanged. On iWARP the connecting side must send the first
-/// message (RFC 5044, section 7.1).
+/// The state of the exchange of the first messages. On iWARP the connecting side must send the
+/// first message (RFC 5044, section 7.1).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Opening {
     /// This side accepted the connection, and waits for the peer's first message.
@@ -222,8 +223,8 @@ impl Link {
             self.opening = Opening::Unanswered;
         }
         match self.id.connect(&self.param()?) {
-            // A driver that connects during the call returns a rejection as an error instead of
-            // reporting an event.
+            // Some drivers establish the connection during this call. They return a rejection as an
+            // error instead of reporting an event.
             Err(error) if error.errno == libc::ECONNREFUSED => {
                 let why = rejection_cause(RejectReason::from_raw(-error.errno), &[]);
                 Err(io::Error::new(io::ErrorKind::ConnectionRefused, why))
@@ -373,12 +374,12 @@ impl Link {
         }
     }
 
-    /// Returns whether no shutdown message remains to be sent, or the connection has ended.
+    /// Returns whether all shutdown messages have been sent, or the connection has ended.
     pub(super) fn has_notified(&self) -> bool {
         self.pending.is_none() || self.end.is_some()
     }
 
-    /// Returns whether no shutdown message remains to be sent and all work requests have completed,
+    /// Returns whether all shutdown messages have been sent and all work requests have completed,
     /// or the connection has ended.
     pub(super) fn is_drained(&self) -> bool {
         self.has_notified() && (self.posted == 0 || self.end.is_some())

@@ -90,9 +90,9 @@ impl Listener {
         }
     }
 
-    /// Waits for the next connection request, for at most `timeout`, and accepts it.
+    /// Waits up to `timeout` for the next connection request, and accepts it.
     ///
-    /// Returns `None` if no request arrives in time. In all other respects this function is like
+    /// Returns `None` if no request arrives in time. Otherwise behaves like
     /// [`accept`](Self::accept).
     ///
     /// # Errors

@@ -20,7 +20,8 @@ impl Sending {
     /// Creates the initial state.
     ///
     /// `first` is the window in the peer's private data; the peer will store its next window at
-    /// index 1 of the table. A first window of length 0 is ignored, as in the table.
+    /// index 1 of the table. If the length of `first` is 0, the window is ignored, as an empty
+    /// entry of the table is.
     pub(super) fn new(credits: u16, first: Window) -> Self {
         Self {
             next: 0,
@@ -59,7 +60,7 @@ impl Sending {
     ///
     /// The peer may have stored a window in the table before this grant. `take` removes the window
     /// at an index from the table, or returns `None` if the window is not complete yet. A window
-    /// that is still in flight is taken at the next grant.
+    /// that is still in flight is removed at the next grant.
     pub(super) fn allowed(&mut self, limit: u16, take: impl FnOnce(u32) -> Option<Window>) {
         self.limit = limit;
         // If all windows are in use, the peer cannot have announced another one.

@@ -83,7 +83,8 @@ impl Scene {
                     return;
                 };
                 let start = (addr - BASE) as usize;
-                // A device writes without a check, so a wrong write would overwrite unread bytes.
+                // As a device does, write without checking whether the bytes in the range have been
+                // read.
                 for byte in &mut self.ring[start..start + len as usize] {
                     *byte = self.written as u8;
                     self.written += 1;

@@ -28,8 +28,8 @@ const RESOLVE: Duration = Duration::from_secs(2);
 /// A connection to an rsocket: a byte stream in both directions.
 ///
 /// Several threads may use a stream; for example, one may read while another writes. Dropping the
-/// stream closes the connection, after waiting for at most [`Config::linger`] until all written
-/// bytes have arrived.
+/// stream closes the connection, but first waits up to [`Config::linger`] until all written bytes
+/// have arrived.
 pub struct Stream {
     waiting: Arc<Waiting>,
     local: Option<SocketAddr>,
@@ -80,8 +80,8 @@ impl Stream {
         ));
         for address in address.to_socket_addrs()? {
             // The connection manager chooses the local port without checking TCP sockets, but iWARP
-            // connections and TCP sockets use the same port numbers. If the port is in use, another
-            // one is tried.
+            // connections and TCP sockets use the same port numbers. If the port is in use, try
+            // again with another port.
             let mut tries = CmId::FREE_PORT_TRIES;
             result = loop {
                 tries -= 1;
@@ -209,8 +209,8 @@ impl Stream {
     /// Each side can still read the bytes that the other side wrote before the shutdown.
     ///
     /// An accepted stream can notify the peer only after the connection is established. A blocking
-    /// stream waits for at most [`Config::linger`] until the connection is established. A
-    /// non-blocking stream sends the notification during one of the next calls.
+    /// stream waits up to [`Config::linger`] until it is established. A non-blocking stream sends
+    /// the notification during one of the next calls.
     ///
     /// # Errors
     ///
@@ -238,8 +238,8 @@ impl Stream {
         })
     }
 
-    /// Waits for at most `timeout` until a read would not block. `None` means no limit. Programs
-    /// use this function for non-blocking streams.
+    /// Waits up to `timeout` until a read would not block. `None` means no limit. Programs use this
+    /// function for non-blocking streams.
     ///
     /// A read does not block if bytes have arrived or the stream has ended.
     ///
@@ -251,8 +251,8 @@ impl Stream {
         self.waiting.wait(Until::after(timeout), ready)
     }
 
-    /// Waits for at most `timeout` until a write would not block. `None` means no limit. Programs
-    /// use this function for non-blocking streams.
+    /// Waits up to `timeout` until a write would not block. `None` means no limit. Programs use
+    /// this function for non-blocking streams.
     ///
     /// A write does not block if a byte can be sent or the stream has failed.
     ///
@@ -327,9 +327,9 @@ impl fmt::Debug for Stream {
 impl Drop for Stream {
     fn drop(&mut self) {
         if self.waiting.check().is_err() {
-            // In a child of fork(2), the connection belongs to the parent, and another thread of
-            // the parent may have held these locks during the fork. Therefore the child leaks its
-            // copy.
+            // This process is a forked child, and the connection belongs to the parent. Another
+            // thread of the parent may have held these locks during the fork, so the child leaks
+            // its copy.
             leak(Arc::clone(&self.waiting));
             let options = unpoisoned(self.options.get_mut());
             leak(mem::take(options));

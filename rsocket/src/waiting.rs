@@ -46,10 +46,10 @@ struct State {
 
 impl State {
     fn progress(&mut self) -> bool {
-        // While another thread sleeps on the descriptors or is about to, this thread reads no
-        // connection-manager events, because the other thread would then not wake up. Polling
-        // completions is safe, because the event on the completion channel stays pending and wakes
-        // the other thread.
+        // A connection-manager event must wake the thread that sleeps on the descriptors, or is
+        // about to. Therefore this thread reads such events only if there is no such thread.
+        // Polling completions is safe, because the event on the completion channel stays pending
+        // and wakes the sleeping thread.
         self.link.progress(!self.sleeper)
     }
 }
@@ -101,8 +101,8 @@ impl Waiting {
         }
     }
 
-    /// Returns an error in a child of the process that created the connection. A child must not
-    /// acquire the connection's lock.
+    /// Returns an error in a forked child of the process that created the connection. A child must
+    /// not acquire the connection's lock.
     pub(super) fn check(&self) -> io::Result<()> {
         if self.process.is_this() {
             return Ok(());

@@ -1,8 +1,8 @@
 //! A client that uses the crate `redis` over Valkey's RDMA protocol: `redis_client ADDRESS`, for
 //! example `redis_client 10.8.0.1:6379`.
 //!
-//! The crate `redis` accepts any tokio stream. One of its connections can send the requests of
-//! several tasks concurrently.
+//! The crate `redis` accepts any tokio stream. Several tasks can send requests concurrently over
+//! one of its connections.
 
 use std::{env, error::Error, net::SocketAddr};
 

@@ -19,8 +19,8 @@ pub(crate) enum Command {
     RegisterXferMemory(Memory),
 }
 
-/// The number of a set of features, and one bit for each feature in the set that the sender
-/// supports or selects.
+/// The number of a feature set, and a mask of the features in this set that the sender supports or
+/// selects.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Features {
     pub(crate) select: u16,

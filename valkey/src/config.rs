@@ -14,12 +14,11 @@ pub struct Config {
     ///
     /// Each write and each command of the peer consumes one receive. A stream reposts consumed
     /// receives during its own calls and once in each [`keepalive`](Self::keepalive) interval. The
-    /// protocol does not limit the peer, so the peer waits or fails if no receive is posted.
+    /// protocol sets no limit for the peer. If no receive is posted, the peer waits or fails.
     pub receive_queue: u16,
     /// The maximum number of this side's outstanding writes, 1 to 32767. Default: 512.
     pub send_queue: u16,
     /// The time limit for connecting, or for the first commands of an accepted client. Default: 10
-    /// s.
     pub connect_timeout: Duration,
     /// The interval at which a thread of the stream sends the command Keepalive. Default: 3 s, the
     /// interval of Valkey's servers.
@@ -27,7 +26,7 @@ pub struct Config {
     /// `None` disables this thread. Then only a write detects the loss of the peer, and commands of
     /// the peer are handled only during calls of the program.
     pub keepalive: Option<Duration>,
-    /// The maximum time that closing waits for the written bytes to arrive. Default: 10 s.
+    /// The maximum time that a close waits for the written bytes to arrive. Default: 10 s.
     pub linger: Duration,
 }
 

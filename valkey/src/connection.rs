@@ -44,7 +44,7 @@ impl Connection {
     }
 
     /// Starts the thread that sends keepalives. While no other thread uses the connection, this
-    /// thread also handles the peer's commands and reposts their receives.
+    /// thread also handles the peer's commands and reposts the receives that they consumed.
     ///
     /// On an accepted connection the thread first exchanges the initial commands, for which the
     /// client waits.
@@ -68,7 +68,7 @@ impl Connection {
                 && ended.recv_timeout(interval) == Err(RecvTimeoutError::Timeout)
             {
                 waiting.with(|link| {
-                    // Only the waiting threads and tasks read connection-manager events, because
+                    // Leave connection-manager events to the waiting threads and tasks, because
                     // these events wake them.
                     link.progress(false);
                     link.keep_alive();
@@ -90,7 +90,7 @@ impl Connection {
             .ok_or_else(|| io::ErrorKind::AddrNotAvailable.into())
     }
 
-    /// Waits for at most the linger time until the written bytes have arrived, then closes the
+    /// Waits up to the linger time until the written bytes have arrived, then closes the
     /// connection.
     pub(crate) fn close(&self) -> io::Result<()> {
         let drained = self.waiting.wait(deadline(Some(self.linger)), |link| {
@@ -129,7 +129,7 @@ impl Drop for Connection {
             let name = self.waiting.with(|link| link.name().to_owned());
             warn_sparsely!(
                 Valkey,
-                "{name}: closed before all written bytes had arrived: {error}"
+                "{name}: closed the stream before all written bytes had arrived: {error}"
             );
         }
     }

@@ -37,7 +37,7 @@ pub enum ProtocolError {
         /// connection.
         when: &'static str,
     },
-    /// The server replied with another set of features than this side requested.
+    /// The server replied with a different feature set than this side requested.
     #[error("the server replied with feature set {select}, but this side requested set 0")]
     Select {
         /// The number of the set.

@@ -24,8 +24,8 @@ use crate::{
 const COMMANDS: u32 = 8;
 /// The maximum number of bytes in one write to the peer's buffer.
 const CHUNK: usize = 64 << 10;
-/// The encoded RNR timer of 0.64 ms: the time that the peer waits before it repeats a send for
-/// which this side had posted no receive.
+/// The encoded RNR timer of 0.64 ms: the time that the peer waits before it retries a send, if this
+/// side has no posted receive.
 const MIN_RNR_TIMER: u8 = 12;
 /// The number of retries of an unacknowledged packet. Software RoCE interprets 7 as infinite.
 const RETRY: u8 = 6;
@@ -106,8 +106,8 @@ impl Link {
             sq_sig_all: true,
             ..QpInitAttr::rc(&cq, cap)
         };
-        // If `id` created the queue pair, the retry count in the peer's request would apply. Valkey
-        // sends 0 in its requests.
+        // Do not create the queue pair with `id`: the retry count in the peer's request would
+        // apply, and Valkey sends 0.
         let qp = QueuePair::new(&pd, &attr)?;
         qp.modify(&id.init_qp_attr(QpState::INIT)?)?;
         let writable = AccessFlags::LOCAL_WRITE | AccessFlags::REMOTE_WRITE;
@@ -156,7 +156,7 @@ impl Link {
 
     fn param(&self) -> ConnParam {
         ConnParam {
-            // The protocol uses no RDMA READs, but Valkey also sends 1.
+            // The protocol uses no RDMA READs. Valkey also sends these values.
             responder_resources: 1,
             initiator_depth: 1,
             retry_count: RETRY,
@@ -264,8 +264,8 @@ impl Link {
     }
 
     /// Reads bytes that have arrived. Returns the number of bytes read, or `None` if no byte has
-    /// arrived yet. After the last byte, returns 0 if either side closed the connection, otherwise
-    /// an error.
+    /// arrived yet. If all bytes have been read and the connection has ended, returns 0 if either
+    /// side closed it, otherwise an error.
     pub(crate) fn read(&mut self, into: &mut [u8]) -> Option<io::Result<usize>> {
         let range = self.session.readable();
         let len = range.len().min(into.len());

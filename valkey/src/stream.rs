@@ -20,7 +20,7 @@ const WRITE: usize = 1;
 /// A connection to a Valkey server or client: a byte stream in both directions.
 ///
 /// Clones refer to the same connection. Threads can share a connection; for example, one may read
-/// while another writes. Dropping the last handle closes the connection, after waiting for at most
+/// while another writes. Dropping the last handle closes the connection, but first waits up to
 /// [`Config::linger`] until all written bytes have arrived. The protocol cannot close a single
 /// direction.
 #[derive(Debug, Clone)]
@@ -87,7 +87,7 @@ impl Stream {
         })
     }
 
-    /// Returns another handle of the same connection, as [`Clone`] does.
+    /// Returns another handle to the same connection, as [`Clone`] does.
     ///
     /// # Errors
     ///

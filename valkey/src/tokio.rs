@@ -43,10 +43,10 @@ use crate::{
 
 /// A connection to a Valkey server or client, for tasks.
 ///
-/// The stream implements [`AsyncRead`] and [`AsyncWrite`]. After `tokio::io::split`, two tasks
-/// can use the two halves concurrently. `shutdown` waits until all written bytes have arrived,
-/// then closes the connection. If the stream is dropped without `shutdown`, another thread waits
-/// and closes the connection, within [`Config::linger`].
+/// The stream implements [`AsyncRead`] and [`AsyncWrite`]. After `tokio::io::split`, two tasks can
+/// use the two halves concurrently. `shutdown` waits until all written bytes have arrived, then
+/// closes the connection. If the stream is dropped without `shutdown`, another thread waits up to
+/// [`Config::linger`] for the written bytes to arrive, then closes the connection.
 #[derive(Debug)]
 pub struct Stream {
     /// `None` only while the stream is being dropped.
@@ -211,7 +211,7 @@ impl Stream {
                 }
                 let armed = link.arm();
                 // A consumed event is also progress, because the keepalive thread may have polled
-                // its completion.
+                // the completion that raised it.
                 let progress = first | link.progress(true) | matches!(armed, Ok(true));
                 let value = ready(link).or_else(|| armed.err().map(Err));
                 (value, progress)

@@ -64,8 +64,8 @@ impl Waiting {
         }
     }
 
-    /// Returns an error in a child of the process that created the connection. A child must not
-    /// acquire the connection's lock.
+    /// Returns an error in a forked child of the process that created the connection. A child must
+    /// not acquire the connection's lock.
     pub(crate) fn check(&self) -> io::Result<()> {
         if self.process.is_this() {
             return Ok(());
@@ -96,9 +96,9 @@ impl Waiting {
             if let Some(value) = ready(&mut state.link) {
                 return Ok(value);
             }
-            // Reading connection-manager events costs a system call. While another thread sleeps on
-            // the descriptors or is about to, this thread reads no such events, because the other
-            // thread would then not wake up. Polling completions is safe, because the event on the
+            // A connection-manager event must wake the thread that sleeps on the descriptors, or is
+            // about to. Therefore this thread reads such events, which costs a system call, only if
+            // there is no such thread. Polling completions is safe, because the event on the
             // completion channel stays pending.
             if !state.sleeper {
                 progress |= state.link.progress(true);

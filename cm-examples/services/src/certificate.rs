@@ -73,7 +73,7 @@ impl Identity {
     ///
     /// # Errors
     ///
-    /// Fails if a certificate is invalid, or if the key does not match this certificate.
+    /// Fails if a certificate is invalid, or if the key does not match the server's certificate.
     pub fn acceptor_for(self, clients: Vec<CertificateDer<'static>>) -> Result<TlsAcceptor> {
         let (roots, provider) = (roots(clients)?.into(), default_provider().into());
         let verifier = WebPkiClientVerifier::builder_with_provider(roots, provider).build()?;
@@ -94,7 +94,7 @@ impl Identity {
     ///
     /// # Errors
     ///
-    /// Fails if a certificate is invalid, or if the key does not match this certificate.
+    /// Fails if a certificate is invalid, or if the key does not match the client's certificate.
     pub fn connector(
         self,
         trusted: Vec<CertificateDer<'static>>,

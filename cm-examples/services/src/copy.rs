@@ -140,7 +140,7 @@ impl Part {
     /// # Errors
     ///
     /// Fails if the connection breaks, the sender violates the protocol, the file cannot be
-    /// written, or the digest is wrong. `NAME.part` remains, except if the digest is wrong.
+    /// written, or the digest is wrong. `NAME.part` remains, unless the digest is wrong.
     pub async fn receive(mut self, endpoint: &Endpoint, progress: Progress<'_>) -> Result<Copied> {
         let line = words(&endpoint.recv().await?)?;
         let [from, size] = numbers(&line, "from")?;

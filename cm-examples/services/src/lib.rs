@@ -3,7 +3,7 @@
 //!
 //! The servers for Redis and HTTP are generic over `AsyncRead` and `AsyncWrite`, and accept a
 //! [`Socket`](net::Socket), which is an rdmsg stream or a TCP stream. [`greeter`], `http_get` and
-//! the gRPC client pass a listener or connector of rdmsg or TCP to a library.
+//! the gRPC client pass a listener or a connector, for rdmsg or for TCP, to a library.
 
 use std::{error::Error, fmt::Write, process::ExitCode};
 
@@ -21,7 +21,7 @@ pub mod server;
 pub mod store;
 pub mod web;
 
-/// The result of a function of a service. The program only prints the error.
+/// The result type of the functions in this crate. The programs only print the error.
 pub type Result<T, E = Box<dyn Error + Send + Sync>> = std::result::Result<T, E>;
 
 /// Runs a program on a new tokio runtime. Prints the program's error, and returns the exit status.

@@ -9,12 +9,10 @@ use rdmsg::{Config, TransportChoice};
 #[derive(Args, Clone, Debug)]
 #[expect(clippy::exhaustive_structs, reason = "these are all")]
 pub struct Keepalive {
-    /// The time without data from the peer after which the connection probes the peer, in
-    /// milliseconds
+    /// The connection probes the peer after this time without data from the peer, in milliseconds
     #[arg(long, global = true, value_name = "MS", default_value_t = 2000)]
     pub keepalive_interval: u64,
-    /// The time within which the peer must answer the probe, or the connection ends, in
-    /// milliseconds
+    /// The connection ends if the peer does not answer the probe within this time, in milliseconds
     #[arg(long, global = true, value_name = "MS", default_value_t = 3000)]
     pub keepalive_timeout: u64,
     /// The time for which a lost connection can be resumed, in seconds; with 0 it ends at once

@@ -1,10 +1,10 @@
 //! Orders that are executed exactly once, although the server is replaced repeatedly.
 //!
 //! Each message of a client is the number of an order, and the server replies with the same number.
-//! Before it exits, a server sends an empty message, which requests its client to connect again.
-//! The client then finishes its sending direction, so the server knows the last order of the
-//! connection. The server replies to all orders and closes the connection. The client therefore
-//! knows the result of each order and sends no order twice.
+//! Before it exits, a server sends an empty message, which asks its client to reconnect. The client
+//! then finishes its sending direction, so the server knows the last order of the connection. The
+//! server replies to all orders and closes the connection. The client therefore knows the result of
+//! each order and sends no order twice.
 
 use std::{collections::HashSet, sync::atomic::AtomicU64, sync::atomic::Ordering};
 
@@ -13,7 +13,8 @@ use tokio_util::sync::CancellationToken;
 
 use crate::Result;
 
-/// The maximum number of orders in flight on a connection: sent, without a reply yet.
+/// The maximum number of orders in flight on a connection. An order is in flight from its send
+/// until its reply.
 const OPEN: usize = 16;
 
 /// Executes the orders of a client until the client finishes its sending direction, and then closes

@@ -20,7 +20,7 @@ pub use self::transport::{ClientTransport, ServerTransport};
 
 mod transport;
 
-/// The maximum number of requests of a connection that run concurrently. Further requests wait in
+/// The maximum number of requests that run concurrently on one connection. Further requests wait in
 /// the receive window of the connection.
 const RUNNING: usize = 64;
 

@@ -1,4 +1,4 @@
-//! The start of a server, its tasks for connections, and its shutdown on a signal.
+//! Starts a server, spawns a task for each connection, and shuts the server down on a signal.
 
 use std::{io, net::SocketAddr};
 
@@ -100,7 +100,7 @@ impl Server {
     }
 
     /// Spawns a task for each connection until the token is cancelled. Then waits for the tasks to
-    /// end, for at most the time of the option `--patience`.
+    /// end, up to the time of the option `--patience`.
     ///
     /// # Errors
     ///
@@ -127,7 +127,7 @@ impl Server {
         self.finish().await
     }
 
-    /// Waits until the peers have received all written bytes, for at most the time of the option
+    /// Waits until the peers have received all written bytes, up to the time of the option
     /// `--patience`.
     ///
     /// # Errors
@@ -138,8 +138,8 @@ impl Server {
     }
 }
 
-/// Waits until all connections of the engine have ended, for at most `time_limit`. Then ends the
-/// remaining connections, and prints their number.
+/// Waits up to `time_limit` until all connections of the engine have ended. Then ends the remaining
+/// connections, and prints their number.
 ///
 /// # Errors
 ///

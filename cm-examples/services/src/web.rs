@@ -240,7 +240,7 @@ impl Client {
         })
     }
 
-    /// Returns another handle of the same connection with HTTP/2, or `None` with HTTP/1.
+    /// Returns another handle to the same connection with HTTP/2, or `None` with HTTP/1.
     #[must_use]
     pub fn share(&self) -> Option<Self> {
         match self {

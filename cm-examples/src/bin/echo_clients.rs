@@ -33,7 +33,8 @@ struct Options {
     /// The number of these connections on which the client does not receive the replies
     #[arg(short, long, default_value_t = 1)]
     stuck: usize,
-    /// The number of messages that the client sends and receives back on each other connection
+    /// The number of messages that the client sends and receives back on each of the remaining
+    /// connections
     #[arg(short, long, default_value_t = 20)]
     rounds: u64,
     /// The size of the messages in bytes

@@ -3,7 +3,7 @@
 //!
 //! A `Group` is one channel for the completions of all connections, and `established` is the
 //! channel for new connections. If a reply does not fit into the client's window, the server keeps
-//! the message, which holds back a credit of that client. The server sends the reply when
+//! the message and does not return its credit to the client. The server sends the reply when
 //! `Completion::Room` arrives. A client that does not receive its replies therefore fills its own
 //! window and waits. Other clients are not affected.
 //!

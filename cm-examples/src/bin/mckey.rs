@@ -65,7 +65,7 @@ impl Options {
     }
 }
 
-/// The time limit of each connection manager step, and of one attempt to resolve an address.
+/// The time limit of each connection manager operation, and of one attempt to resolve an address.
 const TIME_LIMIT: Duration = Duration::from_secs(20);
 const RESOLVE: Duration = Duration::from_secs(2);
 /// The pause after joining the group. Switches need time to learn the members of the group, and do

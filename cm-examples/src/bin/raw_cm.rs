@@ -10,9 +10,9 @@
 //!    *memory* in this domain, which the device accesses itself; a *completion queue*, in which the
 //!    device reports completed requests; and a *queue pair*: one queue for sends, one for receives.
 //! 3. The client connects, the server gets a CONNECT_REQUEST and accepts; both get ESTABLISHED.
-//! 4. A posted send transfers a message into a posted receive, which names the memory. A message
-//!    without a posted receive fails, here together with the connection. So **each side posts
-//!    receives before it connects or accepts**, and posts each again before it sends a reply.
+//! 4. A posted send transfers a message into a posted receive, which names the memory. If no
+//!    receive is posted, the send and, in this program, the connection fail. So **each side posts
+//!    receives before it connects or accepts**, and reposts each before it sends a reply.
 //! 5. The client disconnects, and both sides get DISCONNECTED.
 //!
 //! Two receives are enough, because the client waits for each echo. In general, a sender counts the
@@ -45,7 +45,7 @@ use rdmsg::{
 const TIME_LIMIT: Duration = Duration::from_secs(30);
 /// The maximum length of a message in bytes. Each receive has room for one message.
 const LARGEST: usize = 64 * 1024;
-/// The number of posted receives: one is always posted while the program reads a message.
+/// The number of posted receives. While the program reads a message, one is still posted.
 const RECEIVES: usize = 2;
 /// The index of the slot for the send, after the slots of the receives. It is also the send's id.
 const SEND: usize = RECEIVES;
@@ -239,7 +239,7 @@ impl Connection {
         Ok(())
     }
 
-    /// Waits for a message, and posts its receive again. Returns `None` if the peer disconnected.
+    /// Waits for a message, and reposts its receive. Returns `None` if the peer disconnected.
     fn receive(&mut self) -> Result<Option<Vec<u8>>> {
         loop {
             if let Some((slot, len)) = self.received.take() {

@@ -4,20 +4,20 @@
 //! Run `rc_example` on one host and `rc_example HOST` on another. The program uses no connection
 //! manager: both sides exchange the addresses of their queue pairs and buffers over TCP.
 //!
-//! 1. SEND: the server sends a text, and the client has posted a receive for it. Both programs take
-//!    part.
+//! 1. SEND: the server sends a text, and the client has posted a receive for it. Both programs are
+//!    involved.
 //! 2. READ: the server writes another text to its buffer, and the client reads that buffer. The
-//!    server's processor takes no part.
+//!    server's processor is not involved.
 //! 3. WRITE: the client writes a text to the server's buffer. The server reads its buffer later.
 //!
-//! The server takes no part in steps 2 and 3, so it does not know when it can read or change its
+//! The server is not involved in steps 2 and 3, so it does not know when it can read or change its
 //! buffer. Before and after each step, both sides therefore send a byte over TCP and wait for the
 //! byte from the other side.
 //!
 //! Neither side sends the length of its buffer. In copies of the classic program, the buffer has
-//! 16, 18 or 21 bytes, which is the length of their first text. The texts of this program fit into
-//! the shortest buffer, and its own buffer is larger. The client assumes that the server's buffer
-//! is as long as the server's message. With `--len`, this program behaves like those copies.
+//! the length of the first text: 16, 18 or 21 bytes. The texts of this program fit into the
+//! shortest of these buffers, and its own buffer is larger. The client assumes that the server's
+//! message fills the server's buffer. With `--len`, this program behaves like those copies.
 
 use std::{
     net::TcpStream,

@@ -9,8 +9,8 @@
 //!    sequence number of the first packet, and the GID of the port.
 //! 3. Each side moves its queue pair to RTR (ready to receive) and RTS (ready to send). The server
 //!    does this before it sends its address, so that its queue pair is ready when the client sends.
-//! 4. The client sends. Each side sends its next message after it has received one and its own last
-//!    send has completed.
+//! 4. The client sends. Each side sends its next message after it has received a message and its
+//!    last send has completed.
 
 use std::{process::ExitCode, time::Instant};
 

@@ -9,7 +9,7 @@
 //! 3. The client sends the address, the remote key and the size of its second buffer.
 //! 4. The server WRITEs the text to it and confirms this. The client compares both buffers.
 //!
-//! The client can send any size, so the server compares it with its own buffer before the READ.
+//! The client can send any size, so the server first compares it with the size of its buffer.
 
 use std::{process::ExitCode, thread, time::Duration};
 
@@ -139,7 +139,7 @@ struct Side {
     /// The client's first buffer, which the server reads, and the target of the READ or WRITE.
     start: MemoryRegion,
     data: MemoryRegion,
-    /// Whether a send, READ or WRITE has not completed yet.
+    /// Whether a send, READ or WRITE is outstanding.
     busy: bool,
     received: Option<Claim>,
 }

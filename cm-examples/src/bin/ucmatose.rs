@@ -1,4 +1,4 @@
-//! Many connections on one event channel, each with messages. Interoperates with C's `ucmatose`.
+//! Sends messages on many connections of one event channel. Interoperates with C's `ucmatose`.
 //!
 //! Run `ucmatose -c 100` on one host and `ucmatose -s ADDR -c 100` on another. One thread handles
 //! the events of all connections. An event contains the context of its id: here the index of the

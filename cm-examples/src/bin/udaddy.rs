@@ -56,7 +56,7 @@ struct Options {
 
 /// The port of the server. No option changes it.
 const PORT: u16 = 7174;
-/// The time limit of each connection manager step, and of the wait for the first datagram.
+/// The time limit of each connection manager operation, and of the wait for the first datagram.
 const TIME_LIMIT: Duration = Duration::from_secs(20);
 
 fn main() -> ExitCode {
@@ -88,7 +88,8 @@ fn serve(options: &Options) -> Result<()> {
             return Err(format!("{}: {}", event.event(), event.cm_status()).into());
         };
         let mut datagrams = Datagrams::new(id, options.count(), options.size)?;
-        // The connection manager does not know the queue pair of a datagram id, so pass its number.
+        // The connection manager does not know the queue pair of a datagram id, so pass the number
+        // of the queue pair.
         let param = ConnParam {
             qp_num: datagrams.qp_num(),
             ..ConnParam::default()

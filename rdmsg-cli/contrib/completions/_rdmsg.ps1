@@ -60,12 +60,12 @@ Register-ArgumentCompleter -Native -CommandName 'rdmsg' -ScriptBlock {
             break
         }
         'rdmsg;ping' {
-            [CompletionResult]::new('-s', '-s', [CompletionResultType]::ParameterName, 'The size of a message in bytes, as 64, 4K or 1M')
-            [CompletionResult]::new('--size', '--size', [CompletionResultType]::ParameterName, 'The size of a message in bytes, as 64, 4K or 1M')
+            [CompletionResult]::new('-s', '-s', [CompletionResultType]::ParameterName, 'The size of a message in bytes, such as 64, 4K or 1M')
+            [CompletionResult]::new('--size', '--size', [CompletionResultType]::ParameterName, 'The size of a message in bytes, such as 64, 4K or 1M')
             [CompletionResult]::new('-c', '-c', [CompletionResultType]::ParameterName, 'The number of messages. A failed attempt to reconnect counts as one message [default: until ctrl-c]')
             [CompletionResult]::new('--count', '--count', [CompletionResultType]::ParameterName, 'The number of messages. A failed attempt to reconnect counts as one message [default: until ctrl-c]')
-            [CompletionResult]::new('-i', '-i', [CompletionResultType]::ParameterName, 'The time between two messages. With 0, the next message is sent when the last one has come back')
-            [CompletionResult]::new('--interval', '--interval', [CompletionResultType]::ParameterName, 'The time between two messages. With 0, the next message is sent when the last one has come back')
+            [CompletionResult]::new('-i', '-i', [CompletionResultType]::ParameterName, 'The time between two messages. With 0, the next message is sent when the previous one has come back')
+            [CompletionResult]::new('--interval', '--interval', [CompletionResultType]::ParameterName, 'The time between two messages. With 0, the next message is sent when the previous one has come back')
             [CompletionResult]::new('--timeout', '--timeout', [CompletionResultType]::ParameterName, 'The time limit for an answer, and for connecting')
             [CompletionResult]::new('--resume', '--resume', [CompletionResultType]::ParameterName, 'The time for which a lost connection waits to be resumed, 0 to 3600. With 0 a lost connection ends. The smaller of this time and the --resume of `rdmsg serve` applies')
             [CompletionResult]::new('--transport', '--transport', [CompletionResultType]::ParameterName, 'The transport of the connection')
@@ -79,7 +79,7 @@ Register-ArgumentCompleter -Native -CommandName 'rdmsg' -ScriptBlock {
         }
         'rdmsg;bench' {
             [CompletionResult]::new('--test', '--test', [CompletionResultType]::ParameterName, 'The tests to run')
-            [CompletionResult]::new('--sizes', '--sizes', [CompletionResultType]::ParameterName, 'The size of a message in bytes, as 64, 4K or 1M [default: several sizes that suit the test]')
+            [CompletionResult]::new('--sizes', '--sizes', [CompletionResultType]::ParameterName, 'The size of a message in bytes, such as 64, 4K or 1M [default: several sizes that suit the test]')
             [CompletionResult]::new('--connections', '--connections', [CompletionResultType]::ParameterName, 'The numbers of concurrent connections')
             [CompletionResult]::new('--transport', '--transport', [CompletionResultType]::ParameterName, 'The transports to compare [default: rdma tcp, without an RDMA device: tcp]')
             [CompletionResult]::new('--seconds', '--seconds', [CompletionResultType]::ParameterName, 'The duration of each measurement')

@@ -54,12 +54,12 @@ set edit:completion:arg-completer[rdmsg] = {|@words|
             cand --help 'Print help (see more with ''--help'')'
         }
         &'rdmsg;ping'= {
-            cand -s 'The size of a message in bytes, as 64, 4K or 1M'
-            cand --size 'The size of a message in bytes, as 64, 4K or 1M'
+            cand -s 'The size of a message in bytes, such as 64, 4K or 1M'
+            cand --size 'The size of a message in bytes, such as 64, 4K or 1M'
             cand -c 'The number of messages. A failed attempt to reconnect counts as one message [default: until ctrl-c]'
             cand --count 'The number of messages. A failed attempt to reconnect counts as one message [default: until ctrl-c]'
-            cand -i 'The time between two messages. With 0, the next message is sent when the last one has come back'
-            cand --interval 'The time between two messages. With 0, the next message is sent when the last one has come back'
+            cand -i 'The time between two messages. With 0, the next message is sent when the previous one has come back'
+            cand --interval 'The time between two messages. With 0, the next message is sent when the previous one has come back'
             cand --timeout 'The time limit for an answer, and for connecting'
             cand --resume 'The time for which a lost connection waits to be resumed, 0 to 3600. With 0 a lost connection ends. The smaller of this time and the --resume of `rdmsg serve` applies'
             cand --transport 'The transport of the connection'
@@ -72,7 +72,7 @@ set edit:completion:arg-completer[rdmsg] = {|@words|
         }
         &'rdmsg;bench'= {
             cand --test 'The tests to run'
-            cand --sizes 'The size of a message in bytes, as 64, 4K or 1M [default: several sizes that suit the test]'
+            cand --sizes 'The size of a message in bytes, such as 64, 4K or 1M [default: several sizes that suit the test]'
             cand --connections 'The numbers of concurrent connections'
             cand --transport 'The transports to compare [default: rdma tcp, without an RDMA device: tcp]'
             cand --seconds 'The duration of each measurement'

@@ -51,9 +51,9 @@ complete -c rdmsg -n "__fish_rdmsg_using_subcommand serve" -l resume -d 'The tim
 complete -c rdmsg -n "__fish_rdmsg_using_subcommand serve" -l statistics -d 'Export statistics for `rdmsg top`'
 complete -c rdmsg -n "__fish_rdmsg_using_subcommand serve" -s q -l quiet -d 'Print no line when a connection ends'
 complete -c rdmsg -n "__fish_rdmsg_using_subcommand serve" -s h -l help -d 'Print help (see more with \'--help\')'
-complete -c rdmsg -n "__fish_rdmsg_using_subcommand ping" -s s -l size -d 'The size of a message in bytes, as 64, 4K or 1M' -r
+complete -c rdmsg -n "__fish_rdmsg_using_subcommand ping" -s s -l size -d 'The size of a message in bytes, such as 64, 4K or 1M' -r
 complete -c rdmsg -n "__fish_rdmsg_using_subcommand ping" -s c -l count -d 'The number of messages. A failed attempt to reconnect counts as one message [default: until ctrl-c]' -r
-complete -c rdmsg -n "__fish_rdmsg_using_subcommand ping" -s i -l interval -d 'The time between two messages. With 0, the next message is sent when the last one has come back' -r
+complete -c rdmsg -n "__fish_rdmsg_using_subcommand ping" -s i -l interval -d 'The time between two messages. With 0, the next message is sent when the previous one has come back' -r
 complete -c rdmsg -n "__fish_rdmsg_using_subcommand ping" -l timeout -d 'The time limit for an answer, and for connecting' -r
 complete -c rdmsg -n "__fish_rdmsg_using_subcommand ping" -l resume -d 'The time for which a lost connection waits to be resumed, 0 to 3600. With 0 a lost connection ends. The smaller of this time and the --resume of `rdmsg serve` applies' -r
 complete -c rdmsg -n "__fish_rdmsg_using_subcommand ping" -l transport -d 'The transport of the connection' -r -f -a "auto\t'RDMA if a device serves the address, and TCP otherwise'
@@ -67,7 +67,7 @@ complete -c rdmsg -n "__fish_rdmsg_using_subcommand ping" -s h -l help -d 'Print
 complete -c rdmsg -n "__fish_rdmsg_using_subcommand bench" -l test -d 'The tests to run' -r -f -a "latency\t''
 bandwidth\t''
 rate\t''"
-complete -c rdmsg -n "__fish_rdmsg_using_subcommand bench" -l sizes -d 'The size of a message in bytes, as 64, 4K or 1M [default: several sizes that suit the test]' -r
+complete -c rdmsg -n "__fish_rdmsg_using_subcommand bench" -l sizes -d 'The size of a message in bytes, such as 64, 4K or 1M [default: several sizes that suit the test]' -r
 complete -c rdmsg -n "__fish_rdmsg_using_subcommand bench" -l connections -d 'The numbers of concurrent connections' -r
 complete -c rdmsg -n "__fish_rdmsg_using_subcommand bench" -l transport -d 'The transports to compare [default: rdma tcp, without an RDMA device: tcp]' -r -f -a "auto\t'RDMA if a device serves the address, and TCP otherwise'
 rdma\t''

@@ -4,7 +4,7 @@
 //! options  the command line            plan     the points to measure, in order
 //! measure  measures one point          results  all results, also as JSON
 //! table    the results as a text table plot     the content of a plot: series, axes
-//! chart    a plot in the terminal      report   the two files for other people
+//! chart    a plot in the terminal      report   the two files of --report
 //! ```
 
 mod chart;

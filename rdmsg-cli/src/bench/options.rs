@@ -16,7 +16,7 @@ use crate::{carrier::Carrier, duration::positive, measure::Size};
 ///
 /// Each result is the sum over all connections. Each measurement lasts --seconds, after an
 /// uncounted warm-up of a tenth of that time. The results apply to this program, these two hosts
-/// and their present load.
+/// and their current load.
 ///
 /// With --report NAME it also writes the files NAME.json and NAME.md, for others to compare:
 /// device, firmware, provider and kernel of both hosts, settings, the findings of `rdmsg doctor`,
@@ -46,7 +46,8 @@ pub(crate) struct Options {
         default_values_t = [Test::Latency, Test::Bandwidth, Test::Rate])]
     pub(super) tests: Vec<Test>,
 
-    /// The size of a message in bytes, as 64, 4K or 1M [default: several sizes that suit the test]
+    /// The size of a message in bytes, such as 64, 4K or 1M [default: several sizes that suit the
+    /// test]
     #[arg(long, value_delimiter = ',', value_name = "BYTES")]
     pub(super) sizes: Vec<Size>,
 

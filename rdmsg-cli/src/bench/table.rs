@@ -87,7 +87,7 @@ fn text_of(point: &Point, measured: &Measured) -> String {
     }
 }
 
-/// Returns a text, with its colour, that compares the results of two transports.
+/// Compares the results of two transports. Returns the comparison as text, with its colour.
 fn compare(test: Test, ours: &Measured, other: &Measured) -> (Style, String) {
     let value = |measured: &Measured| match test {
         Test::Latency => measured

@@ -229,9 +229,9 @@ impl Shared {
         }
     }
 
-    /// Prints the counters from a separate thread, because writing to stdout blocks while its
-    /// reader is slow. Requests that arrive while the thread prints are answered together, by one
-    /// more line.
+    /// Prints the counters from a separate thread, because a write to stdout blocks if the reader
+    /// of stdout is slow. If further requests arrive while the thread prints, one more line answers
+    /// all of them.
     fn report(self: &Arc<Self>) {
         if self.reports.fetch_add(1, Ordering::AcqRel) > 0 {
             return;
@@ -254,7 +254,7 @@ impl Shared {
         };
         let thread = thread::Builder::new().name("rdmsg-report".into());
         if let Err(error) = thread.spawn(printing) {
-            log::error!("cannot print the counters: cannot start a thread: {error}");
+            log::error!("cannot start a thread that prints the counters: {error}");
             self.reports.store(0, Ordering::Release);
             self.printed.notify_waiters();
         }
@@ -285,7 +285,7 @@ async fn finish(
             _ = connections.join_next() => {}
             () = &mut late => {
                 log::warn!(
-                    "resets {} connections that are still open after --drain {drain:?}",
+                    "resetting {} connections that are still open after --drain {drain:?}",
                     connections.len()
                 );
                 break;

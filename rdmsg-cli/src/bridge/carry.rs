@@ -41,13 +41,13 @@ const _: () = assert!(PIECE <= EAGER_SIZE_OVER_TCP as usize);
 /// The interval at which a blocked write to the plain end checks whether the stream has failed.
 const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
-/// After one end has failed, the maximum time in which no bytes are written to the other end.
+/// The maximum time without a write to one end after the other end has failed.
 const STALL_LIMIT: Duration = Duration::from_secs(2);
 
 /// The maximum time for which one end receives bytes after the other end has failed.
 const DELIVERY_LIMIT: Duration = Duration::from_secs(30);
 
-/// The end of a connection that failed first.
+/// The end that failed first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum End {
     Plain,
@@ -81,7 +81,7 @@ impl Progress {
     }
 
     /// Waits for a failure. The task must poll this future after the futures of both directions,
-    /// because those record a failure without waking the task.
+    /// because these futures record a failure without waking the task.
     async fn failed(&self) -> End {
         poll_fn(|_| self.failed_end().map_or(Poll::Pending, Poll::Ready)).await
     }
@@ -108,8 +108,8 @@ impl Progress {
 /// failure of each end, even while it does not read from that end.
 ///
 /// If an end fails, the other end first receives the bytes that arrived before the failure, because
-/// a service may answer and then reset a request that it has not read. The bytes that the failed
-/// end cannot take are discarded. The error is then returned.
+/// a service may answer and then reset a request that it has not read. This function discards the
+/// bytes that the failed end cannot accept, and then returns the error.
 pub(super) async fn carry(session: &mut Session) -> io::Result<()> {
     let progress = Progress::default();
     carry_both(session, &progress).await;
@@ -179,8 +179,8 @@ async fn carry_both(session: &mut Session, progress: &Progress) {
                 select! {
                     biased;
                     finished = &mut back => if finished {
-                        // A client that has read the answer closes its socket. An earlier reset
-                        // could make the client ignore the answer.
+                        // A client closes its socket after it has read the answer. Wait for that,
+                        // because an earlier reset could make the client lose the answer.
                         there.await;
                     },
                     () = &mut there => {
@@ -308,8 +308,7 @@ async fn to_plain(
     }
 }
 
-/// Writes without waiting, possibly only the first of the bytes. Returns `None` if the write would
-/// wait.
+/// Writes without waiting, possibly only some of the bytes. Returns `None` if the write would wait.
 async fn write_now(to: &mut (impl AsyncWrite + Unpin), bytes: &[u8]) -> Option<io::Result<usize>> {
     poll_fn(|cx| {
         Poll::Ready(match Pin::new(&mut *to).poll_write(cx, bytes) {

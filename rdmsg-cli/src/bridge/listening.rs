@@ -102,7 +102,7 @@ fn bind(addr: SocketAddr) -> io::Result<TcpListener> {
     socket.listen(BACKLOG)
 }
 
-/// Adds a remedy to the error of a bind.
+/// Adds a remedy to the error of a failed bind.
 fn advise(error: io::Error) -> Error {
     let advice = match error.kind() {
         io::ErrorKind::AddrInUse => {

@@ -24,12 +24,12 @@ use crate::{
 /// A bridge forwards the end of a direction (half close). It also forwards a reset, so that the
 /// other side gets an error instead of an end of file. Before the reset, the other side receives
 /// the bytes that arrived at the bridge. Bytes that a kernel discards at a reset are lost, as with
-/// direct TCP. A slow reader stops the writer. 0.0.0.0 listens on all addresses. Port 0 chooses a
+/// direct TCP. A slow reader blocks the writer. 0.0.0.0 listens on all addresses. Port 0 chooses a
 /// free port, which is printed.
 ///
-/// SIGUSR1 prints the counters: open connections; all connections; refused connections, beyond
-/// --max-connections; failed connections, whose target was not reached or of which one end failed;
-/// and the bytes to the target and back. After SIGINT or SIGTERM the bridge stops listening, waits
+/// SIGUSR1 prints the counters: open connections; all connections; refused connections (beyond
+/// --max-connections); failed connections (target not reached, or one end failed); and the bytes to
+/// the target and back. After SIGINT or SIGTERM the bridge stops listening, waits
 /// --drain seconds for its connections, resets the remaining ones, and exits with 0. A second
 /// signal ends it immediately, with 128 plus the number of the signal. It exits with 1 if it cannot
 /// start or continue, and with 2 for an invalid command line. RUST_LOG sets the level of the log on
@@ -98,12 +98,12 @@ pub(crate) struct Options {
     pub(crate) eager_size: Option<u32>,
 }
 
-/// The default eager size in bytes of connections that may use RDMA. Their buffers are locked
-/// memory, so it is small.
+/// The default eager size in bytes of connections that may use RDMA. The size is small, because the
+/// buffers of such a connection are locked memory.
 const EAGER_SIZE: u32 = 4 << 10;
 
-/// The default eager size in bytes of connections over TCP. Their buffers use no memory before
-/// their first use, so it is large.
+/// The default eager size in bytes of connections over TCP. The size is large, because the buffers
+/// of such a connection use no memory before their first use.
 pub(super) const EAGER_SIZE_OVER_TCP: u32 = 64 << 10;
 
 /// The memory of a connection for messages above the eager size, in bytes for each direction.
@@ -112,8 +112,8 @@ const LARGE_MEMORY: u64 = 256 << 10;
 /// The maximum length in bytes of a message that carries bytes of a stream.
 const LONGEST_PIECE: u64 = 1 << 20;
 
-/// The maximum number of bytes that both bridges hold in addition to the window, for each
-/// direction. Each bridge holds at most half of them.
+/// The maximum number of bytes that both bridges together hold in addition to the window, for each
+/// direction. Each bridge holds at most half of this number.
 const STREAM_BUFFER: u64 = 1 << 20;
 
 /// The maximum of `Config::close_timeout`.
@@ -161,8 +161,8 @@ impl Options {
             config.stream_buffer = STREAM_BUFFER;
             config.connect_timeout = self.connect_timeout;
             config.resume = self.resume;
-            // The close of a suspended stream must be able to wait for the time `resume`, like the
-            // bytes before the close.
+            // The close of a suspended stream must be able to wait for `resume`, as the bytes that
+            // were written before it do.
             config.close_timeout = config.close_timeout.max(self.resume).min(LONGEST_CLOSE);
         });
         if let Some(transport) = scheme.transport() {

@@ -41,8 +41,8 @@ impl Signals {
         match self.0.recv().await {
             Some(Signal::SIGUSR1) => Request::Report,
             Some(signal) => Request::End(signal as u8),
-            // The signal thread has failed. End the bridge, because no signal could end it any
-            // longer.
+            // The signal thread has failed. End the bridge, because it can no longer receive
+            // signals.
             None => Request::End(Signal::SIGTERM as u8),
         }
     }

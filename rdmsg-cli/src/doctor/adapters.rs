@@ -58,7 +58,7 @@ struct Known {
     source: &'static str,
 }
 
-/// The known problems. For a new problem, add a row. The finding prints the source in the row.
+/// The known problems. To report another problem, add a row. The finding prints the row's source.
 const KNOWN: [Known; 2] = [
     Known {
         driver: "bnxt_en",
@@ -238,8 +238,8 @@ fn abi(root: &Root, device: &str) -> Option<u64> {
     root.number(format!("sys/class/infiniband_verbs/{}/abi_version", at?))
 }
 
-/// Returns the processors that handle an interrupt. If the effective set is not known, returns the
-/// allowed set.
+/// Returns the processors that handle an interrupt, or the allowed processors if the kernel does
+/// not report the effective ones.
 fn affinity(root: &Root, number: &str) -> BTreeSet<usize> {
     let at = format!("proc/irq/{number}");
     let files = ["effective_affinity_list", "smp_affinity_list"];

@@ -29,8 +29,8 @@ const FAST: u64 = 40;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Device {
     pub(super) name: String,
-    /// Whether the device implements iWARP. iWARP runs over TCP, so it has no RDMA packets and no
-    /// UDP port.
+    /// Whether the device implements iWARP. Such a device uses TCP connections, and neither RoCE
+    /// packets nor their UDP port.
     pub(super) is_iwarp: bool,
     /// The network interface of a software device. `None` for an adapter, or if the driver does not
     /// report the interface.
@@ -91,7 +91,7 @@ impl Device {
         Self {
             is_iwarp,
             made_on: root.text(format!("{at}/parent")),
-            // Only an adapter has this link, which leads to its device on a bus.
+            // Only an adapter has this link to a device on a bus.
             is_software: !root.has(format!("{at}/device")),
             ports: ports.into_iter().map(read).collect(),
             name,

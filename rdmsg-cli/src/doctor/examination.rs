@@ -104,8 +104,8 @@ impl Examination {
         }
     }
 
-    /// Reads the links again and checks the route to the peer. The peer compares these links with
-    /// its own links.
+    /// Updates the links, and checks the route to the peer. The peer compares these links with its
+    /// own.
     pub(crate) fn look_towards(&mut self, peer: IpAddr) {
         let root = Root::machine();
         let interfaces = Interfaces::read(&root, &interfaces::addresses());

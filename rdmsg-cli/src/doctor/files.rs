@@ -124,7 +124,7 @@ impl DeviceFiles {
         if around.is_container() {
             return Some(finding.hint(in_container(&self.0)));
         }
-        // The group has access, so suggest membership, except in the group root.
+        // The group has access, so suggest that the user joins it. The group root is an exception.
         if mode & 0o060 == 0o060 && group != "root" {
             return Some(
                 finding

@@ -40,7 +40,8 @@ impl Kernel {
             format!("boot/vmlinuz-{release}"),
         ];
         Self {
-            // After a kernel upgrade, only the files of the new kernel may exist.
+            // The directory `lib/modules` must be empty: after a kernel upgrade, it can lack the
+            // files of the running kernel and contain only those of the new one.
             is_external: !release.is_empty()
                 && root.names("lib/modules").is_empty()
                 && !files.iter().any(|file| root.has(file)),

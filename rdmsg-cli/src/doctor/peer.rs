@@ -189,8 +189,8 @@ impl Peer {
     }
 
     /// Requests the peer's examination of itself, and adds the peer's problems that concern the
-    /// checked transport to `findings`. Also returns whether the peer refused the connection,
-    /// because no server is running.
+    /// checked transport to `findings`. Also returns whether the peer refused the connection, which
+    /// means that no server is running.
     ///
     /// The request uses TCP, which may work when RDMA does not. On iWARP it uses RDMA, because
     /// iWARP ports are TCP ports, and the peer's iWARP listener does not accept plain TCP

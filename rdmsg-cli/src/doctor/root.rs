@@ -36,8 +36,8 @@ impl Root {
         self.text(path)?.parse().ok()
     }
 
-    /// Returns the names in a directory. Shorter names are first, so that numbers at the end of the
-    /// names are in order.
+    /// Returns the names in a directory. Shorter names come first, so that names that end in a
+    /// number are in numeric order.
     pub(super) fn names(&self, folder: impl AsRef<Path>) -> Vec<String> {
         let entries = fs::read_dir(self.path(folder))
             .into_iter()

@@ -45,9 +45,9 @@ impl Route {
     }
 
     /// Returns a finding if the device's packets can be longer than the path MTU. RDMA packets must
-    /// not be fragmented, and their size depends on the interface's MTU only, so this host drops
-    /// longer packets without an error. Returns `None` for iWARP, because TCP adapts its packets to
-    /// the path MTU.
+    /// not be fragmented, and their size depends on the interface's MTU only, so this host silently
+    /// drops packets that are longer than the path MTU. Returns `None` for iWARP, because TCP
+    /// adapts its packets to the path MTU.
     pub(super) fn judge_mtu(&self, peer: IpAddr, link: &Link) -> Option<Finding> {
         if link.is_iwarp {
             return None;

@@ -29,7 +29,7 @@ pub(crate) struct Options {
     /// The host, as HOST or HOST:PORT, on which `rdmsg serve` runs [default port: 7471]
     pub(super) peer: String,
 
-    /// The size of a message in bytes, as 64, 4K or 1M.
+    /// The size of a message in bytes, such as 64, 4K or 1M.
     #[arg(long, short, value_name = "BYTES", default_value = "64")]
     pub(super) size: Size,
 
@@ -38,8 +38,8 @@ pub(crate) struct Options {
     #[arg(long, short, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     pub(super) count: Option<u64>,
 
-    /// The time between two messages. With 0, the next message is sent when the last one has come
-    /// back.
+    /// The time between two messages. With 0, the next message is sent when the previous one has
+    /// come back.
     #[arg(long, short, value_name = "SECONDS", default_value = "1", value_parser = interval)]
     pub(super) interval: Duration,
 

@@ -32,7 +32,7 @@ pub(super) struct Pinger<'a> {
     live: Live,
     /// The outages of the current connection.
     outages: Outages,
-    /// The number of failed attempts to connect again.
+    /// The number of failed attempts to reconnect.
     failed_connects: u64,
     summary: Summary,
 }
@@ -101,7 +101,7 @@ impl<'a> Pinger<'a> {
         Ok(self.summary)
     }
 
-    /// Returns whether the messages and the failed attempts to connect again add up to `--count`.
+    /// Returns whether the messages and the failed attempts to reconnect add up to `--count`.
     fn is_complete(&self) -> bool {
         let count = self.options.count;
         count.is_some_and(|count| self.summary.sent + self.failed_connects >= count)
@@ -117,7 +117,7 @@ impl<'a> Pinger<'a> {
         Ok(endpoint)
     }
 
-    /// Tries to connect until an attempt succeeds. Uses the transport of the first connection, so
+    /// Tries to reconnect until an attempt succeeds. Uses the transport of the first connection, so
     /// that all measured times are of one transport. Returns `None` if a signal arrives.
     fn connect_again(&mut self, stop: &Stop) -> Result<Option<Endpoint>> {
         let carrier = if self.summary.transport == Transport::Tcp.to_string() {
@@ -160,8 +160,8 @@ impl<'a> Pinger<'a> {
 
     fn send(&mut self, endpoint: &Endpoint, stop: &Stop) -> io::Result<Outcome> {
         let start = Instant::now();
-        // The time at which the time limit starts. While the connection is suspended, this is set
-        // to the current time, so that an outage does not count.
+        // The start of the time limit. While the connection is suspended, the current time replaces
+        // it, so that an outage does not count towards the limit.
         let mut limited = start;
         let mut is_sent = false;
         loop {

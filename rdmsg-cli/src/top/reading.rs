@@ -10,8 +10,8 @@ use super::{
     sources::{command, folders, plain, read, sockets},
 };
 
-/// The time limit for reading the sockets of all processes. Later processes are skipped, because
-/// each process that does not reply delays the reading.
+/// The time limit for reading the sockets of all processes. After this time, the remaining
+/// processes are skipped, because each process that does not reply delays the reading.
 const TIME_LIMIT: Duration = Duration::from_secs(5);
 
 /// The state of a lost connection that can still be resumed.

@@ -351,7 +351,7 @@ impl View {
     }
 }
 
-/// Formats a duration with one unit and at most two digits. Only a number of days can be longer.
+/// Formats a duration with one unit and at most two digits. A number of days can have more digits.
 fn age(age: Duration) -> String {
     match age.as_secs() {
         seconds @ 0..100 => format!("{seconds}s"),

@@ -1,4 +1,4 @@
-//! Tests of services that answer early, and close a connection with bytes that they have not read.
+//! Tests of services that answer and close a connection before they have read the whole request.
 
 use std::{
     io::{self, ErrorKind, Read, Write},

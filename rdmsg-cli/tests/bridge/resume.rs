@@ -162,8 +162,8 @@ fn service_reset_during_cut_resets_client() {
 #[test]
 fn client_reset_during_cut_resets_service() {
     let (service, address) = listener();
-    // The near bridge cannot forward the reset to the far bridge. After its resume time of 1 s, the
-    // far bridge resets the service.
+    // The near bridge cannot forward the reset to the far bridge. The far bridge resets the
+    // connection to the service after 1 s, which is its resume time.
     let mut bridges = BridgePair::with(address, &["--resume", "600"], &["--resume", "1"]);
     let (client, mut server) = conversation(&bridges, &service);
     bridges.cut();

@@ -1,4 +1,4 @@
-//! The steps of a client before the connection's queue pair exists.
+//! Resolves the address and the route of a client's connection, before its queue pair is created.
 
 use std::{io, net::SocketAddr, time::Duration};
 

@@ -127,7 +127,7 @@ impl Link {
         Ok(())
     }
 
-    /// Handles a write or a command of the peer. `number` is the receive that it consumed.
+    /// Handles a write or a command of the peer, which has consumed the receive `number`.
     fn receive(&mut self, completion: &WorkCompletion, number: u32) -> io::Result<()> {
         if self.end.is_some() {
             return Ok(());

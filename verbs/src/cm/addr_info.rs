@@ -48,7 +48,7 @@ impl AddrInfo {
     ///
     /// # Errors
     ///
-    /// Returns `EINVAL` if `node` or `service` contains a zero byte, or if the service is unknown.
+    /// Returns `EINVAL` if `node` or `service` contains a null byte, or if the service is unknown.
     /// Returns `EADDRNOTAVAIL` if the node is unknown, and `EAGAIN` if the failure is temporary.
     /// Otherwise returns the errors of
     /// [`rdma_getaddrinfo(3)`](https://man7.org/linux/man-pages/man3/rdma_getaddrinfo.3.html).
@@ -80,8 +80,8 @@ impl AddrInfo {
             raw.ai_src_len = size_of_val(src) as libc::socklen_t;
             raw.ai_src_addr = ptr::from_mut(src).cast();
         }
-        // SAFETY: `service` is a string that ends with a zero byte, and `node` is null or such a
-        // string. `raw`, the addresses to which it points, and `list` are local variables.
+        // SAFETY: `service` is a null-terminated string, and `node` is null or such a string.
+        // `raw`, the addresses to which it points, and `list` are local variables.
         let ret = unsafe { ffi::rdma_getaddrinfo(node, service.as_ptr(), raw, &raw mut list) };
         if let Some(errno) = resolver_errno(ret) {
             return Err(OsError::new(CALL, errno));

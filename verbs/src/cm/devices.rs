@@ -3,10 +3,10 @@
 //! Tracks the devices that librdmacm has open, and releases removed devices.
 //!
 //! librdmacm opens a device when a program first needs it, and counts the ids and the device lists
-//! that use it. librdmacm detects that a device was removed only when it creates a device list. It
-//! closes the device after that, when the last use ends. Some drivers, such as that of software
-//! RoCE, do not support hot removal. With such a driver, the device keeps its name until librdmacm
-//! closes it, and the command that removes the device blocks.
+//! that use it. librdmacm detects that a device was removed only when it creates a device list.
+//! After that, librdmacm closes the device as soon as no id or list uses it. Some drivers, such as
+//! that of software RoCE, do not support hot removal. With such a driver, the device keeps its name
+//! until librdmacm closes it, and the command that removes the device blocks.
 //!
 //! Therefore this module requests another list from librdmacm when two conditions are met: an event
 //! has reported the removal of a device, and the last list of this module that contains the device
@@ -73,7 +73,7 @@ unsafe impl Send for List {}
 // SAFETY: all methods of a shared `List` only read the list.
 unsafe impl Sync for List {}
 
-/// A device that at least one list contains.
+/// A device in at least one list.
 #[derive(Default)]
 struct Held {
     /// The number of lists that contain the device.
@@ -104,8 +104,10 @@ fn open() -> MutexGuard<'static, Open> {
 ///
 /// The driver of a software device posts a work request by calling write(2) on the device's
 /// descriptor. The kernel allows this call only with the credentials with which the descriptor was
-/// opened. The kernel regards the credentials of a forked child as different. It stores all state
-/// of a software device's context, so the descriptor of a context without objects can be replaced.
+/// opened, and it treats the credentials of a forked child as different. The descriptor of a
+/// context without objects can be replaced, because the kernel stores all state of a software
+/// device's context.
+///
 /// The driver of an adapter also stores state in the process's memory, so a child continues to use
 /// the inherited descriptors. The kernel allows this, because such a driver uses ioctl(2).
 pub(super) fn own_descriptors() -> Result<(), OsError> {
@@ -132,7 +134,7 @@ pub(super) fn own_descriptors() -> Result<(), OsError> {
 }
 
 impl Devices {
-    /// Returns the devices that are currently present.
+    /// Returns the RDMA devices of this host.
     ///
     /// # Errors
     ///
@@ -238,7 +240,7 @@ impl fmt::Debug for Devices {
 impl Drop for Inner {
     fn drop(&mut self) {
         if !self.process.is_this() {
-            // This process is a child of fork(2). Another thread of the parent may have held
+            // This process is a forked child. Another thread of the parent may have held
             // librdmacm's lock during the fork, so a call could block forever.
             return;
         }
@@ -395,7 +397,7 @@ unsafe fn release(context: NonNull<ffi::ibv_context>) {
     }
 }
 
-/// Closes the kernel's objects of a context. librdmacm's state does not change: its descriptor
+/// Closes the kernel objects of a context. The state of librdmacm does not change: the descriptor
 /// numbers stay in use, but every call on them fails.
 ///
 /// # Safety

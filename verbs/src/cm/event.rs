@@ -104,8 +104,8 @@ impl CmEvent {
         Self {
             event,
             status: raw.status,
-            // The new id of a CONNECT_REQUEST has its listener's context until `from_request`
-            // clears it.
+            // This is the listener's context if the event is a CONNECT_REQUEST: librdmacm has
+            // copied it into the new id, and `from_request` clears it later.
             context: id.map_or(0, |id| id.context as u64),
             listen_context: listen_id.map(|id| id.context as u64),
             conn,
@@ -141,7 +141,7 @@ impl CmEvent {
 
     /// Returns the [context](super::CmId::set_context) of the event's id.
     ///
-    /// The result for a CONNECT_REQUEST is the context of the listener.
+    /// For a CONNECT_REQUEST, this is the context of the listener.
     #[must_use]
     pub fn context(&self) -> u64 {
         self.context
@@ -189,7 +189,8 @@ impl EventChannel {
     ///
     /// # Errors
     ///
-    /// Returns the errors of `rdma_get_cm_event`. A failed connection is an event and not an error.
+    /// Returns the errors of `rdma_get_cm_event`. An event, and not an error, reports that a
+    /// connection has failed.
     #[doc(alias = "rdma_get_cm_event")]
     #[doc(alias = "rdma_ack_cm_event")]
     pub fn poll_event(&self) -> Result<Option<CmEvent>, OsError> {
@@ -224,15 +225,15 @@ impl EventChannel {
         }
         // SAFETY: `raw` is acknowledged only here, and `event` does not point into it.
         let ret = unsafe { ffi::rdma_ack_cm_event(raw) };
-        // The lock is released here, because the next line can return early. Then the event and its
-        // new id are dropped, and destroying the id acquires this lock.
+        // Release the lock before the next line. If that line returns an error, it drops the event
+        // with its new id, and destroying the id acquires this lock.
         drop(lock);
         cvt("rdma_ack_cm_event", ret)?;
         Ok(Some(event))
     }
 
-    /// Waits for the next event, for at most `timeout`, and reads it. Returns `None` if no event
-    /// arrives in time.
+    /// Waits up to `timeout` for the next event, and reads it. Returns `None` if no event arrives
+    /// in time.
     ///
     /// # Errors
     ///

@@ -37,15 +37,15 @@ pub struct EventChannel {
 }
 
 struct Inner {
-    /// The C object. A child of fork(2) immediately replaces its copy of the descriptor. Otherwise
-    /// that copy would keep the kernel's connections and listeners alive after the parent has
-    /// closed them.
+    /// The C object. A forked child immediately replaces its copy of the descriptor. Otherwise that
+    /// copy would keep the kernel's connections and listeners alive after the parent has closed
+    /// them.
     raw: Unshared<Raw>,
     /// Held while an event is read, and during calls on an id of this channel.
     ///
-    /// While librdmacm reads an event, it writes to the event's id without locking it. A thread
-    /// that holds this lock acquires no other lock, except that of `devices::OPEN`, and that of a
-    /// second channel when an id migrates.
+    /// While librdmacm reads an event, it writes to the event's id without a lock. A thread that
+    /// holds this lock acquires only two others: that of `devices::OPEN` and, to migrate an id,
+    /// that of a second channel.
     lock: Mutex<()>,
     /// The devices that this channel's ids use. They are cached because librdmacm needs a long time
     /// to list devices.
@@ -95,7 +95,8 @@ impl EventChannel {
         lock(&self.inner.lock)
     }
 
-    /// Returns the device `raw` of an id on this channel. The result keeps only this device open.
+    /// Returns a handle to `raw`, the device of an id on this channel. The handle keeps only this
+    /// device open.
     pub(super) fn device(&self, raw: *mut ffi::ibv_context) -> Result<Option<Context>, OsError> {
         let mut devices = lock(&self.inner.devices);
         // A device in use stays open, so no other device can have the same address.

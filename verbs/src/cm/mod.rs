@@ -3,10 +3,10 @@
 //!
 //! # Use
 //!
-//! A program creates an [`EventChannel`] and [`CmId`]s on this channel. It calls the steps of an id
-//! (`bind_addr`, `listen`, `resolve_addr`, `resolve_route`, [`create_qp`](CmId::create_qp),
+//! A program creates an [`EventChannel`] and [`CmId`]s on this channel. It calls the operations of
+//! an id (`bind_addr`, `listen`, `resolve_addr`, `resolve_route`, [`create_qp`](CmId::create_qp),
 //! `connect`, `accept`), and reads their results from the channel. Alternatively the program
-//! creates an id with [`CmId::new_sync`], whose steps return after they have completed.
+//! creates an id with [`CmId::new_sync`], whose operations block until they are complete.
 //!
 //! # Events
 //!
@@ -24,8 +24,8 @@
 //!
 //! # Cleanup
 //!
-//! Handles may be dropped in any order. A queue pair owns a handle of its id, and an id owns a
-//! handle of its channel, so the C objects are destroyed in the order that librdmacm requires.
+//! Handles may be dropped in any order. A queue pair owns a handle to its id, and an id owns a
+//! handle to its channel, so the C objects are destroyed in the order that librdmacm requires.
 
 // This module owns every librdmacm object that the crate uses. It guarantees three things. Each
 // event that was read is acknowledged. No thread uses an id while an event of that id is read. A
@@ -34,8 +34,8 @@
 // module starts no thread, retries no call, and sets no deadlines of its own. The callers decide
 // how to handle an event.
 
-// Declared first, in this order, so that the documentation of `EventChannel` begins with `new`, and
-// that of `CmEvent` with the methods that return its content.
+// These modules are declared first, in this order. As a result, the documentation of `EventChannel`
+// begins with `new`, and that of `CmEvent` with the methods that return its content.
 mod event_channel;
 
 mod event;

@@ -22,8 +22,8 @@ pub(super) struct OwnedId {
     raw: NonNull<ffi::rdma_cm_id>,
     /// The process that created the id. Only this process destroys it.
     process: Process,
-    /// The channel and the local state of the id. A thread acquires this lock first, then the
-    /// channel's lock. While a thread holds both locks, no other thread uses the id.
+    /// The channel and the local state of the id. A thread locks this mutex first, and then the
+    /// channel. While a thread holds both locks, no other thread uses the id.
     state: Mutex<IdState>,
 }
 
@@ -33,7 +33,7 @@ struct IdState {
     local: Local,
 }
 
-/// State of an id that librdmacm does not expose.
+/// The part of an id's state that librdmacm does not expose.
 #[derive(Default)]
 pub(super) struct Local {
     /// Whether the id listens, so that its channel may contain connect requests.
@@ -49,7 +49,7 @@ unsafe impl Send for OwnedId {}
 unsafe impl Sync for OwnedId {}
 
 impl OwnedId {
-    /// Takes ownership of an id that librdmacm created. No other code destroys the id.
+    /// Takes ownership of an id that librdmacm created. No other code may destroy the id.
     pub(super) fn new(raw: NonNull<ffi::rdma_cm_id>, channel: &EventChannel) -> Self {
         let state = IdState {
             channel: channel.clone(),
@@ -88,7 +88,7 @@ impl OwnedId {
         self.state().channel.clone()
     }
 
-    /// Runs `f` while no other thread uses the id or reads an event of it.
+    /// Runs `f` while no other thread uses the id or reads one of its events.
     pub(super) fn with<T>(&self, f: impl FnOnce(*mut ffi::rdma_cm_id, &mut Local) -> T) -> T {
         let mut state = self.state();
         let IdState { channel, local } = &mut *state;
@@ -107,8 +107,7 @@ impl OwnedId {
 
     /// Calls a librdmacm function that dereferences the id's pointer to its device.
     ///
-    /// Returns `EINVAL` if that pointer is null, as it is until the event ADDR_RESOLVED has been
-    /// read.
+    /// Returns `EINVAL` if that pointer is null, because the id is not bound to a device yet.
     pub(super) fn call_bound(
         &self,
         name: &'static str,
@@ -167,7 +166,7 @@ impl fmt::Debug for OwnedId {
 impl Drop for OwnedId {
     fn drop(&mut self) {
         if !self.process.is_this() {
-            // This process is a child of fork(2), and the id belongs to the parent.
+            // This process is a forked child, and the id belongs to the parent.
             return;
         }
         let result = self.with(|id, local| {
@@ -207,8 +206,8 @@ impl Groups {
         if let Some(index) = self.0.iter().position(|joined| *joined == group) {
             self.0.swap_remove(index);
         }
-        // SAFETY: the caller guarantees the conditions on `id`, which this function and `leave`
-        // share.
+        // SAFETY: the requirements of `leave` and of this function are the same, and the caller
+        // fulfils them.
         cvt("rdma_leave_multicast", unsafe { leave(id, group) }).map(drop)
     }
 
@@ -223,8 +222,8 @@ impl Groups {
     /// The same as for [`leave`](Self::leave).
     pub(super) unsafe fn leave_all(&mut self, id: *mut ffi::rdma_cm_id) {
         for group in self.0.drain(..) {
-            // SAFETY: the caller guarantees the conditions on `id`, which this function and `leave`
-            // share.
+            // SAFETY: the requirements of `leave` and of this function are the same, and the caller
+            // fulfils them.
             if let Err(error) = cvt("rdma_leave_multicast", unsafe { leave(id, group) }) {
                 warn!(Rdma, "cannot leave the multicast group {group}: {error}");
             }

@@ -10,8 +10,8 @@ const CAPACITY: usize = u8::MAX as usize;
 ///
 /// The maximum length depends on the type of message, and on whether the id is for a connection or
 /// for datagrams: see the constants. These limits apply to InfiniBand and RoCE with IP addresses;
-/// this crate also applies them to iWARP. The received data may be longer than the sent data,
-/// padded with zeros, so a protocol must carry its own length.
+/// this crate also applies them to iWARP. The connection manager may append zeros to the data, so a
+/// protocol must transmit the length itself.
 #[derive(Clone, Copy)]
 pub struct PrivateData {
     bytes: [u8; CAPACITY],
@@ -30,8 +30,8 @@ impl PrivateData {
     /// The maximum length in an acceptance or a rejection for datagrams, in bytes.
     pub const UD_ACCEPT_MAX: usize = 136;
 
-    /// Returns `EMSGSIZE` if the data is longer than `limit` bytes, the limit of the message that
-    /// `call` sends.
+    /// Returns `EMSGSIZE` if the data is longer than `limit`, the maximum number of bytes in the
+    /// message that `call` sends.
     ///
     /// The kernel would also refuse such data, but its error does not name the reason.
     pub(super) fn check(&self, call: &'static str, limit: usize) -> Result<(), OsError> {

@@ -32,5 +32,6 @@ pub(crate) const IBV_ADVISE_MR_FLAG_FLUSH: u32 = 1 << 0;
 /// default.
 pub(crate) const IBV_WC_STANDARD_FLAGS: u64 = 0x7f;
 
-/// `IBV_ACCESS_OPTIONAL_RANGE` of `infiniband/verbs.h`: the access flags that a kernel may ignore.
+/// `IBV_ACCESS_OPTIONAL_RANGE` of `infiniband/verbs.h`: the access flags that a kernel ignores if
+/// it does not support them.
 pub(crate) const IBV_ACCESS_OPTIONAL_RANGE: u32 = 0x3ff0_0000;

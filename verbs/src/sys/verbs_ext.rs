@@ -318,7 +318,8 @@ mod tests {
         libc::ERANGE
     }
 
-    /// Returns a context that has the layout of libibverbs' contexts and one operation.
+    /// Returns a context with the layout that libibverbs uses. Only its operation `query_port` is
+    /// set.
     fn context() -> Box<ffi::verbs_context> {
         // SAFETY: `verbs_context` consists of integers, pointers and optional functions, for which
         // all zeros is a valid value.

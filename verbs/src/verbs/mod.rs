@@ -19,10 +19,10 @@
 //!
 //! # Resource cleanup
 //!
-//! All handles are reference counted, and each object owns handles of the objects from which it was
+//! All handles are reference counted, and each object owns handles to the objects from which it was
 //! created. Therefore handles may be dropped in any order, and the C objects are destroyed in the
-//! order that libibverbs requires. A queue pair also owns handles of the memory regions of all
-//! requests that were posted on it. The memory of a region is unmapped only after the region has
+//! order that libibverbs requires. A queue pair also owns handles to the memory regions of all
+//! requests that were posted to it. The memory of a region is unmapped only after the region has
 //! been deregistered.
 //!
 //! When libibverbs destroys an object, it waits until all events of that object that were read have
@@ -33,7 +33,7 @@
 //!
 //! All handles are [`Send`] and [`Sync`], because libibverbs locks each object itself. It does not
 //! lock the queue pairs of a [`ThreadDomain`], so the safe functions of this module lock them. If
-//! several threads post on one queue pair, the requests of each call stay together; the order of
+//! several threads post to one queue pair, the requests of each call stay together; the order of
 //! the calls is unspecified. If several threads poll one completion queue, only one of them
 //! receives each completion.
 //!
@@ -45,11 +45,11 @@
 
 // This module owns every libibverbs object that the crate uses. It guarantees that safe code cannot
 // use an object after its destruction, cannot post a request that the queue does not support, and
-// cannot alias memory that the device writes. A function that cannot ensure this is an `unsafe fn`,
-// whose callers justify the use. The callers of this module are `cm`, `rsocket`, `valkey`, the
-// memory and queue modules of the engine, and programs. Each function that can block has
-// documentation or a name that shows this. The module starts no thread, and has no notion of
-// connections or messages: its callers connect queue pairs.
+// cannot alias memory that the device writes. A function that cannot ensure this is an `unsafe fn`:
+// its callers must ensure it. The callers of this module are `cm`, `rsocket`, `valkey`, the memory
+// and queue modules of the engine, and programs. The name or the documentation of each function
+// shows whether the function can block. The module starts no thread, and does not know connections
+// or messages: its callers connect queue pairs.
 //
 // Its submodules depend on each other in one direction only. `memory` and `completion` use
 // `device`, `work_request` uses these three, and `queue_pair` uses all others.

@@ -47,7 +47,7 @@ struct Program {
 enum Role {
     /// Run the broker
     Serve(Serve),
-    /// Publish the given messages on a topic, or without messages each line of stdin
+    /// Publish the given messages on a topic, or each line of stdin if no message is given
     Pub {
         #[command(flatten)]
         client: Client,

@@ -35,8 +35,8 @@ struct Program {
     /// Show the log of the library
     #[arg(long, global = true)]
     debug: bool,
-    /// The time within which the address must be free, a server must listen, and clients must move
-    /// to the next server, in seconds
+    /// The time limit in seconds for the address to become free, for a server to listen, and for
+    /// clients to move to the next server
     #[arg(long, global = true, value_name = "SECONDS", default_value_t = 60)]
     patience: u64,
     #[command(flatten)]
@@ -45,7 +45,7 @@ struct Program {
 
 #[derive(Subcommand)]
 enum Role {
-    /// Run the server, once the server before it has closed its listener
+    /// Run the server, after the previous server has closed its listener
     Serve {
         /// The address and port to listen on; with port 0, the system chooses a free port
         #[arg(default_value = "0.0.0.0:7471")]

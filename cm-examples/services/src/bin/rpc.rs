@@ -121,8 +121,8 @@ async fn connect(connector: &Connector, address: &str) -> Result<StoreClient> {
     Ok(StoreClient::new(client::Config::default(), transport).spawn())
 }
 
-/// Serves connections until a signal arrives. Then waits for the clients to close their
-/// connections, for at most `TIME_LIMIT`.
+/// Serves connections until a signal arrives. Then waits up to `TIME_LIMIT` for the clients to
+/// close their connections.
 async fn serve(listener: &Listener) -> Result<()> {
     let stop = stop_on_signals()?;
     let values = Values::default();

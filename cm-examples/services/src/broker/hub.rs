@@ -126,7 +126,7 @@ impl Hub {
     }
 
     /// Sends the messages in the queue to a subscriber. While the subscriber's receive window is
-    /// full, the send waits. If the queue is also full, it drops its oldest messages.
+    /// full, the send waits. If the queue is also full, the queue drops its oldest messages.
     async fn send(
         self: Arc<Self>,
         endpoint: Endpoint,

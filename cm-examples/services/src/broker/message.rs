@@ -107,8 +107,8 @@ impl<'a> FromBroker<'a> {
         }
     }
 
-    /// Converts a publisher's message into the message for the subscribers. The two differ only in
-    /// the first byte, the type.
+    /// Converts a publisher's message into the message for the subscribers. The two messages differ
+    /// only in the first byte, which is the type.
     pub(super) fn published(publish: &[u8]) -> Bytes {
         let mut message = BytesMut::from(publish);
         message[0] = MESSAGE;

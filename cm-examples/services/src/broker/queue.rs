@@ -13,7 +13,7 @@ use tokio::sync::Notify;
 pub struct QueueLimits {
     /// The maximum number of messages, at least one.
     pub messages: usize,
-    /// The maximum number of bytes. An empty queue accepts a longer message.
+    /// The maximum number of bytes. An empty queue also accepts a message that exceeds this limit.
     pub bytes: usize,
 }
 

@@ -41,7 +41,7 @@ pub(super) enum Hook {
     Output,
 }
 
-/// What a base chain, which is a chain with a hook, does to a RoCE packet.
+/// The effect of a base chain on a RoCE packet. A base chain is a chain with a hook.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Verdict<'a> {
     Passes,
@@ -144,7 +144,7 @@ impl Ruleset {
         if depth > MAX_DEPTH {
             return End::Unclear;
         }
-        // The effect of the earlier rules that possibly match.
+        // The effect of the earlier rules that may match the packet.
         let mut perhaps: Option<End> = None;
         let of_chain = |rule: &&Rule| {
             (&rule.family, &rule.table, &rule.chain) == (&chain.family, &chain.table, &chain.name)
@@ -218,7 +218,7 @@ impl Packet<'_> {
         let mut all = Fits::Yes;
         for expression in expressions {
             let Some(of) = expression.get("match") else {
-                // A rule with a rate limit matches or not, depending on the number of packets.
+                // It depends on the number of packets whether a rule with a rate limit matches.
                 if expression.get("limit").is_some() || expression.get("xt").is_some() {
                     all = Fits::Perhaps;
                 }

@@ -120,8 +120,8 @@ impl CmId {
     /// Returns the id's device. Returns `None` if the id is not bound to a device yet, if the
     /// device was removed, or if an error occurs. An error is logged.
     ///
-    /// All ids on a device share this [`Context`], so each of them can use protection domains and
-    /// memory that were created on it.
+    /// All ids on a device return the same [`Context`]. Each of these ids can use the protection
+    /// domains and the memory that the program creates on this `Context`.
     #[must_use]
     pub fn verbs(&self) -> Option<Context> {
         self.device()

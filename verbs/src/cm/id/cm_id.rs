@@ -15,9 +15,9 @@ use crate::{
 
 /// A communication id, which is librdmacm's counterpart of a socket.
 ///
-/// The steps of an id (for example `connect`) return immediately if the id was created on an
-/// [`EventChannel`]; an event then reports the result. The steps of an id that
-/// [`new_sync`](Self::new_sync) created return after they have completed, and
+/// If the id was created on an [`EventChannel`], its operations (for example `connect`) return
+/// immediately, and an event reports the result. The operations of an id that
+/// [`new_sync`](Self::new_sync) created block until they are complete, and
 /// [`last_event`](Self::last_event) returns the event.
 ///
 /// A [`QueuePair`](crate::verbs::QueuePair) keeps its id alive. Therefore a dropped `CmId` is
@@ -51,7 +51,7 @@ impl CmId {
         Ok(Self::from_raw(cvt_ptr(CALL, raw)?, channel, Mode::Async))
     }
 
-    /// Takes ownership of an id that librdmacm created. No other code destroys the id.
+    /// Takes ownership of an id that librdmacm created. No other code may destroy the id.
     pub(super) fn from_raw(
         raw: NonNull<ffi::rdma_cm_id>,
         channel: &EventChannel,
@@ -63,9 +63,9 @@ impl CmId {
         }
     }
 
-    /// Sets the number that later events of the id carry.
+    /// Sets the context of the id: a number that the later events of the id carry.
     ///
-    /// The initial number of an id from a CONNECT_REQUEST is 0.
+    /// For an id from a CONNECT_REQUEST, this number is initially 0.
     pub fn set_context(&mut self, context: u64) {
         self.inner.with(|id, _| {
             // SAFETY: `id` exists, and the lock of its channel is held.
@@ -107,13 +107,13 @@ impl fmt::Debug for CmId {
     }
 }
 
-/// How the steps of an id complete.
+/// How the operations of an id complete.
 pub(super) enum Mode {
-    /// A step returns immediately. The program reads the step's event from the id's channel.
+    /// An operation returns immediately. The program reads the result from the id's channel.
     Async,
-    /// A step returns after it has read its event. No other code reads the id's channel.
+    /// An operation blocks until it has read its event. No other code reads the id's channel.
     Sync {
-        /// The event of the last step. It is boxed because an event can contain an id.
+        /// The event of the last operation. It is boxed because an event can contain an id.
         last_event: Option<Box<CmEvent>>,
         /// Whether the id is connected, so that an event will report the end of the connection.
         connected: bool,
@@ -146,8 +146,8 @@ impl Mode {
 impl CmId {
     /// Moves the id to another channel, together with its unread events on the old channel.
     ///
-    /// After this call, the steps of an id that [`new_sync`](Self::new_sync) created also return
-    /// immediately.
+    /// After this call, the operations of an id that [`new_sync`](Self::new_sync) created also
+    /// return immediately.
     ///
     /// # Errors
     ///

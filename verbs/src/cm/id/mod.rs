@@ -1,6 +1,6 @@
 //! Ids. Each id is a connection, a listener or a datagram socket.
 //!
-//! `cm_id.rs` defines the type. Each other file adds the methods of one area.
+//! `cm_id.rs` defines the type. Each other file defines a group of its methods.
 
 // Declared first so that the documentation of `CmId` begins with `new`.
 mod cm_id;

@@ -40,7 +40,7 @@ impl CmId {
 
     /// Joins a multicast group for sending only: the id receives no messages of the group.
     ///
-    /// In all other respects this method is the same as [`join_multicast`](Self::join_multicast).
+    /// Otherwise behaves like [`join_multicast`](Self::join_multicast).
     ///
     /// # Errors
     ///

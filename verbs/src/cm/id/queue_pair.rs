@@ -57,8 +57,8 @@ impl CmId {
         Ok(unsafe { QueuePair::from_cm(qp, QpCap::from_raw(raw.cap), pd, attr, owner) })
     }
 
-    /// Returns the attributes for moving the queue pair to `state`, if the program created the
-    /// queue pair itself.
+    /// Returns the attributes that move a queue pair to `state`. The program passes them to
+    /// [`modify`](crate::verbs::QueuePair::modify) if it created the queue pair without the id.
     ///
     /// # Errors
     ///

@@ -1,9 +1,9 @@
-//! Synchronous ids, whose steps return after they have completed.
+//! Synchronous ids, whose operations block until they are complete.
 //!
 //! librdmacm also implements such a mode, in which a call blocks in the kernel until an event
 //! arrives. The id would be locked during that call, so a thread that drops the id's queue pair at
 //! that time would also block. Therefore this module implements synchronous ids with asynchronous
-//! ones: the id has its own channel, and a step waits for its event without holding a lock.
+//! ones: the id has its own channel, and an operation waits for its event without holding a lock.
 #![allow(unsafe_code)]
 
 use std::{
@@ -20,10 +20,10 @@ use crate::{
 };
 
 impl CmId {
-    /// Creates a synchronous id, whose steps return after they have completed.
+    /// Creates a synchronous id, whose operations block until they are complete.
     ///
-    /// A step that takes a timeout returns within that time. Other steps fail when the connection
-    /// manager gives up, which it does after about a minute if the peer does not respond.
+    /// An operation with a timeout returns within that time. Other operations fail when the
+    /// connection manager gives up, after about a minute without a response from the peer.
     /// [`get_request`](Self::get_request) waits without a limit.
     ///
     /// # Errors
@@ -74,9 +74,9 @@ impl CmId {
         Ok(this)
     }
 
-    /// Returns the event of the last step of a synchronous id.
+    /// Returns the event of the last operation of a synchronous id.
     ///
-    /// Returns `None` before the first step, and if the id is asynchronous.
+    /// Returns `None` before the first operation, and if the id is asynchronous.
     #[must_use]
     pub fn last_event(&self) -> Option<&CmEvent> {
         match &self.mode {
@@ -103,7 +103,7 @@ impl CmId {
         }
     }
 
-    /// Waits for the next connect request of a synchronous listener, for at most `timeout`.
+    /// Waits up to `timeout` for the next connect request of a synchronous listener.
     ///
     /// Returns `None` if no request arrives in time.
     ///
@@ -139,8 +139,8 @@ impl CmId {
         }
     }
 
-    /// Completes a step. If the id is synchronous, waits for one of the events in `wanted` or for a
-    /// failure.
+    /// Completes an operation. If the id is synchronous, waits for one of the events in `wanted` or
+    /// for a failure.
     pub(super) fn complete(
         &mut self,
         call: &'static str,
@@ -174,10 +174,10 @@ impl CmId {
     }
 }
 
-/// Returns the result of a step after the event `event`, or `None` if the step must wait for
-/// another event.
+/// Returns the result of an operation whose next event is `event`, or `None` if the operation must
+/// wait for another event.
 ///
-/// A step succeeds with one of the events in `wanted`. Otherwise the error is an error number.
+/// The operation succeeds with one of the events in `wanted`. If it fails, the error is an `errno`.
 fn outcome(
     event: CmEventType,
     status: i32,

@@ -13,8 +13,8 @@ use crate::sys::{
 
 /// Opens both libraries, if they are not open yet.
 ///
-/// This crate calls this function before each C function that takes no object of the libraries. A C
-/// function that takes such an object always finds the libraries open.
+/// This crate calls this function before every C function that takes no object of the libraries. If
+/// such an object exists, the libraries are already open.
 ///
 /// # Errors
 ///

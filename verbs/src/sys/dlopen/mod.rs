@@ -1,9 +1,9 @@
 //! librdmacm and libibverbs, opened at their first use. Therefore a program builds without the C
 //! libraries, and starts on hosts that do not have them.
 //!
-//! This module provides the same names as `linked`, as far as this crate uses them. The
-//! declarations follow the ABI of the libraries. If the feature `linked` is enabled, the macros of
-//! `define` generate a test for each declaration that compares it with the generated bindings.
+//! This module provides the names of `linked` that this crate uses. The declarations follow the ABI
+//! of the libraries. With the feature `linked`, the macros of `define` generate tests that compare
+//! each declaration with the generated bindings.
 #![allow(
     unsafe_code,
     non_camel_case_types,

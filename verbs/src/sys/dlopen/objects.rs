@@ -1,4 +1,4 @@
-//! The objects of libibverbs, which contain the operations that a device's driver sets.
+//! The objects of libibverbs. They contain pointers to driver functions.
 
 use libc::{c_char, c_int, c_uint, c_void, pthread_cond_t, pthread_mutex_t};
 

@@ -102,7 +102,7 @@ impl CompletionChannel {
         Ok(Some(cookie.addr() as u64))
     }
 
-    /// Waits for the next event, for at most `timeout`, and reads it.
+    /// Waits up to `timeout` for the next event, and reads it.
     ///
     /// Returns `None` if no event was raised in time.
     ///
@@ -150,11 +150,11 @@ impl fmt::Debug for CompletionChannel {
 impl Drop for Inner {
     fn drop(&mut self) {
         if !self.process.is_this() {
-            // This process is a child of fork(2), and the channel belongs to the parent.
+            // This process is a forked child, and the channel belongs to the parent.
             return;
         }
         // SAFETY: `new` created the channel, and only this `drop` destroys it. All queues of the
-        // channel have been destroyed, because each of them owned a handle of the channel.
+        // channel have been destroyed, because each of them owned a handle to the channel.
         let ret = unsafe { ffi::ibv_destroy_comp_channel(self.raw.as_ptr()) };
         log_destroy_error(cvt_errno("ibv_destroy_comp_channel", ret));
     }

@@ -19,8 +19,8 @@ use crate::{
 
 /// A queue of work completions. Clones refer to the same queue.
 ///
-/// The queue must have room for all completions that have not been polled yet. If it overruns, the
-/// queue and all queue pairs that use it fail.
+/// The queue must have room for all completions that have not been polled yet. If the queue
+/// overruns, it fails, and so do all queue pairs that use it.
 ///
 /// See [`ibv_create_cq(3)`](https://man7.org/linux/man-pages/man3/ibv_create_cq.3.html).
 #[derive(Clone)]
@@ -52,14 +52,14 @@ impl CompletionQueue {
     /// Creates a queue for at least `cqe` completions.
     ///
     /// If a channel is given, each call of [`req_notify`](Self::req_notify) causes one event on
-    /// that channel. The event carries the cookie that is passed together with the channel.
+    /// that channel. The event carries the cookie that was passed with the channel.
     ///
     /// # Errors
     ///
     /// Returns the errors of
     /// [`ibv_create_cq(3)`](https://man7.org/linux/man-pages/man3/ibv_create_cq.3.html): `EINVAL`
-    /// if `cqe` is 0 or more than [`DeviceAttr::max_cqe`](crate::verbs::DeviceAttr::max_cqe), and
-    /// if the channel belongs to another context.
+    /// if `cqe` is 0 or more than [`DeviceAttr::max_cqe`](crate::verbs::DeviceAttr::max_cqe), or if
+    /// the channel belongs to another context.
     #[doc(alias = "ibv_create_cq")]
     pub fn new(
         context: &Context,
@@ -72,7 +72,7 @@ impl CompletionQueue {
     /// Creates a queue whose events are signalled by the interrupt vector `comp_vector`.
     ///
     /// Each vector of the device interrupts one processor, so queues on different vectors
-    /// distribute the work. [`new`](Self::new) uses vector 0.
+    /// distribute the interrupts over processors. [`new`](Self::new) uses vector 0.
     ///
     /// # Errors
     ///
@@ -161,9 +161,9 @@ impl CompletionQueue {
         }
     }
 
-    /// Takes extended completions from a queue that [`new_extended`](Self::new_extended) created.
+    /// Removes extended completions from a queue that [`new_extended`](Self::new_extended) created.
     ///
-    /// In all other respects this method is the same as [`poll`](Self::poll).
+    /// Otherwise behaves like [`poll`](Self::poll).
     ///
     /// # Errors
     ///
@@ -179,8 +179,8 @@ impl CompletionQueue {
         unsafe { extended_completion::poll(extended, completions) }
     }
 
-    /// Takes completions from the queue, oldest first, until the queue is empty or `completions` is
-    /// full.
+    /// Removes completions from the queue, oldest first, until the queue is empty or `completions`
+    /// is full.
     ///
     /// Returns the number of completions that were written to the start of `completions`. The rest
     /// of `completions` is unchanged.
@@ -200,8 +200,8 @@ impl CompletionQueue {
         usize::try_from(count).map_err(|_| OsError::new("ibv_poll_cq", libc::EIO))
     }
 
-    /// Requests one event on the channel, which the next completion raises. Has no effect if the
-    /// queue has no channel.
+    /// Requests one event on the channel. The next completion raises this event. The call has no
+    /// effect if the queue has no channel.
     ///
     /// If `solicited_only` is true, only receives of solicited messages and failed completions
     /// raise the event. Completions that are already in the queue raise no event, so poll the queue
@@ -276,7 +276,7 @@ impl Drop for Inner {
             return;
         }
         // SAFETY: a constructor of this type created the queue, and only this `drop` destroys it.
-        // All queue pairs of the queue have been destroyed, because each of them owned a handle of
+        // All queue pairs of the queue have been destroyed, because each of them owned a handle to
         // the queue. All events that were read have been acknowledged, so the call does not block.
         let ret = unsafe { ffi::ibv_destroy_cq(self.raw.as_ptr()) };
         log_destroy_error(cvt_errno("ibv_destroy_cq", ret));

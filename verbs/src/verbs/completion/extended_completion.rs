@@ -36,7 +36,8 @@ macro_rules! call {
     };
 }
 
-/// Takes completions from a queue, oldest first, until the queue is empty or `completions` is full.
+/// Removes completions from a queue, oldest first, until the queue is empty or `completions` is
+/// full.
 ///
 /// # Safety
 ///
@@ -57,8 +58,8 @@ pub(super) unsafe fn poll(
         match ret {
             Some(0) => {}
             Some(libc::ENOENT) => break,
-            // This call returns the completions that were taken. The next call of this function
-            // reports the error.
+            // Return the completions that were read before the error. The next call of this
+            // function reports the error.
             _ if count > 0 => break,
             ret => {
                 let errno = ret.unwrap_or(libc::EOPNOTSUPP);

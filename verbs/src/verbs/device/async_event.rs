@@ -40,8 +40,8 @@ pub enum AsyncElement {
     Port(u8),
     /// The whole device.
     Device,
-    /// An object of a type that this crate never creates, or the object of an event whose type this
-    /// crate does not define.
+    /// The type of the event is unknown to this crate, or this crate never creates objects of this
+    /// type.
     Unknown,
 }
 

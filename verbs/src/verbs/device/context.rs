@@ -225,8 +225,8 @@ impl Context {
     /// and of [`query_port`](Self::query_port).
     #[doc(alias = "ibv_query_gid_table")]
     pub fn gid_table(&self, port: u8) -> Result<Vec<GidEntry>, OsError> {
-        // This call returns an error if the port does not exist. The query below reads the entries
-        // of all ports, so it would succeed.
+        // Query the port first, because this call fails if the port does not exist. The query below
+        // reads the entries of all ports, so it would succeed.
         self.query_port(port)?;
         let mut len = 0;
         for port in 1..=self.query_device()?.phys_port_cnt() {
@@ -300,9 +300,10 @@ impl Context {
 
     /// Returns whether only this process receives the device's asynchronous events.
     ///
-    /// A child of fork(2) has its own descriptors only for the connection manager's software
-    /// devices. It shares an adapter's descriptors with its parent. In this case the child must not
-    /// read events, because they may concern the parent's objects, which the child does not have.
+    /// A forked child has its own descriptors for software devices that the connection manager
+    /// opened. It shares the descriptors of adapters with its parent. The child must not read
+    /// events of a shared descriptor, because they may concern objects of the parent that the child
+    /// does not have.
     #[must_use]
     pub fn has_own_events(&self) -> bool {
         match self.inner.owner {
@@ -320,8 +321,8 @@ impl Context {
     /// Never blocks.
     ///
     /// The first call makes [`async_fd`](Self::async_fd) non-blocking. Each event is returned to
-    /// only one caller, so a second user of the same context misses the events that the first one
-    /// reads.
+    /// only one caller. If two parts of a program read events of the same context, each part misses
+    /// the events that the other part reads.
     ///
     /// # Errors
     ///
@@ -367,14 +368,14 @@ impl fmt::Debug for Context {
 impl Drop for Inner {
     fn drop(&mut self) {
         if !self.process.is_this() {
-            // This process is a child of fork(2), and the device belongs to the parent.
+            // This process is a forked child, and the device belongs to the parent.
             return;
         }
         match self.owner {
             Owner::Opened => {
                 // SAFETY: `Device::open` opened the context, and only this handle owns it. All
                 // objects on the context have been destroyed, because each of them owned a handle
-                // of the context.
+                // to the context.
                 let ret = unsafe { ffi::ibv_close_device(self.raw.as_ptr()) };
                 log_destroy_error(cvt_errno("ibv_close_device", ret));
             }

@@ -42,8 +42,8 @@ unsafe impl Send for Device {}
 unsafe impl Sync for Device {}
 
 impl DeviceList {
-    /// Creates a list of the devices that are currently present. The list is empty if the host has
-    /// no device.
+    /// Creates a list of the RDMA devices of this host. The list is empty if the host has no
+    /// device.
     ///
     /// # Errors
     ///

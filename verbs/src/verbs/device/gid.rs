@@ -26,7 +26,7 @@ pub struct GidEntry {
     pub gid_index: u32,
     /// The number of the port, from 1.
     pub port_num: u32,
-    /// The packet format of this identifier. Both ends of a connection must use the same format.
+    /// The packet format of this identifier. Both sides of a connection must use the same format.
     pub gid_type: GidType,
     /// The index of the network interface on RoCE, 0 on other networks.
     pub ndev_ifindex: u32,

@@ -55,8 +55,7 @@ pub(super) unsafe fn name(device: *mut ffi::ibv_device) -> String {
     if name.is_null() {
         return String::new();
     }
-    // SAFETY: `name` points to a string inside the device, which ends with a zero byte and does not
-    // change.
+    // SAFETY: `name` points to a null-terminated string inside the device, which does not change.
     unsafe { CStr::from_ptr(name) }
         .to_string_lossy()
         .into_owned()

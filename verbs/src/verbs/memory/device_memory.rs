@@ -155,11 +155,11 @@ impl fmt::Debug for DeviceMemory {
 impl Drop for Inner {
     fn drop(&mut self) {
         if !self.process.is_this() {
-            // This process is a child of fork(2), and the memory belongs to the parent.
+            // This process is a forked child, and the memory belongs to the parent.
             return;
         }
         // SAFETY: `new` allocated the memory, and only this `drop` frees it. All regions of the
-        // memory have been deregistered, because each of them owned a handle of the memory.
+        // memory have been deregistered, because each of them owned a handle to the memory.
         let ret = unsafe { verbs_ext::ibv_free_dm(self.raw.as_ptr()) };
         log_destroy_error(cvt_errno("ibv_free_dm", ret));
     }

@@ -30,7 +30,7 @@ use crate::{
 /// example, a completion orders the device's writes before a later [`copy_out`](Self::copy_out).
 ///
 /// Dropping the last handle first deregisters the memory and then unmaps it. Queue pairs and shared
-/// receive queues own a handle of each region that was posted on them.
+/// receive queues own a handle to each region that was posted to them.
 ///
 /// See [`ibv_reg_mr(3)`](https://man7.org/linux/man-pages/man3/ibv_reg_mr.3.html).
 #[derive(Clone)]
@@ -70,7 +70,7 @@ struct Inner {
     /// The memory of the region, or `None` if the region does not own its memory. The memory is
     /// unmapped after the region has been deregistered, and stays mapped if deregistration fails.
     mapping: ManuallyDrop<Option<Mapping>>,
-    /// If this region is a part of another region, the region that owns the bytes.
+    /// The region that owns the bytes, if this region is a part of it.
     _part_of: Option<MemoryRegion>,
     /// The region's protection domain. It is the last field, because fields are dropped in order,
     /// and the region uses the domain.
@@ -176,8 +176,8 @@ impl MemoryRegion {
     /// * no Rust reference to the bytes is used while the device or a peer may access them. If the
     ///   memory is posted only for sending, shared references are allowed, because the device only
     ///   reads it;
-    /// * while a thread accesses the bytes through this handle, no other thread accesses them in
-    ///   another way.
+    /// * while a thread accesses the bytes through this handle, no other thread accesses them by
+    ///   other means.
     ///
     /// # Errors
     ///
@@ -386,7 +386,8 @@ impl MemoryRegion {
         }
     }
 
-    /// Prefetches the pages of an on-demand paging region, and waits until they are present.
+    /// Prefetches the pages of an on-demand paging region, and waits until the prefetch has
+    /// completed.
     ///
     /// # Errors
     ///
@@ -586,7 +587,7 @@ unsafe fn register(
         // allocated. The cast is lossless, because no flag is the sign bit.
         unsafe { ffi::ibv_reg_mr(pd.as_ptr(), addr, len, access.bits().cast_signed()) }
     } else {
-        // This function ignores optional flags that the kernel does not support.
+        // `ibv_reg_mr_iova2` ignores optional flags that the kernel does not support.
         // SAFETY: `pd` keeps the domain alive, and the caller guarantees that the memory stays
         // allocated.
         unsafe { ffi::ibv_reg_mr_iova2(pd.as_ptr(), addr, len, addr.addr() as u64, access.bits()) }
@@ -608,7 +609,7 @@ impl fmt::Debug for MemoryRegion {
 impl Drop for Inner {
     fn drop(&mut self) {
         if !self.process.is_this() {
-            // This process is a child of fork(2), and the region belongs to the parent.
+            // This process is a forked child, and the region belongs to the parent.
             return;
         }
         // SAFETY: `raw` was registered for this object, and only this `drop` deregisters it.

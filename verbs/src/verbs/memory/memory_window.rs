@@ -13,15 +13,15 @@ use crate::sys::{Process, cvt_errno, cvt_ptr, ffi, log_destroy_error, windows};
 /// ([`QueuePair::bind_window`](crate::verbs::QueuePair::bind_window)). Afterwards the peer of that
 /// queue pair can access these bytes with the window's [`rkey`](Self::rkey). Another work request
 /// ends the access ([`QueuePair::invalidate_window`](crate::verbs::QueuePair::invalidate_window)).
-/// Unlike the registration of a region, these requests need no system call. Each bind has a
-/// different key from the previous bind; the keys repeat after 256 binds.
+/// Unlike the registration of a region, these requests need no system call. Each bind
+/// changes the key; the keys repeat after 256 binds.
 ///
 /// Not every device enforces the bounds of the window: software RoCE checks the bounds of the
 /// region instead. A peer can also invalidate a window
 /// ([`SendWr::send_with_inv`](crate::verbs::SendWr::send_with_inv)). If that window is not bound,
 /// the kernel of a host with software RoCE crashes.
 ///
-/// Dropping the handle frees the window, which ends the access. The window owns a handle of each
+/// Dropping the handle frees the window, which ends the access. The window owns a handle to each
 /// region to which it was bound. Some drivers destroy a queue pair only after all windows that were
 /// bound with it are invalidated or freed, so drop the windows first.
 ///
@@ -146,7 +146,7 @@ impl fmt::Debug for MemoryWindow {
 impl Drop for MemoryWindow {
     fn drop(&mut self) {
         if !self.process.is_this() {
-            // This process is a child of fork(2), and the window belongs to the parent.
+            // This process is a forked child, and the window belongs to the parent.
             return;
         }
         // SAFETY: `new` allocated the window, and only this `drop` frees it.

@@ -25,8 +25,8 @@ struct Inner {
     raw: NonNull<ffi::ibv_pd>,
     /// The process that allocated the domain. Only this process frees it.
     process: Process,
-    /// If this domain is a parent domain, the domains that it combines. They are freed after this
-    /// domain.
+    /// The domains that this domain combines, or `None` if it is not a parent domain. They are
+    /// freed after this domain.
     parent_of: Option<ParentOf>,
     context: Context,
 }
@@ -103,11 +103,11 @@ impl fmt::Debug for ProtectionDomain {
 impl Drop for Inner {
     fn drop(&mut self) {
         if !self.process.is_this() {
-            // This process is a child of fork(2), and the domain belongs to the parent.
+            // This process is a forked child, and the domain belongs to the parent.
             return;
         }
         // SAFETY: the domain was allocated for this object, and only this `drop` frees it. All
-        // objects in the domain have been destroyed, because each of them owned a handle of the
+        // objects in the domain have been destroyed, because each of them owned a handle to the
         // domain.
         let ret = unsafe { ffi::ibv_dealloc_pd(self.raw.as_ptr()) };
         log_destroy_error(cvt_errno("ibv_dealloc_pd", ret));

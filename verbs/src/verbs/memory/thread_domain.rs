@@ -14,13 +14,13 @@ use crate::{
     verbs::device::Context,
 };
 
-/// A thread domain. The driver does not lock the queue pairs of a thread domain, and some devices
-/// give them a doorbell register that no other queue pair uses.
+/// A thread domain. The driver does not lock the queue pairs of a thread domain. Some devices
+/// assign these queue pairs a doorbell register that no other queue pair uses.
 ///
 /// A queue pair belongs to the thread domain if it is created in the result of
-/// [`ProtectionDomain::with_thread_domain`]. The safe functions that post on such a queue pair, or
-/// modify it, hold the domain's lock, so queue pairs of one domain delay each other. A program that
-/// posts with the `unsafe` functions has its own lock, so the driver's lock would be redundant.
+/// [`ProtectionDomain::with_thread_domain`]. The safe functions that post to such a queue pair, or
+/// modify it, hold the domain's lock, so queue pairs of one domain delay each other. The `unsafe`
+/// functions acquire no lock: their callers must exclude other threads.
 ///
 /// Clones refer to the same domain.
 ///
@@ -50,7 +50,7 @@ struct Inner {
     raw: NonNull<ffi::ibv_td>,
     /// The process that allocated the domain. Only this process frees it.
     process: Process,
-    /// Held while safe code posts on a queue pair of the domain.
+    /// Held while safe code posts to a queue pair of the domain.
     posting: Mutex<()>,
     context: Context,
 }
@@ -104,7 +104,7 @@ impl ProtectionDomain {
     ///
     /// They can use the memory regions of this domain and of the result. A
     /// [`SharedReceiveQueue`](crate::verbs::SharedReceiveQueue) cannot belong to a thread domain,
-    /// because polling also changes the queue.
+    /// because threads that poll completions also change the queue.
     ///
     /// # Errors
     ///
@@ -160,11 +160,11 @@ impl fmt::Debug for ThreadDomain {
 impl Drop for Inner {
     fn drop(&mut self) {
         if !self.process.is_this() {
-            // This process is a child of fork(2), and the domain belongs to the parent.
+            // This process is a forked child, and the domain belongs to the parent.
             return;
         }
         // SAFETY: `new` allocated the domain, and only this `drop` frees it. All parent domains
-        // with this domain have been freed, because each of them owned a handle of this domain.
+        // with this domain have been freed, because each of them owned a handle to this domain.
         let ret = unsafe { verbs_ext::ibv_dealloc_td(self.raw.as_ptr()) };
         log_destroy_error(cvt_errno("ibv_dealloc_td", ret));
     }

@@ -1,4 +1,4 @@
-//! Queue pairs and shared receive queues, on which programs post work requests.
+//! Queue pairs and shared receive queues, to which programs post work requests.
 //!
 //! A safe function checks each request against the limits of its queue, and keeps the memory of the
 //! request alive until the queue is destroyed. This module uses all other modules of `verbs`.

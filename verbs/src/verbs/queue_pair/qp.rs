@@ -22,7 +22,7 @@ use crate::{
     },
 };
 
-/// A queue pair. Programs post work requests on it, which complete on its completion queues.
+/// A queue pair. Programs post work requests to it, which complete on its completion queues.
 ///
 /// After [`new`](Self::new), the program makes the queue pair operational by calling
 /// [`modify`](Self::modify) with attributes of the peer. If an id of the connection manager owns
@@ -71,8 +71,8 @@ pub(crate) trait QpOwner: Send + Sync {
 // SAFETY: libibverbs allows any thread to use and to destroy a queue pair.
 unsafe impl Send for QueuePair {}
 // SAFETY: drivers lock each queue in `ibv_post_send` and `ibv_post_recv`, unless the queue pair has
-// a thread domain, which `serialise` locks instead. The other calls may run concurrently.
-// Completion queues have no thread domain, so their lock guards the state that polls and posts
+// a thread domain. In that case `serialise` locks the domain. The other calls may run concurrently.
+// Completion queues have no thread domain, so drivers lock the state that polling and posting
 // share. Other threads change the field `state` of the C object; this type reads only fields that
 // never change.
 unsafe impl Sync for QueuePair {}
@@ -182,7 +182,7 @@ impl QueuePair {
         }
     }
 
-    /// Posts work requests on the send queue, in order.
+    /// Posts work requests to the send queue, in order.
     ///
     /// The queue pair keeps the memory regions, and the address handles of datagrams, alive until
     /// it is destroyed.
@@ -269,18 +269,18 @@ impl QueuePair {
         self.pd.thread_domain().map(ThreadDomain::lock)
     }
 
-    /// Posts one work request on the send queue. Does not check the request, and does not keep its
+    /// Posts one work request to the send queue. Does not check the request, and does not keep its
     /// memory alive.
     ///
     /// # Safety
     ///
-    /// A queue pair of this type and with this [`cap`](Self::cap) supports the request.
+    /// The type and the [`cap`](Self::cap) of this queue pair allow the request.
     ///
     /// If the request is not inline, the following holds until the request completes or the queue
     /// pair is destroyed: its memory stays registered, and no code accesses the memory in a way
     /// that conflicts with the device's access.
     ///
-    /// If the queue pair has a [`ThreadDomain`], no other thread posts on a queue pair of that
+    /// If the queue pair has a [`ThreadDomain`], no other thread posts to a queue pair of that
     /// domain at the same time.
     ///
     /// # Errors
@@ -300,7 +300,8 @@ impl QueuePair {
     /// Posts several sends in order with one call. Does not check the requests, and does not keep
     /// their memory alive.
     ///
-    /// After an error, some of the first requests may have been posted.
+    /// If the call fails, it may already have posted some of the requests, beginning with the
+    /// first.
     ///
     /// # Safety
     ///
@@ -329,7 +330,7 @@ impl QueuePair {
     /// receive completes or the queue pair is destroyed, its memory stays registered, and no code
     /// accesses it.
     ///
-    /// If the queue pair has a [`ThreadDomain`], no other thread posts on a queue pair of that
+    /// If the queue pair has a [`ThreadDomain`], no other thread posts to a queue pair of that
     /// domain at the same time.
     ///
     /// # Errors
@@ -383,8 +384,8 @@ impl QueuePair {
         Ok(self.modify(&attr)?)
     }
 
-    /// Sets the RNR NAK timer: the time that the peer waits before it repeats a send for which this
-    /// side had posted no receive.
+    /// Sets the RNR NAK timer: the time that the peer waits before it retries a send, if this side
+    /// has no posted receive.
     ///
     /// `code` has 5 bits: see [`QpAttr::min_rnr_timer`].
     ///
@@ -504,7 +505,7 @@ impl fmt::Debug for QueuePair {
 impl Drop for QueuePair {
     fn drop(&mut self) {
         if !self.process.is_this() {
-            // This process is a child of fork(2), and the queue pair belongs to the parent.
+            // This process is a forked child, and the queue pair belongs to the parent.
             return;
         }
         match &self.owner {

@@ -37,7 +37,7 @@ use crate::{
 pub struct QpAttr {
     /// The new state of the queue pair.
     pub qp_state: Option<QpState>,
-    /// The state that the caller assumes to be the current one.
+    /// The state in which the caller expects the queue pair to be.
     pub cur_qp_state: Option<QpState>,
     /// Whether an asynchronous event is raised when the send queue is drained.
     pub en_sqd_async_notify: Option<bool>,
@@ -66,8 +66,7 @@ pub struct QpAttr {
     pub max_rd_atomic: Option<u8>,
     /// The alternate path to the peer.
     pub alt_path: Option<AltPath>,
-    /// The time that the peer waits before it repeats a send for which this side had posted no
-    /// receive.
+    /// The time that the peer waits before it retries a send, if this side has no posted receive.
     ///
     /// The value is a 5-bit code: 0 means 655.36 ms, 1 means 10 µs, and higher codes mean longer
     /// times.

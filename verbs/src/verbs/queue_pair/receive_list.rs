@@ -51,7 +51,8 @@ impl QueuePair {
     /// that the driver rings the doorbell only once per call. Does not check the requests, and does
     /// not keep their memory alive.
     ///
-    /// After an error, some of the first receives may have been posted.
+    /// If a call fails, some of the receives may already have been posted, beginning with the
+    /// first.
     ///
     /// # Safety
     ///
@@ -77,7 +78,8 @@ impl SharedReceiveQueue {
     /// Posts receives in order, with one `ibv_post_srq_recv` call per [`RawRecv::MOST`] receives.
     /// Does not check the requests, and does not keep their memory alive.
     ///
-    /// After an error, some of the first receives may have been posted.
+    /// If a call fails, some of the receives may already have been posted, beginning with the
+    /// first.
     ///
     /// # Safety
     ///
@@ -104,7 +106,7 @@ mod tests {
     use super::*;
 
     /// Posts `count` receives and returns the ids in each chain, in the order in which a driver
-    /// reads them. The post of the chain with the index `fails` fails.
+    /// reads them. `fails` is the index of the chain whose post fails.
     fn chains(count: u64, fails: usize) -> (Vec<Vec<u64>>, Result<(), OsError>) {
         let mut bytes = [0; 4];
         let start = bytes.as_mut_ptr();

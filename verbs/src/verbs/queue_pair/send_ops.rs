@@ -1,4 +1,5 @@
-//! Posts sends with the functions of `ibv_wr_post(3)`. Several of these calls build one request.
+//! Posts sends with the functions of `ibv_wr_post(3)`. Several of these functions together build
+//! one request.
 #![allow(unsafe_code)]
 
 use std::{

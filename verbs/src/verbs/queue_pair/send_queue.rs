@@ -17,7 +17,7 @@ use crate::{
     },
 };
 
-/// Posts requests of safe code on a send queue.
+/// Posts requests of safe code to a send queue.
 ///
 /// This type posts only requests that the queue pair supports, and keeps their memory alive until
 /// the queue pair is destroyed.
@@ -40,7 +40,7 @@ impl SendQueue {
         }
     }
 
-    /// Posts requests with the C function `post` on a queue pair of the device `context`.
+    /// Posts requests with the C function `post` to a queue pair of the device `context`.
     pub(super) fn post(
         &mut self,
         requests: &[SendWr<'_>],
@@ -141,8 +141,8 @@ fn translate(
 impl SendOp {
     /// Returns whether queue pairs of the type `qp_type` support this operation.
     ///
-    /// The members of the C request that a driver reads depend on the type. Therefore a driver must
-    /// never receive a request whose operation the type does not support.
+    /// For different types, drivers read different members of the C request. Therefore a driver
+    /// must never receive a request whose operation the type does not support.
     fn is_possible(self, qp_type: QpType) -> bool {
         let plain = matches!(self, Self::Send | Self::SendWithImm(_));
         match qp_type {

@@ -42,8 +42,8 @@ pub struct SrqAttr {
     /// The low-water mark, as a number of receives; 0 means none. An asynchronous event is raised
     /// when fewer receives are posted.
     ///
-    /// The event is [`SRQ_LIMIT_REACHED`](crate::verbs::AsyncEventType::SRQ_LIMIT_REACHED). It
-    /// resets the limit to 0, so it is raised only once.
+    /// The event is [`SRQ_LIMIT_REACHED`](crate::verbs::AsyncEventType::SRQ_LIMIT_REACHED). When
+    /// the event is raised, the limit is reset to 0, so the event is raised only once.
     pub srq_limit: u32,
 }
 
@@ -69,7 +69,7 @@ impl SharedReceiveQueue {
     /// # Errors
     ///
     /// Returns `EINVAL` if the domain has a [`ThreadDomain`](crate::verbs::ThreadDomain), because
-    /// threads that poll also use the queue. Otherwise returns the errors of
+    /// threads that poll completions also use the queue. Otherwise returns the errors of
     /// [`ibv_create_srq(3)`](https://man7.org/linux/man-pages/man3/ibv_create_srq.3.html).
     #[doc(alias = "ibv_create_srq")]
     pub fn new(pd: &ProtectionDomain, attr: &SrqAttr, cookie: u64) -> Result<Self, OsError> {
@@ -238,11 +238,11 @@ impl fmt::Debug for SharedReceiveQueue {
 impl Drop for Inner {
     fn drop(&mut self) {
         if !self.process.is_this() {
-            // This process is a child of fork(2), and the queue belongs to the parent.
+            // This process is a forked child, and the queue belongs to the parent.
             return;
         }
         // SAFETY: `new` created the queue, and only this `drop` destroys it. All queue pairs that
-        // used the queue have been destroyed, because each of them owned a handle of the queue.
+        // used the queue have been destroyed, because each of them owned a handle to the queue.
         let ret = unsafe { ffi::ibv_destroy_srq(self.raw.as_ptr()) };
         log_destroy_error(cvt_errno("ibv_destroy_srq", ret));
     }

@@ -23,7 +23,7 @@ pub(super) fn transition(qp_type: QpType, from: QpState, to: QpState) -> Option<
     let path = A::ALT_PATH.union(A::ACCESS_FLAGS);
     let migrate = path.union(A::PATH_MIG_STATE);
     let cur = A::CUR_STATE;
-    // Selects a set for a reliable connection, an unreliable connection or a datagram queue pair.
+    // Selects the set for the type of the queue pair.
     let pick = |rc: A, uc: A, ud: A| match qp_type {
         QpType::RC => rc,
         QpType::UC => uc,

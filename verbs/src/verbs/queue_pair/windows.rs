@@ -14,11 +14,11 @@ use crate::{
 impl QueuePair {
     /// Posts a request that binds a window to the bytes `part` of a region.
     ///
-    /// After the device has executed the request, the peer of this queue pair has the access
-    /// `access` to these bytes. The peer uses the key that [`MemoryWindow::rkey`] returns after
-    /// this call. The device executes later requests of this queue pair after the bind, so the
-    /// program may immediately send the key to the peer. The request has a completion with `wr_id`
-    /// if it fails, or if it is `signaled`.
+    /// After the device has executed the request, the peer of this queue pair can access these
+    /// bytes as far as `access` permits. The peer uses the key that [`MemoryWindow::rkey`] returns
+    /// after this call. The device executes later requests of this queue pair after the bind, so
+    /// the program may immediately send the key to the peer. The request has a completion with
+    /// `wr_id` if it fails, or if it is `signaled`.
     ///
     /// # Errors
     ///

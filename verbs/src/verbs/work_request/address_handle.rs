@@ -88,7 +88,7 @@ impl AhAttr {
     }
 }
 
-/// A handle of the path to a port, for sending datagrams. Clones refer to the same object.
+/// A handle to the path to a port, for sending datagrams. Clones refer to the same object.
 ///
 /// A queue pair keeps each posted handle alive until the queue pair is destroyed. Therefore create
 /// one handle per peer instead of one per datagram.
@@ -209,11 +209,11 @@ impl fmt::Debug for AddressHandle {
 impl Drop for Inner {
     fn drop(&mut self) {
         if !self.process.is_this() {
-            // This process is a child of fork(2), and the handle belongs to the parent.
+            // This process is a forked child, and the handle belongs to the parent.
             return;
         }
         // SAFETY: `from_raw` took over the handle, and only this `drop` destroys it. All queue
-        // pairs on which the handle was posted have been destroyed, because each of them owned a
+        // pairs to which the handle was posted have been destroyed, because each of them owned a
         // clone of the handle.
         let ret = unsafe { ffi::ibv_destroy_ah(self.raw.as_ptr()) };
         log_destroy_error(cvt_errno("ibv_destroy_ah", ret));

@@ -47,7 +47,7 @@ impl From<PostError> for io::Error {
 /// The memory regions of all requests that were posted to a queue, without duplicates.
 ///
 /// The queue cannot detect that a request has completed, because the program polls the completion
-/// queue. The queue therefore keeps each region alive until it is destroyed.
+/// queue. Therefore each region stays alive until the queue is destroyed.
 #[derive(Debug, Default)]
 pub(in crate::verbs) struct HeldRegions {
     regions: HashMap<usize, MemoryRegion>,
@@ -112,8 +112,8 @@ pub(in crate::verbs) struct Chain<W> {
     sges: Vec<ffi::ibv_sge>,
 }
 
-// SAFETY: no code reads pointers that an earlier post left, because each post begins with empty
-// vectors.
+// SAFETY: each post first clears both vectors, so no code reads the pointers that an earlier post
+// left behind.
 unsafe impl<W> Send for Chain<W> {}
 
 impl<W> Default for Chain<W> {
