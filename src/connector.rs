@@ -247,9 +247,9 @@ impl Connector {
     /// * [`Error::Source`] when the connector cannot connect from its [`source`](Self::source)
     ///   address.
     /// * [`Error::Connect`] with the reason when no connection was established in time.
-    /// * [`Error::NoRdma`], [`Error::PermissionDenied`] or [`Error::Loopback`] when the transport
-    ///   must be RDMA, but the machine has no RDMA connection manager, this process may not use it,
-    ///   or no device serves the address.
+    /// * If the transport must be RDMA: [`Error::NoRdma`] when the machine has no RDMA connection
+    ///   manager, [`Error::PermissionDenied`] when this process has no permission to use it, and
+    ///   [`Error::Loopback`] for an address that no device serves.
     /// * [`Error::LockedMemory`] or [`Error::SharedReceivesExhausted`] when there is no memory for
     ///   the connection's buffers.
     /// * [`Error::EngineShutDown`] when the connector's engine was shut down.
@@ -434,9 +434,9 @@ impl Endpoint {
     ///
     /// * [`Error::AddressLookup`] for an unknown host name.
     /// * [`Error::Connect`] with the reason when no connection was established in time.
-    /// * [`Error::NoRdma`], [`Error::PermissionDenied`] or [`Error::Loopback`] when the transport
-    ///   must be RDMA, but the machine has no RDMA connection manager, this process may not use it,
-    ///   or no device serves the address.
+    /// * If the transport must be RDMA: [`Error::NoRdma`] when the machine has no RDMA connection
+    ///   manager, [`Error::PermissionDenied`] when this process has no permission to use it, and
+    ///   [`Error::Loopback`] for an address that no device serves.
     /// * [`Error::LockedMemory`] when there is no memory for the connection's buffers.
     ///
     /// # Examples
@@ -465,9 +465,9 @@ impl Endpoint {
     /// * [`Error::InvalidConfig`] for a timeout outside of this range.
     /// * [`Error::AddressLookup`] for an unknown host name.
     /// * [`Error::Connect`] with the reason when no connection was established in time.
-    /// * [`Error::NoRdma`], [`Error::PermissionDenied`] or [`Error::Loopback`] when the transport
-    ///   must be RDMA, but the machine has no RDMA connection manager, this process may not use it,
-    ///   or no device serves the address.
+    /// * If the transport must be RDMA: [`Error::NoRdma`] when the machine has no RDMA connection
+    ///   manager, [`Error::PermissionDenied`] when this process has no permission to use it, and
+    ///   [`Error::Loopback`] for an address that no device serves.
     /// * [`Error::LockedMemory`] when there is no memory for the connection's buffers.
     pub fn connect_timeout(address: impl ToAddresses, timeout: Duration) -> Result<Self, Error> {
         let mut connector = Connector::new();

@@ -129,8 +129,9 @@ fn resume_on_one_side_is_logged_there() {
             let info = endpoint.info();
             assert_eq!(info.negotiated.unwrap().resumes, resumes);
             let line = |text: &str| format!("conn {} to {}: {text}", info.id, endpoint.peer_addr());
-            let text = line("does not resume after a loss: both sides must set resume, and an ");
-            let text = text + "acceptance may carry at most 148 bytes";
+            let text =
+                line("the session cannot resume if the connection is lost: both sides must set ");
+            let text = text + "`Config::resume`, and an acceptance may carry at most 148 bytes";
             lines.wait_for(&line("established over TCP"));
             let expected = usize::from(!config.resume.is_zero() && !resumes);
             lines.wait_for_count(&text, expected);

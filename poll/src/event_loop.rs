@@ -1,10 +1,10 @@
 //! The wait of an event loop, which watches a file descriptor of the connection.
 //!
 //! Completion events make this file descriptor readable. The loop's thread then polls the queue
-//! itself, so no other thread has to wake it. If the loop is busy or ignores the fd, events would
-//! stay unhandled. Therefore the engine's thread regularly handles the events that the loop has not
-//! handled, such as keepalive pings and memory grants. While a loop waits for room to send, the
-//! engine's thread is the owner, because the loop may watch the fd for writing only.
+//! itself, so no other thread has to wake it. A loop may be busy or ignore the fd. Therefore the
+//! engine's thread regularly handles the events that the loop has not handled, such as keepalive
+//! pings and memory grants. While a loop waits for room to send, the engine's thread polls the
+//! connection, because the loop may watch the fd only for writability.
 
 use super::{
     completions::{Answers, Completions, Events, Progress},

@@ -265,7 +265,7 @@ fn a_connection_beyond_the_limit_is_reset_and_counted() {
     assert!(
         bridges
             .near
-            .says("2 connections are open, the limit of --max-connections")
+            .says("2 connections are open, which is the limit (--max-connections)")
     );
     for client in &mut clients {
         echoes(client, 2);

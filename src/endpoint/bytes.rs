@@ -117,8 +117,8 @@ impl Endpoint {
         }
     }
 
-    /// Makes writes after the peer's close fail immediately. Called when this side has finished
-    /// sending.
+    /// From now on, a write on this side fails immediately if the peer has closed. Called when this
+    /// side has finished sending.
     pub(super) fn refuse_late_writes(&self) {
         self.inner.late.store(MAX_LATE, Ordering::Relaxed);
     }

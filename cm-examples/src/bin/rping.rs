@@ -136,8 +136,9 @@ struct Side {
     /// The last message from the peer, and the next message to the peer.
     incoming: MemoryRegion,
     outgoing: MemoryRegion,
-    /// The client's first buffer, which the server reads, and the target of the READ or WRITE.
+    /// The client's first buffer, which the server reads.
     start: MemoryRegion,
+    /// The buffer that this side reads into or that the peer writes.
     data: MemoryRegion,
     /// Whether a send, READ or WRITE is outstanding.
     busy: bool,

@@ -268,7 +268,7 @@ impl Scenario {
         suspended + u64::from(self.connections())
     }
 
-    /// Returns whether each connection is followed by a new one, until the order to stop.
+    /// Returns whether the scenario replaces each connection that ends, until it is told to stop.
     pub(crate) fn is_endless(&self) -> bool {
         self.groups == EVERYTHING
     }

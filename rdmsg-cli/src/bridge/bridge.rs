@@ -157,8 +157,8 @@ impl Bridge {
         };
         warn_sparsely!(
             Command,
-            "refused a connection from {peer}: {} connections are open, the limit of \
-             --max-connections",
+            "refused a connection from {peer}: {} connections are open, which is the \
+             limit (--max-connections)",
             self.max_connections
         );
     }

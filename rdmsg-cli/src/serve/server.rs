@@ -118,7 +118,7 @@ impl Server {
             let most = self.most;
             return refuse(
                 endpoint,
-                format_args!("{most} connections are open, the limit of --max-connections"),
+                format_args!("{most} connections are open, which is the limit (--max-connections)"),
             );
         }
         let open = Open::new(shared);

@@ -110,7 +110,8 @@ impl Reactor {
             {
                 warn_sparsely!(
                     Connection,
-                    "{link}: the session ends, because {MAX_SUSPENDED} newer sessions are suspended"
+                    "{link}: the session ends, because it is the oldest of more than {MAX_SUSPENDED} \
+                     suspended sessions"
                 );
                 self.drive(oldest);
             }

@@ -18,7 +18,7 @@ use std::{
 
 use crate::{os::lock, remote_access::RemoteAccess};
 
-/// The alignment of the random addresses in bytes, so that they are aligned like the real ones.
+/// The alignment of the random addresses, in bytes: that of the real addresses.
 const ALIGN: u64 = 4096;
 
 /// The keys of one connection.

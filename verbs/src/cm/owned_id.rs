@@ -36,7 +36,7 @@ struct IdState {
 /// The part of an id's state that librdmacm does not expose.
 #[derive(Default)]
 pub(super) struct Local {
-    /// Whether the id listens, so that its channel may contain connect requests.
+    /// Whether the id listens. Its channel may then contain connect requests.
     pub(super) listens: bool,
     pub(super) groups: Groups,
 }

@@ -70,8 +70,8 @@ async fn put(address: SocketAddr, file: &Path) -> Copied {
     loop {
         let endpoint = connect(address).await;
         match copy::put(&endpoint, file, "file", &mut |_, _| {}).await {
-            // The server has not detected the end of the previous connection yet, so the part is
-            // still locked.
+            // The server has not detected the end of the previous connection yet, so the
+            // partial file is still locked.
             Err(error) if error.to_string().contains("already received") => {}
             copied => {
                 endpoint.close().await.unwrap();

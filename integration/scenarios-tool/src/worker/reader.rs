@@ -35,8 +35,8 @@ pub(super) struct Reader {
     conversation: Arc<Conversation>,
     endpoint: Endpoint,
     content: Content,
-    /// The held messages, each with a message number. A held message is released when the message
-    /// with its number arrives. The order to stop releases all held messages.
+    /// The held messages, each with the number of the later message whose arrival releases it. When
+    /// the reader is told to stop, it releases all of them.
     held: Vec<(u64, Release)>,
 }
 

@@ -38,7 +38,7 @@ pub(super) enum SideEvent {
     ReleaseNewest,
     /// Requests a proof that everything sent so far has arrived (a flush).
     Flush,
-    /// Has the application hold its messages until the end.
+    /// From now on, the application releases no message before the connection has ended.
     Keep,
     Finish,
     Close,
