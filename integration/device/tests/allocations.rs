@@ -104,9 +104,9 @@ fn a_full_window_and_its_grants_allocate_nothing() {
 /// Checks that a sender that never pauses causes few allocations. The sender sends the first
 /// `ahead` messages before the receiver starts to receive.
 ///
-/// The limit is above 0, because on a busy machine the engine sometimes takes over polling. It then
-/// notifies threads, and each notification allocates. If each grant allocated, there would be about
-/// 300 allocations.
+/// The limit is above 0, because on a busy machine the engine sometimes takes over polling. The
+/// engine then notifies threads, and each notification allocates. If each grant allocated, the
+/// count would be about 300.
 fn send_at_full_speed(config: &Config, ahead: u32) {
     const LIMIT: u64 = 50;
     let (client, server) = pair_with(config);
@@ -164,9 +164,9 @@ fn batches_allocate_nothing() {
     drop(server);
 }
 
-/// Checks the lowest allocation count of several tries. On a busy machine, the engine polls when
-/// tasks do not poll in time. A task that polls again notifies the engine. This notification
-/// allocates, but is not part of the cost of a message.
+/// Checks the lowest allocation count of several tries. If a task on a busy machine does not poll
+/// in time, the engine polls instead. When the task resumes polling, it notifies the engine. This
+/// notification allocates, but is not part of the cost of a message.
 #[test]
 fn tasks_allocate_nothing() {
     const TRIES: usize = 3;

@@ -152,7 +152,7 @@ fn with_memlock(folder: &Path, kib: u32) -> PathBuf {
 }
 
 /// Connects to the bridge, sends one byte, and receives one byte. Returns `None` if the bridge
-/// resets the connection, which it can do at any of these steps.
+/// resets the connection at any of these steps.
 fn echoed(address: SocketAddr) -> Option<TcpStream> {
     let echoed = || {
         let mut client = TcpStream::connect(address)?;
@@ -194,8 +194,8 @@ fn connections_that_do_not_fit_are_refused_by_name() {
         pair.near.says("ulimit -l"),
         "the log names the limit to raise"
     );
-    // The open connections must still transfer data. After one of them has ended, a new connection
-    // succeeds.
+    // The open connections must still transfer data. When one of them ends, a new connection must
+    // succeed.
     for client in &mut clients {
         client.write_all(&[8]).unwrap();
         client.read_exact(&mut [0]).unwrap();

@@ -52,9 +52,9 @@ fn run_commands(finding: &Finding, there: &mut Host, here: &mut Shell) {
     }
 }
 
-/// Runs the doctor and returns its diagnosis. If `of_peer` is set, repeats this for up to 30 s
-/// until `found` returns true, because the doctor's information about the peer can be some seconds
-/// old.
+/// Runs the doctor and returns its diagnosis. The doctor's information about the peer can be some
+/// seconds old. If `of_peer` is set, this function therefore runs the doctor repeatedly for up to
+/// 30 s, until `found` returns true.
 fn diagnose_until(
     here: &mut Shell,
     doctor: &str,

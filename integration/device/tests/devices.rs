@@ -35,8 +35,8 @@ fn the_kernel_counts_what_rdma_resource_show_counts() {
     drop(listener);
 }
 
-/// One engine uses devices of both kinds. It queries the capabilities of each device, and messages
-/// behave the same on both devices.
+/// One engine uses a RoCE device and an iWARP device. It queries the capabilities of each device,
+/// and messages behave the same on both devices.
 #[test]
 #[ignore = "takes a device of each kind"]
 fn one_engine_serves_devices_of_both_kinds() {

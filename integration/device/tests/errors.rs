@@ -98,7 +98,8 @@ fn a_client_that_may_retry_waits_for_its_server() {
     config.connect_timeout = TIME_LIMIT;
     let connector = Connector::new().config(&config).retry_refused(true);
     let client = thread::spawn(move || connector.connect(address).unwrap());
-    // The client thread's first attempt is usually refused at the same time as this attempt.
+    // The listener does not exist yet, so this attempt is refused. The first attempt of the client
+    // thread has usually been refused by then.
     assert_eq!(reason(Endpoint::connect(address)), CloseReason::Refused);
     let listener = Listener::bind(address).unwrap();
     let server = listener.accept_timeout(TIME_LIMIT).unwrap();

@@ -96,8 +96,8 @@ impl Program {
 }
 
 impl Ended {
-    /// Asserts that the program has succeeded, and that the connection manager's steps in its
-    /// output are exactly `steps`, with increasing times.
+    /// Asserts that the program has succeeded, and that it has printed exactly the connection
+    /// manager events `steps`, in this order and with increasing times.
     fn assert_success(&self, steps: &[&str]) {
         assert_eq!(self.status, Some(0), "{:?}", self.err);
         assert!(self.err.is_empty(), "{:?}", self.err);

@@ -99,8 +99,8 @@ fn listen(config: &Config) -> Listener {
         .unwrap()
 }
 
-// The roles. If the name of a role does not state how its process ends, the function returns
-// normally, and then `main` returns.
+// The roles. Each role returns normally, and then `main` returns, unless the role's name says
+// otherwise.
 
 #[test]
 #[ignore = "a program that other tests run"]

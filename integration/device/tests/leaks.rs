@@ -14,9 +14,10 @@ const TIME_LIMIT: Duration = Duration::from_secs(20);
 ///
 /// librdmacm opens the device when it is first used, and keeps the device and two descriptors open
 /// until the process ends. It also allocates a protection domain, and frees the domain when the
-/// last id is destroyed. But if a device list (`rdma_get_devices`) still exists at that time, for
-/// example because a held message refers to it, librdmacm frees the domain only when the last id is
-/// destroyed the next time. A connection before each count makes the counts comparable.
+/// last id is destroyed, unless a device list (`rdma_get_devices`) still exists at that time, for
+/// example because a held message refers to it. In that case, librdmacm retains the domain until
+/// the last of the later ids is destroyed. A connection before each count makes the counts
+/// comparable.
 fn count_resources(lab: &Lab) -> (String, usize) {
     let engine = Engine::new().unwrap();
     let listener = Listener::builder().engine(&engine).bind(lab.at(0)).unwrap();

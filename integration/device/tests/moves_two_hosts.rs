@@ -172,8 +172,8 @@ fn operate(
     Some((here, remote))
 }
 
-/// Starts to drop RDMA packets in one direction if `is_cut` is true, and stops dropping them
-/// otherwise.
+/// If `is_cut` is true, starts to drop RDMA packets in one direction. Otherwise, stops dropping
+/// them.
 fn cut_rdma(lab: &Lab, is_cut: bool) {
     let drop = if lab.is_iwarp() {
         // Reset the TCP connections of iWARP instead of dropping packets: calls of the connection

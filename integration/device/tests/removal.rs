@@ -198,7 +198,7 @@ fn auto_uses_tcp_while_device_is_removed() {
         child.status.success() && output.contains("chose Rdma"),
         "{output}"
     );
-    // The listener continues over TCP, and binds the device again within seconds.
+    // The listener continues over TCP, and binds to the device again within seconds.
     let deadline = Instant::now() + TIME_LIMIT;
     while transport_to(&listener) != Transport::Rdma {
         assert!(
@@ -359,9 +359,9 @@ fn hourly() -> Config {
     config
 }
 
-/// The link of idle connections goes down and up again. Meanwhile, a ping would end its connection,
-/// because sends over software RoCE fail while the interface is down. A further connection waits
-/// for the peer's accept and sends nothing. It keeps the device in use.
+/// The link of idle connections goes down and up again. A ping while the link is down would end its
+/// connection, because sends over software RoCE fail at that time. A further connection waits for
+/// the peer's accept and sends nothing. It keeps the device in use.
 #[test]
 fn lost_link_is_noticed_and_idle_connections_live() {
     let _lab = DeviceTest::without_credits();
@@ -421,7 +421,7 @@ fn lost_link_is_noticed_and_idle_connections_live() {
     }
 }
 
-/// When its link is lost, the session must move to the other device immediately. Keepalive and the
+/// A session whose link is lost must move to the other device immediately. Keepalive and the
 /// retries of most devices would take longer than this test waits.
 #[test]
 fn session_leaves_a_lost_link_at_once() {

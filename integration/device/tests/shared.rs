@@ -58,7 +58,7 @@ impl Server {
         connected
     }
 
-    /// Makes a connection. Returns the client's end and the server's end.
+    /// Establishes a connection. Returns the client's end and the server's end.
     fn pair(&self) -> (Endpoint, Endpoint) {
         let client = self.connect();
         let request = self.listener.requests().recv_timeout(TIME_LIMIT).unwrap();

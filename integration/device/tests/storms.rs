@@ -107,8 +107,8 @@ fn reason(error: &Error) -> &CloseReason {
 }
 
 /// Establishes and ends a connection. Then returns the list of RDMA resources and the number of
-/// open descriptors. librdmacm's own resources depend on its last calls. These calls are the same
-/// before each count, so the counts are comparable.
+/// open descriptors. The resources that librdmacm retains depend on its last calls. The connection
+/// runs the same calls before each count, so the counts are comparable.
 fn count_resources(lab: &Lab) -> (String, usize) {
     let engine = Engine::new().unwrap();
     let listener = Listener::builder()

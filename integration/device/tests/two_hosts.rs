@@ -461,8 +461,8 @@ fn set_link(device: &str, state: &str) {
     run(Command::new("ip").args(["link", "set", device, state]));
 }
 
-/// Starts to drop all packets that leave through the network device `device` if `change` is
-/// `replace`. Stops dropping packets if `change` is `del`.
+/// If `change` is `replace`, starts to drop all packets that leave through the network device
+/// `device`. If `change` is `del`, stops dropping them.
 fn set_packet_loss(device: &str, change: &str) {
     let mut command = Command::new("tc");
     command.args(["qdisc", change, "dev", device, "root", "netem"]);

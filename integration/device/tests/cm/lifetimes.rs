@@ -12,8 +12,8 @@ use crate::common::{
 
 const COUNT: usize = 13;
 
-/// Creates handles of all kinds, for an established connection and for a half-open one. The program
-/// has not read the request and the acceptance of the half-open connection.
+/// Creates handles of all kinds, for an established connection and for two half-open ones. One
+/// half-open connection has an unread acceptance, and the other has an unread request.
 fn everything() -> [Box<dyn Any + Send>; COUNT] {
     let (client, accepted, server) = connected(Lab::get().addr);
     client.queues.exchange(&accepted.queues);

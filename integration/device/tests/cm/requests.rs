@@ -1,5 +1,5 @@
-//! Tests connection requests that the program does not read, does not take from their event, or
-//! does not answer.
+//! Tests connection requests that the program leaves unread, drops together with their event, or
+//! never answers.
 
 use rdmsg::{
     cm::{ConnParam, EventChannel},
@@ -31,8 +31,8 @@ fn unread_requests_end_with_their_listener() {
         let channel = EventChannel::new().unwrap();
         let _first = connecting(&channel, server.addr, 1, b"");
         let _second = connecting(&EventChannel::new().unwrap(), server.addr, 2, b"");
-        // Requests usually arrive in the order of the calls, so the first two have usually arrived
-        // when this request arrives.
+        // Requests usually arrive in the order of the calls. When this request arrives, the first
+        // two have therefore usually arrived.
         let fence = Server::new(lab.addr);
         let _third = connecting(&EventChannel::new().unwrap(), fence.addr, 3, b"");
         let _request = fence.request();
@@ -90,8 +90,8 @@ fn a_request_dropped_with_its_event_is_rejected() {
     assert_rejected(&channel, CLIENT);
 }
 
-/// A request with a queue pair is rejected only when the queue pair is dropped. This test drops it
-/// after the handles of the channel, the listener and the request.
+/// If a request has a queue pair, the peer is rejected only when the queue pair is dropped. This
+/// test drops the queue pair after the handles of the channel, the listener and the request.
 #[test]
 fn dropped_request_with_queue_pair_is_rejected() {
     let lab = DeviceTest::without_credits();

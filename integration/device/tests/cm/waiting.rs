@@ -70,8 +70,8 @@ fn a_listener_waits_as_long_as_it_is_told_to() {
     assert!(listener.last_event().is_none());
 }
 
-/// `get_request` fails on ids that are not synchronous listeners. Without this check, it would wait
-/// forever, or would return an event for which another thread waits at the channel.
+/// `get_request` fails on ids that are not synchronous listeners. Without this check, the call
+/// would wait forever, or would take an event that another thread expects from the channel.
 #[test]
 fn only_synchronous_listeners_wait_for_requests() {
     let lab = DeviceTest::without_credits();

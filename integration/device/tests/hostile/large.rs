@@ -391,8 +391,8 @@ fn unreadable_long_message_leaks_nothing() {
     scene.finish();
 }
 
-/// The peer never reads the library's large messages. The close must then fail after
-/// `close_timeout`, and report the messages as undelivered.
+/// The peer never reads the library's large messages. The close must fail after `close_timeout`,
+/// and must report the messages as undelivered.
 #[test]
 fn a_peer_that_reads_nothing_is_given_up() {
     let mut config = config();

@@ -42,8 +42,9 @@ pub(crate) struct Peer {
     id: CmId,
     channel: EventChannel,
     posted: u32,
-    /// The numbers of frames sent and received, modulo 2¹⁶.
+    /// The number of frames sent, modulo 2¹⁶.
     frames_sent: u16,
+    /// The number of frames received, modulo 2¹⁶.
     frames_received: u16,
     acknowledged: u32,
     received: Vec<Vec<u8>>,
@@ -113,8 +114,8 @@ impl Server {
         (peer, asked)
     }
 
-    /// Waits for the next event of kind `kind`. Skips all other events: they belong to earlier
-    /// connections.
+    /// Waits for the next event of kind `kind`. Skips events of other kinds, because they belong to
+    /// earlier connections.
     fn await_event(&self, kind: CmEventType) -> CmEvent {
         loop {
             let event = self.channel.wait_event(TIME_LIMIT).unwrap();
@@ -148,7 +149,7 @@ fn first(kind: u8, hello: &[u8]) -> Vec<u8> {
 }
 
 impl Peer {
-    /// Connects, and waits until the library has accepted.
+    /// Connects, and waits until the library has accepted the connection.
     pub(crate) fn connect(addr: SocketAddr, private_data: &[u8]) -> Self {
         let mut peer = Self::request(addr, private_data);
         expect(&peer.channel, CmEventType::ESTABLISHED);
@@ -166,7 +167,7 @@ impl Peer {
         }
     }
 
-    /// Waits for the library's answer to the connection request.
+    /// Waits for the library's answer to the connection request, and returns it.
     pub(crate) fn answer(&self) -> CmEvent {
         let answer = self.channel.wait_event(TIME_LIMIT).unwrap();
         answer.expect("an answer comes")
@@ -250,8 +251,8 @@ impl Peer {
         self.qp.post_recv(&[wr]).unwrap();
     }
 
-    /// Posts `frame` as one frame. Adds the connection's next frame number to the number in
-    /// `frame`, so a frame with number 0 is valid.
+    /// Posts `frame` as one frame. Adds the next frame number of the connection to the number in
+    /// `frame`. A valid `frame` therefore has the number 0.
     pub(crate) fn send(&mut self, frame: &[u8]) {
         let frame = self.numbered(frame);
         self.send_as(&frame, SendWr::send);
@@ -355,7 +356,7 @@ impl Peer {
         });
     }
 
-    /// Waits for the library's next frame.
+    /// Waits for the library's next frame, and returns it.
     pub(crate) fn receive(&mut self) -> Vec<u8> {
         self.wait(|this| !this.received.is_empty());
         assert!(!self.received.is_empty(), "a frame comes before the end");

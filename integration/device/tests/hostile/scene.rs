@@ -85,8 +85,9 @@ impl Scene {
 
     pub(crate) fn with(config: Config) -> Self {
         let lab = DeviceTest::without_credits();
-        // librdmacm keeps some objects of an opened device. Its last calls determine which objects
-        // it keeps. The test ends by clearing a stage, so clear a stage before this count, too.
+        // librdmacm retains some objects of an opened device. The set of retained objects depends
+        // on its last calls. The test ends by clearing a stage, so clear a stage before this count,
+        // too.
         Stage::new(lab.at(0), config.clone()).clear();
         Self {
             before: (lab.resources(), open_fds()),

@@ -137,7 +137,7 @@ impl Peer {
 const WRITE_ID: u64 = 100;
 
 /// If an accepted stream is shut down before the peer has completed the connect, the stream must
-/// send the shutdown later.
+/// send the shutdown after the peer has completed it.
 #[test]
 fn end_before_establishment_is_reported() {
     const DISCONNECT: u32 = 7 << 29;

@@ -150,8 +150,8 @@ fn waiting_is_bounded_where_it_should_be() {
         assert!(buffer[..count].iter().all(|byte| *byte == 7));
         got += count;
     }
-    // The received bytes fill at least one window, and at most the receive memory and the send
-    // memory together.
+    // The server receives at least the 1000 bytes of one window. It receives at most 5000 bytes,
+    // the sum of its receive memory and the client's send memory.
     assert!((1000..=2000 + 3000).contains(&got), "{got}");
     client.wait_writable(Some(Duration::from_secs(20))).unwrap();
     client.set_nonblocking(false);

@@ -73,8 +73,8 @@ fn requests_that_fit_the_queue_are_posted() {
     assert_eq!(error.error.errno, ENOMEM, "{error}");
     assert!(error.posted >= depth, "{error} with {depth} granted");
 
-    // Check that exactly the reported number of requests was posted: each of them receives a
-    // message, and they complete in order.
+    // Check that exactly the reported number of receives was posted: each receives a message, and
+    // the receives complete in order.
     for id in 0..error.posted as u64 {
         b.qp.post_send(&[SendWr::send(id, Inline(b"four")).signaled()])
             .unwrap();
