@@ -20,9 +20,9 @@ use toolbox::{Deadline, DeviceTest, Lab};
 
 const TIME_LIMIT: Duration = Duration::from_secs(60);
 
-/// The RDMA ports for messages and for streams. The TCP port is one higher than the RDMA port in
-/// each case.
+/// The RDMA port for messages. The TCP port for messages is one higher.
 const MESSAGES: u16 = 7530;
+/// The RDMA port for streams. The TCP port for streams is one higher.
 const BYTES: u16 = 7532;
 
 /// The message that requests a new region. The answer describes this region.

@@ -26,9 +26,10 @@ use crate::wire::{Frame, HEADER_LEN, PING, PONG};
 pub(crate) const DEPTH: u32 = 64;
 /// The size of a slot in bytes, which exceeds the longest frame that the library accepts.
 const SLOT: usize = 2048;
-/// Bits in the ids of work requests: one marks sends, the other marks nudges (empty WRITEs). The
-/// ids of receives have neither bit.
+/// The bit that marks sends in the ids of work requests. The ids of receives have neither this bit
+/// nor the bit `NUDGE`.
 const SEND: u64 = 1 << 32;
+/// The bit that marks nudges (empty WRITEs) in the ids of work requests.
 const NUDGE: u64 = 1 << 33;
 
 /// A peer with its own queue pair.
