@@ -5,8 +5,8 @@ use toolbox::{Deadline, Ended, Process, Side as End, TextWait, agent::Host};
 
 use crate::case::{Case, Cue, Ends, Placeholders, Side};
 
-/// The delay from the end of the clients to the kill of a server that must run until it is killed.
-/// If the server ends during this delay, the case fails.
+/// The time for which a server with [`Ends::WhenKilled`] must continue to run after its clients
+/// have ended. The test then kills the server. If the server ends earlier, the case fails.
 const LINGER: Duration = Duration::from_millis(200);
 
 /// Runs a case. All programs of the case have ended when this function returns.
@@ -111,7 +111,8 @@ impl Stage<'_> {
         Ok(())
     }
 
-    /// Waits until the server has ended. Kills a server that must run until it is killed.
+    /// Waits until the server has ended. Kills the server if the case specifies
+    /// [`Ends::WhenKilled`].
     fn server(&mut self) -> Result<Ended> {
         if let Some(ended) = self.server.take() {
             return Ok(ended);

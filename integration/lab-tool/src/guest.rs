@@ -151,7 +151,7 @@ pub(crate) fn with_console_tail<T>(guests: &[Machine], outcome: Result<T>) -> Re
             eprintln!("{}\n{monitor}", guests[host].console_tail());
             if !monitor.is_empty() {
                 let folder = guests[host].save_output(monitor);
-                eprintln!("lab: kept the output in {folder:?}");
+                eprintln!("lab: saved the output in {folder:?}");
             }
         }
     })

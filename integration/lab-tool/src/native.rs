@@ -29,9 +29,9 @@ use crate::{
     watch::Watch,
 };
 
-/// The network device and the RDMA device on it. The lab creates both if this machine has no RDMA
-/// device.
+/// The network device that the lab creates if this machine has no RDMA device.
 const NETDEV: &str = "lab0";
+/// The RDMA device that the lab creates on `NETDEV`.
 const DEVICE: &str = "lab_rxe0";
 
 /// Returns an existing device with its addresses. Returns `None` if there is no device but the

@@ -1,5 +1,6 @@
-//! Detects machines that have stopped. A machine is suspected if its heartbeats are missing, and
-//! has stopped if its registers also do not change.
+//! Detects machines that have stopped. If the heartbeats of a machine are missing, the lab queries
+//! QEMU's monitor. The machine has stopped if its virtual processors make no progress, or if the
+//! monitor does not answer.
 
 use std::{
     fs,

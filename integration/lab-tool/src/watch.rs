@@ -18,13 +18,13 @@ use thiserror::Error;
 
 use crate::host_network::HOSTS;
 
-/// The exit status if the lab itself has failed, and not the command.
+/// The exit status when the lab itself fails, as opposed to the command.
 pub(crate) const FAILURE: u8 = 125;
 
 /// The exit status if a guest has stopped responding for a reason other than the command.
 const STOPPED: u8 = 123;
 
-/// An event while hosts run.
+/// An event that occurs while the hosts run.
 #[derive(Debug)]
 pub(crate) enum HostEvent {
     Ready(usize),
@@ -57,7 +57,7 @@ impl Stop {
         }
     }
 
-    /// Returns a stop whose reason is that the reader of stdout or stderr has closed the pipe.
+    /// Creates a stop for a pipe that the reader of stdout or stderr has closed.
     pub(crate) fn output_closed() -> Self {
         Self::new(
             128 + Signal::SIGPIPE as u8,
@@ -72,7 +72,8 @@ impl Stop {
         }
     }
 
-    /// Returns a stop whose reason is that the virtual processors of this host make no progress.
+    /// Creates a stop for a host whose machine has stopped. `monitor` contains the answers of
+    /// QEMU's monitor.
     pub(crate) fn stopped(host: usize, why: &str, monitor: String) -> Self {
         Self {
             status: STOPPED,

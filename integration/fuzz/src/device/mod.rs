@@ -104,8 +104,9 @@ pub(crate) struct Device {
     /// The last values that this side has sent to the peer: first the grant, then the number of
     /// large messages read.
     reported: (u32, u32),
-    /// The next frame number in each direction, modulo 2¹⁶.
+    /// The number of the next frame that this side receives, modulo 2¹⁶.
     frames_received: u16,
+    /// The number of the next frame that this side sends, modulo 2¹⁶.
     frames_sent: u16,
     /// The kind of each frame that this side has sent.
     pub(crate) sent_kinds: Vec<u8>,
@@ -119,15 +120,16 @@ pub(crate) struct Device {
     pub(crate) control: (u32, u32),
     /// The number of control messages that this side has posted.
     control_posted: u32,
-    /// The number of control messages received, and the total number that this side permits.
+    /// The number of control messages received.
     pub(crate) control_received: u32,
+    /// The total number of control messages that this side permits the peer to send.
     pub(crate) granted: u32,
     /// The number of control messages that the application holds.
     pub(crate) untaken: u32,
     /// The number of held messages, which must be sent before all other messages.
     held: u32,
     lengths: VecDeque<u64>,
-    /// Whether this side has finished sending.
+    /// Whether the application has finished sending.
     finished: bool,
     pub(crate) peer_finished: bool,
     peer_leaves: bool,
