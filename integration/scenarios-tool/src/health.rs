@@ -28,9 +28,9 @@ pub(crate) struct Health {
     threads: usize,
     pinned_kib: u64,
     resident_kib: u64,
-    /// The number of connections of the engine, and the number of bytes charged to its budget. Only
-    /// a victim sets these fields.
+    /// The number of connections of the engine. Only a victim sets this field.
     pub(crate) connections: u64,
+    /// The number of bytes charged to the budget of the engine. Only a victim sets this field.
     pub(crate) budget: u64,
 }
 

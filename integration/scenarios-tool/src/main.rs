@@ -63,8 +63,8 @@ enum Command {
 /// With `--minutes` (integration/soak passes 10), runs only the scenario every-end, which has
 /// eight connections at a time with random configurations. Both sides send messages of 0 B to
 /// 8 MiB, receive them with recv, Select or try_recv, and hold some of them for a while.
-/// Connections are closed, dropped and aborted, even while the other side sends. Each is followed
-/// by a new one.
+/// Connections are closed, dropped and aborted, even while the other side sends. When a connection
+/// ends, the client opens a new one.
 /// Every ten minutes, the records are compared and the resources counted. With `--cuts`,
 /// connections resume, and the network is cut every 20 s for 6, 1 and 0.1 s in turn.
 ///

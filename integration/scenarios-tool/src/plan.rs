@@ -33,7 +33,7 @@ pub(crate) struct Plan {
 pub(crate) struct Half {
     pub(crate) config: Config,
     /// The number of messages to send, unless the connection ends earlier. If `None`, the side
-    /// sends messages until it is ordered to stop.
+    /// sends messages until it receives the order `stop`.
     pub(crate) messages: Option<u64>,
     pub(crate) reading: Reading,
 }
@@ -97,8 +97,8 @@ impl Plan {
         });
         let by = one_of(&mut rng, &Side::BOTH);
         let roll = rng.u32(..100);
-        // Give the other side more messages, so that it is probably still sending at the end of the
-        // connection.
+        // If the side `by` ends the connection early, give the other side more messages, so that it
+        // is probably still sending at that time.
         let factor = match roll {
             35..55 => 4,
             65.. => 2,

@@ -28,7 +28,7 @@ pub(crate) type Group = (u32, Traffic, Reading);
 /// The messages that both sides send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Traffic {
-    /// One message at the beginning, and some more after the order to stop.
+    /// One message at the beginning, and some more after the order `stop`.
     Idle,
     /// Messages up to the eager size, without pauses.
     Small,
@@ -49,9 +49,10 @@ pub(crate) enum Traffic {
 pub(crate) enum Reading {
     /// Immediately, with `next_completion`.
     Prompt,
-    /// Like `Prompt`, but with a pause after each message until the order to stop.
+    /// Like `Prompt`, but with a pause after each message. The pauses end when the order `stop`
+    /// arrives.
     Slow,
-    /// Like `Prompt`, but holds all messages until the order to stop.
+    /// Like `Prompt`, but holds all messages until the order `stop` arrives.
     Keeping,
     /// With `recv`.
     Receiving,
@@ -72,8 +73,8 @@ pub(crate) enum Fault {
     Cut(u64),
     /// Like `Cut`, but afterwards both hosts send through `tc … netem` with the given arguments.
     CutInto(u64, &'static str),
-    /// Like `Cut`, but both sides are ordered to stop during the cut, and therefore close during
-    /// the cut.
+    /// Like `Cut`, but both sides receive the order `stop` during the cut, and therefore close
+    /// during the cut.
     CutWhileClosing(u64),
     /// The network of one host or of both is cut the given number of times, for up to 2.5 s each.
     /// The pauses between the cuts last 1 ms to 1 s, so that a cut can begin at any step of a
@@ -130,8 +131,8 @@ pub(crate) enum Expect {
     RulesOnly,
     /// All messages of the server arrive. Then the client sees an orderly close.
     AllOfServerArrives,
-    /// After the restarts, each client still succeeds in delivering all messages of a connection
-    /// and closing it.
+    /// Each client reconnects until it has closed a connection itself, after all messages of this
+    /// connection were delivered.
     Reconnects,
 }
 
@@ -268,7 +269,8 @@ impl Scenario {
         suspended + u64::from(self.connections())
     }
 
-    /// Returns whether the scenario replaces each connection that ends, until it is told to stop.
+    /// Returns whether the scenario replaces each connection that ends, until the order `stop`
+    /// arrives.
     pub(crate) fn is_endless(&self) -> bool {
         self.groups == EVERYTHING
     }

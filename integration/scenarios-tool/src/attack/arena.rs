@@ -18,12 +18,13 @@ use super::{connection::Attack, victim::SERVICES};
 #[derive(Debug)]
 pub(super) struct Site {
     pub(super) transport: TransportChoice,
-    /// The numbers of attacker threads: those with busy connections, and those with slow
-    /// connections.
+    /// The number of attacker threads with busy connections.
     pub(super) busy: u64,
+    /// The number of attacker threads with slow connections.
     pub(super) slow: u64,
-    /// The maximum numbers of connects and of writes per second by all attackers together.
+    /// The maximum number of connects per second by all attackers together.
     connects: u32,
+    /// The maximum number of writes per second by all attackers together.
     writes: u32,
     /// The length in bytes of the longest message that the victim accepts. Over RDMA, an attacker
     /// registers this much memory for the messages that it announces.
@@ -101,9 +102,9 @@ pub(super) struct Arena<'a> {
     pub(super) site: &'static Site,
     pub(super) services: &'a [SocketAddr],
     pub(super) end: Instant,
-    /// The earliest times of the next connect and of the next write. All threads share them, so
-    /// they limit the total rates.
+    /// The earliest time of the next connect of all threads together.
     connects: Mutex<Instant>,
+    /// The earliest time of the next write of all threads together.
     writes: Mutex<Instant>,
 }
 
@@ -143,7 +144,8 @@ impl<'a> Arena<'a> {
 
     fn wait_for_rate(&self, next: &Mutex<Instant>, per_second: u32) -> bool {
         let mut next = next.lock().unwrap_or_else(PoisonError::into_inner);
-        // Use the current time if `next` is in the past. Otherwise, a pause would permit a burst.
+        // Use the current time if `next` is in the past. Otherwise, threads could connect or write
+        // in a burst after a pause.
         let time = next.max(Instant::now());
         *next = time.min(self.end) + Duration::from_secs(1) / per_second;
         drop(next);
@@ -158,9 +160,9 @@ pub(super) struct Attacker {
     /// The kinds of attack from which the thread chooses at random.
     pub(super) kinds: Vec<Kind>,
     pub(super) seed: u64,
-    /// The number of this thread's next connection, and the increment from one connection number to
-    /// the next.
+    /// The number of this thread's next connection.
     pub(super) next: u64,
+    /// The increment from one connection number to the next.
     pub(super) step: u64,
     /// The number of mutated frames and PDUs sent so far.
     pub(super) mutations: u64,

@@ -69,7 +69,8 @@ pub(super) trait Wire {
     fn flush(&mut self, arena: &Arena<'_>);
     /// Receives the data that has arrived, without waiting.
     fn poll(&mut self);
-    /// Starts to end the connection as `leave` specifies. Dropping this value completes the end.
+    /// Starts to end the connection as `leave` specifies. The connection ends at the latest when
+    /// this value is dropped.
     fn leave(&mut self, leave: Leave);
 
     /// Flushes and polls repeatedly for up to `time`, until a frame arrives or the connection ends.

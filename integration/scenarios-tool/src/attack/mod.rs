@@ -237,8 +237,8 @@ fn kinds(only: &[Kind], is_slow: bool) -> Vec<Kind> {
     kinds
 }
 
-/// Waits until the victim has released all closed connections, which means that its resources no
-/// longer change. Returns the resources.
+/// Waits until the victim's resources no longer change, because the victim has then released all
+/// closed connections. Returns the resources.
 fn baseline(victim: &mut Victim) -> Result<Health> {
     let mut last = victim.health()?;
     settle(

@@ -48,9 +48,9 @@ pub(super) struct Rdma {
     announced: Option<MemoryRegion>,
     id: CmId,
     channel: EventChannel,
-    /// The number of posted sends, and how many of these sends `flush` has counted against the rate
-    /// limit for writes.
+    /// The number of posted sends.
     posted: u32,
+    /// The number of posted sends that `flush` has counted against the rate limit for writes.
     flushed: u32,
     state: State,
 }

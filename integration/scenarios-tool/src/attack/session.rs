@@ -17,7 +17,7 @@ const ANNOUNCED: u32 = 4;
 /// The maximum payload of a data frame in bytes. Each service accepts this length.
 const LONGEST: usize = 1000;
 
-/// The attacker's counters, from which it derives the fields of valid frames.
+/// The attacker's counters. The fields of valid frames are derived from them.
 #[derive(Debug, Default)]
 pub(super) struct Session {
     pub(super) frames_sent: u16,

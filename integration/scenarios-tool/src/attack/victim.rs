@@ -43,8 +43,9 @@ const LINES_A_SECOND: u64 = 10;
 /// log.
 const LOG_TAIL_LINES: usize = 20;
 
-/// The lengths of a small and of a large message in bytes.
+/// The length of a small message in bytes.
 const SMALL: usize = 64;
+/// The length of a large message in bytes.
 const LARGE: usize = 1 << 20;
 
 /// The value of `HonestClient::len` for a client that makes a new connection for each message.

@@ -160,8 +160,8 @@ impl Conductor {
     }
 
     /// Repeatedly kills the clients and starts new ones. Then waits until the server has ended all
-    /// but `MOST_SUSPENDED` sessions. Returns the time at which it has done this, in milliseconds
-    /// since 1970 by the server's clock.
+    /// sessions except the newest `MOST_SUSPENDED`. Returns the time after this wait, in
+    /// milliseconds since 1970 by the server's clock.
     fn vanish(&mut self, scenario: &Scenario, rounds: u32, args: &[String]) -> Result<u64> {
         let listens = serde_json::to_string(&self.b.notes.listens)?;
         let server = args.len() - 1;

@@ -42,8 +42,8 @@ fn release(engine: Engine) -> Result<()> {
 }
 
 /// Runs one connection. In an endless scenario, runs further connections, one after the other,
-/// until the order to stop. If the server restarts, runs further connections until one has ended
-/// with an orderly close.
+/// until the order `stop` arrives. If the server restarts, runs further connections until one of
+/// them closes in an orderly way.
 fn run_in_sequence(worker: &Arc<Worker>, first: u32, addresses: &[SocketAddr], engine: &Engine) {
     let connect = |conversation: &Conversation| {
         Connector::new()

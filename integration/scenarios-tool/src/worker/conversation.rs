@@ -84,7 +84,7 @@ impl Conversation {
     fn exchange(self: &Arc<Self>, endpoint: Endpoint) -> End {
         if self.plan.ending == Ending::Leave {
             // Count this connection as flowing now, because an idle connection receives no message
-            // before the order to stop.
+            // before the order `stop`.
             self.is_flowing();
             if self.worker.side == Side::Server {
                 self.wait(|state| state.stop);

@@ -17,7 +17,7 @@ use crate::{
 /// The pause of a slow reader after each message.
 const SLOW: Duration = Duration::from_millis(20);
 
-/// The interval at which a reader that holds messages checks for the order to stop.
+/// The interval at which a reader that holds messages checks whether the order `stop` has arrived.
 const CHECK_INTERVAL: Duration = Duration::from_millis(100);
 
 /// The pause after a round of polls in which no connection had a message.
@@ -35,8 +35,9 @@ pub(super) struct Reader {
     conversation: Arc<Conversation>,
     endpoint: Endpoint,
     content: Content,
-    /// The held messages, each with the number of the later message whose arrival releases it. When
-    /// the reader is told to stop, it releases all of them.
+    /// The held messages, each with a message number. The reader releases a held message when the
+    /// message with this number arrives. When the order `stop` arrives, the reader releases all
+    /// held messages.
     held: Vec<(u64, Release)>,
 }
 

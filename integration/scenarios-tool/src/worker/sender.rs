@@ -9,7 +9,7 @@ use crate::{
     scenario::{Reading, Traffic},
 };
 
-/// The number of messages that each side sends after the order to stop.
+/// The number of messages that each side sends after the order `stop`.
 const TAIL: u64 = 5;
 
 /// Sends all messages of this side, and ends the connection as planned.
