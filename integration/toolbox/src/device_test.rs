@@ -37,9 +37,9 @@ struct Counts {
     rnr_naks: u64,
 }
 
-/// Returns `able`, which is whether the device has the capability that a test needs. If `able` is
-/// false, prints to stderr that the test does not apply. The test harness would hide normal output,
-/// because the test passes.
+/// Returns `able`, which states whether the device has the capability that a test needs. If `able`
+/// is false, prints to stderr that the test does not apply. The test harness would hide normal
+/// output, because the test passes.
 ///
 /// # Panics
 ///

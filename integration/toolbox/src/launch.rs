@@ -9,7 +9,7 @@ use std::{
 use anyhow::{Context, Error, Result};
 use clap::ValueEnum;
 
-/// The exit status of `integration/lab exec` if the lab itself has failed, and not the command.
+/// The exit status of `integration/lab exec` when the lab itself fails, as opposed to the command.
 pub const LAB_FAILED: i32 = 125;
 
 /// The exit status of `integration/lab exec` if a guest has stopped responding for a reason other

@@ -12,8 +12,9 @@ use toolbox::{Deadline, Host, Process, TextWait, network, words};
 
 use crate::plan::{CERTIFICATE, Expected, Line, PAGE_FILE, StartSign, SuccessSign, services};
 
-/// The time limits: for a server to start listening and to end, and for a client to end.
+/// The time limit for a server to start listening, and for a server to end.
 const SERVER_LIMIT: Duration = Duration::from_secs(30);
+/// The time limit for a client to end.
 const CLIENT_LIMIT: Duration = Duration::from_secs(300);
 
 /// The time limit for a client to detect that the network is cut: the keepalive interval plus the
@@ -24,10 +25,11 @@ const CUT_LIMIT: Duration = Duration::from_secs(5);
 /// within [`CUT_LIMIT`].
 const OUTAGE: Duration = Duration::from_secs(20);
 
-/// The servers' port for rdmsg, their port for plain TCP, and the address of the bridge on this
-/// host.
+/// The servers' port for rdmsg.
 const PORT: u16 = 7480;
+/// The servers' port for plain TCP.
 const TCP_PORT: u16 = 8080;
+/// The address of the bridge on this host.
 const NEAR: &str = "127.0.0.1:6391";
 
 /// The size in bytes of the file that some clients copy.

@@ -66,7 +66,7 @@ impl Only {
             let all: Vec<_> = known.iter().map(String::as_str).collect();
             ensure!(
                 known.contains(name),
-                "nothing is called {name}; there are: {}",
+                "no track or test program is named {name}; there are: {}",
                 all.join(" ")
             );
         }
