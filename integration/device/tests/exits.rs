@@ -207,7 +207,7 @@ fn role_leaves_a_connection_unaccepted_and_returns() {
 }
 
 /// A logger that exits the process at the first line about any connection. If `in_engine` is set,
-/// it considers only lines from an engine's thread, and otherwise only lines from other threads.
+/// this line must come from an engine's thread, and otherwise from another thread.
 struct Exit {
     in_engine: bool,
     armed: AtomicBool,

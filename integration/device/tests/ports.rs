@@ -100,7 +100,8 @@ fn all_v6(port: u16) -> SocketAddr {
 }
 
 /// Returns whether the port of `listener`, an RDMA listener, is free for TCP. A connection of an
-/// earlier test occupies its port for up to a minute after the connection has ended.
+/// earlier test occupies its port for up to a minute after the connection has ended. Always returns
+/// true on iWARP, because iWARP and TCP use the same ports.
 fn is_free_over_tcp(lab: &Lab, listener: &Listener) -> bool {
     let port = listener.local_addr().port();
     lab.is_iwarp() || TcpListener::bind(all_v6(port)).is_ok()

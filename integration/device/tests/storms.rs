@@ -1,5 +1,5 @@
-//! Tests many concurrent connects: more than the machine can complete in time, more than the
-//! listener's backlog permits, and connects that are never answered.
+//! Tests many concurrent connects: connects that the machine cannot all complete in time, connects
+//! beyond the listener's backlog, and connects that are never answered.
 
 use std::{
     net::SocketAddr,

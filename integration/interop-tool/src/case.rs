@@ -220,8 +220,8 @@ impl Placeholders {
         })
     }
 
-    /// Returns the command line of a side, with values for its placeholders. A Rust program's path
-    /// is in the folder that contains this program.
+    /// Returns the command line of a side, with values for its placeholders. The Rust programs are
+    /// in the folder that contains this program.
     pub(crate) fn argv(&self, side: &Side) -> Vec<String> {
         let mut argv = side.argv.clone();
         let program = argv

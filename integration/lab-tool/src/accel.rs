@@ -13,9 +13,9 @@ pub(crate) enum Accel {
 impl Accel {
     /// Returns QEMU's options. A counted guest has only one processor, because QEMU would switch
     /// between two processors at different instructions in each run. With `sleep=on`, the clock of
-    /// an idle guest follows this machine's clock. With `sleep=off`, it would jump to the next
-    /// timer, even while the guest waits for a file on this machine, and a time limit of one minute
-    /// could expire before a program has started.
+    /// an idle guest follows this machine's clock. With `sleep=off`, the clock of an idle guest
+    /// would jump to the next timer, even while the guest waits for a file on this machine. A time
+    /// limit of one minute could then expire before a program has started.
     pub(crate) fn options(self, cpus: usize) -> String {
         match self {
             Self::Tcg => format!("-accel tcg,thread=multi -cpu qemu64 -smp {cpus}"),

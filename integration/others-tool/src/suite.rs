@@ -139,7 +139,7 @@ impl Suite {
     }
 }
 
-/// Runs a command to its end. Returns the command's stdout.
+/// Runs a command and waits until it ends. Returns the command's stdout.
 fn output(command: &mut Command) -> Result<String> {
     let output = command.stderr(Stdio::inherit()).output();
     let output = output.with_context(|| format!("cannot run {command:?}"))?;

@@ -131,8 +131,8 @@ fn direction(from: Side, sender: &Record, receiver: &Record) -> Result<(), Strin
     Err(format!("{problem} {received} arrived"))
 }
 
-/// Checks that each id has exactly one completion. If all messages were delivered, no completion
-/// may report a failure.
+/// Checks that each message or operation with an id has exactly one completion. If all messages
+/// were delivered, no completion may report a failure.
 fn complete(side: Side, record: &Record) -> Result<(), String> {
     if record.end == End::Open {
         return Err(format!("the {side} recorded no end"));

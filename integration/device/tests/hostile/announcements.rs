@@ -237,7 +237,7 @@ fn stalled_read_ends_connection_and_frees_budget() {
 }
 
 /// Connects two honest sides. If a packet of a READ is lost, the device retries after the default
-/// timeout, which is much shorter than that of the hostile connections.
+/// timeout. The timeout of the hostile connections is much longer.
 fn honest_pair(engine: &Engine, address: SocketAddr) -> (Endpoint, Endpoint) {
     let config = large_messages();
     let listener = Listener::builder()

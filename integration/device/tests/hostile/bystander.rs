@@ -10,8 +10,8 @@ use std::{
 use rdmsg::{CloseReason, Config, Connector, Endpoint, Engine, Error, Listener, Polling};
 use toolbox::{TIME_LIMIT, pattern};
 
-/// The pause between two messages while no thread waits in `assert_unaffected`. It leaves the
-/// processor to other threads.
+/// The pause between two messages, during which other threads can use the processor. While a thread
+/// waits in `assert_unaffected`, there is no pause.
 const PAUSE: Duration = Duration::from_millis(5);
 
 /// A healthy connection, which continuously exchanges messages and checks the content of each one.

@@ -151,7 +151,8 @@ fn a_malformed_descriptor_is_named_by_its_field() {
     scene.finish();
 }
 
-/// Only the peer's device can detect that these descriptors are wrong, so it rejects the READ.
+/// These descriptors are wrong, but only the peer's device can detect this. The peer's device must
+/// reject the READ.
 #[test]
 fn memory_that_cannot_be_read_is_named_by_its_key() {
     if !applies("reads whose refusal names the request") {

@@ -48,7 +48,7 @@ const SMALL: usize = 64;
 /// The length of a large message in bytes.
 const LARGE: usize = 1 << 20;
 
-/// The value of `HonestClient::len` for a client that makes a new connection for each message.
+/// The value of `HonestClient::len` for a client that opens a new connection for each message.
 const CONNECT: usize = 0;
 
 /// The victim's process.
@@ -121,7 +121,7 @@ impl Victim {
 /// An honest client, which repeats one kind of operation.
 pub(super) struct HonestClient {
     service: usize,
-    /// The length of each message in bytes, or [`CONNECT`] if the client makes a new connection for
+    /// The length of each message in bytes, or [`CONNECT`] if the client opens a new connection for
     /// each message.
     len: usize,
     /// The pause after each operation.
@@ -194,7 +194,7 @@ impl HonestClient {
             None => self.connect(addr, connector)?,
         };
         let echo = open(sent)?;
-        // Drop the connection if the client makes a new one for each message.
+        // Drop the connection if the client opens a new one for each message.
         self.connection = (self.len != CONNECT).then_some(open);
         Ok(echo)
     }
