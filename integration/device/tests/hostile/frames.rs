@@ -194,8 +194,8 @@ fn frame_longer_than_hello_allows_names_length() {
     let longest = vec![7; EAGER_SIZE as usize + 8];
     play(|| {
         let frame = |len: u32| Frame::data(&longest[..len as usize]).bytes();
-        // With this eager size, the receive buffer has room for 8 more bytes. The device accepts
-        // them, so the library must reject the frame.
+        // With this eager size, the receive buffer is 8 bytes longer than the longest valid frame.
+        // The device accepts up to 8 excess bytes, so the library itself must reject such a frame.
         let mut cases = vec![
             case("longer by one", "len", frame(EAGER_SIZE + 1)),
             case("as long as the buffer", "len", frame(EAGER_SIZE + 8)),

@@ -343,7 +343,7 @@ fn peer_death_during_read_ends_the_connection() {
     scene.finish();
 }
 
-/// The peer deregisters the memory of a message, but its queue pair stays connected.
+/// The peer deregisters the memory of a message, but the peer's queue pair stays connected.
 #[test]
 fn memory_revoked_during_read_is_named_by_key() {
     if !applies("reads whose refusal names the request") {

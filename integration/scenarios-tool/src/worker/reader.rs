@@ -174,8 +174,8 @@ impl Reader {
         Ok(())
     }
 
-    /// Drops a message immediately, or holds it until a later message arrives, or holds it for up
-    /// to a second.
+    /// Chooses at random whether to drop a message immediately, to hold it until a later message
+    /// arrives, or to hold it for up to a second. First releases the held messages that are due.
     fn hold_some(&mut self, number: u64, is_short: bool, release: Release) {
         let due = self.held.extract_if(.., |(until, _)| *until <= number);
         due.for_each(|(_, release)| release());
