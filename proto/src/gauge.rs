@@ -111,8 +111,8 @@ impl Level {
                 && (self.exceeding == Some(claim.claimant) || self.used <= self.most()))
     }
 
-    /// Returns the maximum number of bytes in use at which any claim for a later chunk is still
-    /// granted. This number exceeds the limit by an eighth.
+    /// Returns the number of bytes in use up to which claims for later chunks are granted: the
+    /// limit plus an eighth of the limit.
     fn most(&self) -> u64 {
         self.limit.saturating_add(self.limit / 8)
     }

@@ -25,7 +25,7 @@ pub(super) struct Inbound {
     queue: VecDeque<Queued>,
     /// The number of large messages in `queue` that are incomplete.
     incomplete: u32,
-    /// The resource that the next read or copy waits for.
+    /// The step or the resource that the next read or copy waits for.
     demand: Demand,
     /// The lengths in bytes of the reads in progress, oldest first.
     reads: VecDeque<u64>,
@@ -69,7 +69,7 @@ pub(super) enum Step {
     Copy(FragmentCopy),
 }
 
-/// The resource that the next read or copy waits for.
+/// The step or the resource that the next read or copy waits for.
 #[derive(Clone, Copy, Debug)]
 #[cfg_attr(test, derive(Hash))]
 enum Demand {
@@ -502,8 +502,8 @@ impl Inbound {
         self.limit.saturating_sub(used)
     }
 
-    /// Returns whether `len` bytes can be copied without exceeding the limit, if another `others`
-    /// bytes are counted as used.
+    /// Returns whether `len` bytes can be copied without exceeding the limit. Another `others`
+    /// bytes count as used.
     pub(super) fn has_room_for(&self, len: u64, others: u64) -> bool {
         others.saturating_add(len) <= self.room()
     }

@@ -109,8 +109,8 @@ impl Params {
     /// Returns the maximum number of bytes of large messages in flight to the peer.
     ///
     /// For a byte stream, the maximum is half of the stream buffer plus one piece. A receiver
-    /// reports two pieces at a time. The additional piece lets the receiver continue to read in the
-    /// meantime.
+    /// reports two pieces at a time. The additional piece gives the receiver something to read
+    /// until its report arrives.
     pub fn outbound_limit(&self) -> u64 {
         if self.stream {
             let bytes = self.half_stream_buffer() + self.stream_piece();

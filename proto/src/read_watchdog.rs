@@ -58,8 +58,8 @@ pub(super) struct Progress {
     pub(super) chunks: u64,
     /// The number of bytes that have arrived on this connection.
     pub(super) bytes: u64,
-    /// The number of bytes of incomplete messages that have arrived. 0 if no other connection waits
-    /// for memory.
+    /// The number of bytes that have arrived for messages that are still incomplete. 0 if no other
+    /// connection waits for memory.
     pub(super) contended_bytes: u64,
 }
 

@@ -51,7 +51,7 @@ impl fmt::Display for Violation {
     }
 }
 
-/// A field of the hello in which the values of the two sides are incompatible.
+/// A field of the hello whose values on the two sides are incompatible.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[cfg_attr(test, derive(Hash))]
 pub struct Mismatch {
@@ -251,7 +251,8 @@ pub enum CloseReason {
     /// A task waited for the connection, and its waker panicked. This side ended the connection,
     /// because the task might never be polled again.
     WakerPanicked,
-    /// This process was forked. The connection belongs to the parent process, and continues there.
+    /// This process is a forked child. The connection belongs to the parent process, and continues
+    /// there.
     Forked,
     /// For longer than `Config::read_timeout`, no memory was available for a message above the
     /// eager size that the peer had announced. The usual cause is that the process has reached its
@@ -308,7 +309,8 @@ impl CloseReason {
         match self {
             Self::WorkRequest { status, .. } => matches!(
                 *status,
-                // A device reports one of the last two statuses if there is no path to the peer.
+                // If there is no path to the peer, some devices report `LOC_QP_OP_ERR` or
+                // `FATAL_ERR`.
                 WcStatus::RETRY_EXC_ERR
                     | WcStatus::WR_FLUSH_ERR
                     | WcStatus::RESP_TIMEOUT_ERR

@@ -31,8 +31,10 @@ const BURST: u32 = 16;
 const SHARED_WINDOW: u16 = 64;
 
 /// The time in nanoseconds that the server needs to process a message, as measured on software
-/// RoCE. Only the ratio of this time to `GRANT`, the time to send a Grant frame, matters.
+/// RoCE. Only the ratio of this time to `GRANT` matters.
 const SERVICE: u64 = 16_000;
+
+/// The time in nanoseconds that the server needs to send a Grant frame.
 const GRANT: u64 = 14_000;
 
 /// The time in nanoseconds that a message takes from one host to the other.

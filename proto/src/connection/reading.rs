@@ -76,8 +76,8 @@ impl Open {
         self.disconnect_if_done(side, now);
     }
 
-    /// Starts the timer that limits how long the peer may take to send the rest of a message in
-    /// fragments.
+    /// Starts a timer, if fragments of a message are missing. The timer limits the time that the
+    /// peer may take to send them.
     pub(super) fn watch_fragments(&mut self, now: impl Clock) {
         let transfer = &mut self.transfer;
         if transfer.inbound.missing().is_some() && transfer.timers.read_watchdog.is_off() {
@@ -110,7 +110,7 @@ impl Open {
         deadline.is_some_and(|deadline| deadline <= now)
     }
 
-    /// Handles the deadlines for reads that have passed.
+    /// Handles the expired deadline of the read watchdog.
     pub(super) fn on_reading_timeout(&mut self, side: &mut Side, now: Instant) {
         let transfer = &mut self.transfer;
         let (progress, reading) = (transfer.progress(), transfer.inbound.awaits_bytes());

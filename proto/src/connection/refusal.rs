@@ -160,8 +160,8 @@ pub(super) fn is_refusal(cause: &CloseReason) -> bool {
     )
 }
 
-/// Returns whether this error usually persists for more than a few seconds, because its cause is,
-/// for example, a missing route or a missing permission.
+/// Returns whether this error usually persists for more than a few seconds. Examples are the errors
+/// for a missing route and for a missing permission.
 pub(super) fn is_permanent(errno: i32) -> bool {
     matches!(
         errno,

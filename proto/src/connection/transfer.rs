@@ -51,8 +51,8 @@ pub(super) struct Transfer {
     pub(super) activity: PeerActivity,
     /// The byte counters, as of the last call of [`set_moved`](super::Connection::set_moved).
     pub(super) moved: MovedBytes,
-    /// Whether `moved` was set after the last keepalive check. If so, bytes that move later are a
-    /// sign of life after that check.
+    /// Whether `moved` was set after the peer last passed a keepalive check. If so, a later
+    /// increase of these counters is a sign of life after that check.
     pub(super) moved_is_fresh: bool,
     /// Whether other connections wait for the memory that this connection's large messages use, as
     /// of the last call of [`set_memory_contended`](super::Connection::set_memory_contended).
