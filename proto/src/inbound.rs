@@ -43,12 +43,12 @@ pub(super) struct Inbound {
     taken: u32,
     /// The value of `taken` that was last sent to the peer.
     reported: u32,
-    /// The number of large messages for which memory was requested and which the application has
-    /// not released.
+    /// The number of large messages for which memory was requested, minus those that the
+    /// application has released.
     held: u32,
     /// The total length in bytes of the messages that `held` counts.
     held_bytes: u64,
-    /// The number of bytes of a byte stream that were copied and that the application has not read.
+    /// The number of copied bytes of a byte stream that the application has not read.
     copied: u64,
     /// The maximum value of `held`.
     max_held: u32,
@@ -502,8 +502,8 @@ impl Inbound {
         self.limit.saturating_sub(used)
     }
 
-    /// Returns whether `len` bytes can be copied without exceeding the limit. Another `others`
-    /// bytes count as used.
+    /// Returns whether `len` bytes can be copied without exceeding the limit. Counts `others`
+    /// further bytes as used.
     pub(super) fn has_room_for(&self, len: u64, others: u64) -> bool {
         others.saturating_add(len) <= self.room()
     }

@@ -22,8 +22,8 @@ pub struct Params {
     pub large_memory: u64,
     /// The maximum length in bytes of the chunks in which a large message is read.
     pub longest_chunk: u64,
-    /// The maximum time in which a large message makes no progress, either because no bytes arrive
-    /// or because no memory is available.
+    /// The maximum time for which a large message may make no progress, because no bytes arrive or
+    /// no memory is available.
     pub read_timeout: Duration,
     /// The number of data slots of the send ring, in addition to `READS` and `CONTROL_SENDS`.
     pub send_slots: u32,
@@ -38,7 +38,7 @@ pub struct Params {
     pub delays_grants: bool,
     /// The maximum time to establish the connection, including retries.
     pub connect_timeout: Duration,
-    /// The maximum time of each address resolution, and of each route resolution.
+    /// The maximum time for each address resolution, and for each route resolution.
     pub resolve_timeout: Duration,
     /// Whether to retry if no program listens on the port, the peer is busy, or the peer still has
     /// state of an earlier connection.

@@ -248,7 +248,7 @@ pub enum CloseReason {
     LocallyClosed,
     /// This side aborted the connection.
     LocallyAborted,
-    /// A task waited for the connection, and its waker panicked. This side ended the connection,
+    /// The waker of a task that waited for the connection panicked. This side ended the connection,
     /// because the task might never be polled again.
     WakerPanicked,
     /// This process is a forked child. The connection belongs to the parent process, and continues

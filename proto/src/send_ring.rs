@@ -38,10 +38,10 @@ pub(super) struct SendRing {
     max_unsignalled: u32,
     /// The number of slots assigned since the ring was created.
     taken: u64,
-    /// The range of slots in use that can hold data: slots before `first_data` and after
-    /// `last_data` hold none. Slots are numbered from 1 in the order in which they are assigned.
-    /// `first_data` is 0 if no slot in use holds data.
+    /// The number of the first slot in use that can hold data, or 0 if no slot in use holds data.
+    /// Slots are numbered from 1 in the order in which they are assigned.
     first_data: u64,
+    /// The number of the last slot that was assigned to data.
     last_data: u64,
 }
 

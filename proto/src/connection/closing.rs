@@ -93,8 +93,8 @@ pub(super) struct Draining {
     deadline: Instant,
     sends_done: bool,
     recvs_done: bool,
-    /// Whether the connection manager will report no further event: either the last event has
-    /// arrived, or no event is expected.
+    /// Whether this side no longer waits for connection manager events, because the last event has
+    /// arrived or no event is expected.
     cm_done: bool,
     /// The reason for the end of the connection. It is `PeerDisconnected` while the peer is
     /// suspected of a violation.

@@ -1,4 +1,5 @@
-//! Handles reports of the device about its port and about the objects of the connection.
+//! Handles events that the device reports: changes of its port, and failures of the connection's
+//! objects.
 
 use std::time::{Duration, Instant};
 

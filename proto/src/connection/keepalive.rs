@@ -17,7 +17,7 @@ const TOLERANCE: Duration = Duration::from_millis(50);
 /// interval, so the connection sends a Ping every 16 intervals.
 const CHECKS_PER_PING: u64 = 32;
 
-/// The maximum time that the peer has to answer after the transport has retransmitted bytes.
+/// The maximum time between a retransmission by the transport and the peer's answer.
 const ANSWER: Duration = Duration::from_millis(100);
 
 /// Checks twice per interval whether the peer gave a sign of life. Because the checks are periodic,

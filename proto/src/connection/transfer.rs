@@ -646,9 +646,9 @@ impl Transfer {
     /// device has received these sends.
     pub(super) fn sent(&mut self, slot: u32, acknowledges: bool) {
         // The receipt of data is a sign of life, because the peer's device receives data only while
-        // the peer's library grants credit. The receipt of a control frame is not, because the
-        // device also receives control frames after the library has stopped. A Pong is the only
-        // control frame that proves that the library is running.
+        // the peer's library grants credit. The receipt of a control frame is no sign of life,
+        // because the device also receives control frames after the library has stopped. A Pong is
+        // the only control frame that proves that the library is running.
         if self.ring.complete(slot) && acknowledges {
             self.activity.on_connection += 1;
         }

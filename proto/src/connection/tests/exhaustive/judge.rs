@@ -182,8 +182,8 @@ fn check_blocked(me: &Side) {
     }
 }
 
-/// Checks the report of this side about the end: the reason must be correct, and `delivered` must
-/// be true only if everything was delivered.
+/// Checks this side's report about the end of the connection: the reason must be correct, and
+/// `delivered` must be true only if everything was delivered.
 fn check_end(world: &World, at: usize, reason: &CloseReason, delivered: bool) {
     let (me, peer) = (&world.pair.sides[at], &world.pair.sides[1 - at]);
     if delivered {
