@@ -121,7 +121,7 @@ impl Account {
         self.free.load(Ordering::Relaxed)
     }
 
-    /// Returns the number of all receives of the pool.
+    /// Returns the total number of receives in the pool.
     pub fn total(&self) -> u32 {
         self.total
     }

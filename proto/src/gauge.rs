@@ -223,9 +223,9 @@ impl Gauge {
         self.fetch(claimant)
     }
 
-    /// Claims `bytes` without queueing. Returns true if the bytes are granted. This requires that
-    /// no other claim waits, that the share of the host has room, and that at most `limit` bytes
-    /// are in use afterwards.
+    /// Claims `bytes` without queueing. Returns true if the bytes are granted. They are granted if
+    /// no other claim waits, the host's share has room, and at most `limit` bytes are in use
+    /// afterwards.
     pub fn try_claim(&mut self, host: Host, bytes: u64, limit: u64) -> bool {
         let claim = Claim {
             claimant: u64::MAX,

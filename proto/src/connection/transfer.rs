@@ -675,7 +675,8 @@ impl Transfer {
         Ok(())
     }
 
-    /// Returns a violation if the rest of a message in fragments must arrive first.
+    /// Returns a violation if a message in fragments is incomplete, because its remaining fragments
+    /// must arrive first.
     #[inline]
     pub(super) fn check_order(&self, kind: Kind) -> Result<(), Violation> {
         //= PROTOCOL.md#frames

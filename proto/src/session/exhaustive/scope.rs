@@ -12,7 +12,7 @@ pub(super) struct Scope {
     /// A bit set of each side's messages above the eager size. Bit 0 is the first message.
     pub(super) large: [u8; 2],
     pub(super) window: u8,
-    /// The maximum number of faults: a connection breaks, or a request is lost or duplicated.
+    /// The maximum number of faults. A fault breaks a connection, or loses or duplicates a request.
     pub(super) cuts: u8,
     /// The maximum number of times that a side gives up a working connection or attempt.
     pub(super) suspicions: u8,
