@@ -29,8 +29,8 @@ const SLOW: Duration = Duration::from_millis(400);
 pub(super) struct Pace {
     chunk: u64,
     longest: u64,
-    /// The start of the current time measurement: either the oldest read in progress was posted at
-    /// this time, or the previous read completed.
+    /// The time at which the oldest read in progress was posted, or at which the previous read
+    /// completed, whichever is later.
     since: Option<Instant>,
 }
 

@@ -176,8 +176,8 @@ pub enum CloseReason {
     /// its `Config::read_timeout`. A later attempt can succeed, so a connector with
     /// `Config::retry_refused` retries.
     PeerOutOfResources,
-    /// The peer ended the connection because a timeout in its `Config` expired. The peer's process
-    /// was still running, because it has reported the timeout in its last frame.
+    /// The peer ended the connection because a timeout in its `Config` expired. The peer reported
+    /// the timeout in its last frame, so its process was still running.
     PeerGaveUp(PeerTimeout),
     /// The peer's library ended the connection with a code that this version does not know.
     PeerFailed(u32),

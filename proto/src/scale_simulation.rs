@@ -288,8 +288,8 @@ struct Server {
 }
 
 impl Server {
-    /// Creates a server with `connections` connections. Returns the server, and each connection's
-    /// window and first credits.
+    /// Creates a server with `connections` connections. Returns the server, the window of each
+    /// connection, and the initial credit of each connection.
     fn new(receives: Receives, connections: u32) -> (Self, u16, u16) {
         let (window, credit, account, posted) = match receives {
             Receives::Own => {

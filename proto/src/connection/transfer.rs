@@ -675,8 +675,8 @@ impl Transfer {
         Ok(())
     }
 
-    /// Returns a violation if a message in fragments is incomplete, because its remaining fragments
-    /// must arrive first.
+    /// Returns a violation if a frame of this kind must not arrive between the fragments of a
+    /// message, and fragments are missing.
     #[inline]
     pub(super) fn check_order(&self, kind: Kind) -> Result<(), Violation> {
         //= PROTOCOL.md#frames

@@ -30,8 +30,8 @@ pub(super) fn first(world: &World) -> Option<usize> {
 }
 
 /// Returns whether the connection is live, and the next transitions of this side are independent of
-/// the peer and the devices. They are independent if each queue in which this side can still
-/// receive a completion already contains one, because later completions are polled after it.
+/// the peer and the devices. They are independent if each queue that can still receive completions
+/// already contains one: later completions are polled after it.
 fn is_independent(world: &World, at: usize) -> bool {
     let (side, peer) = (&world.pair.sides[at], &world.pair.sides[1 - at]);
     let receives = side.front(DrainSide::Recv).is_some();
