@@ -43,8 +43,7 @@ pub(super) struct Inbound {
     taken: u32,
     /// The value of `taken` that was last sent to the peer.
     reported: u32,
-    /// The number of large messages for which memory was requested, minus those that the
-    /// application has released.
+    /// The number of unreleased large messages for which memory was requested.
     held: u32,
     /// The total length in bytes of the messages that `held` counts.
     held_bytes: u64,

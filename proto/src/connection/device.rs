@@ -1,5 +1,5 @@
-//! Handles events that the device reports: changes of its port, and failures of the connection's
-//! objects.
+//! Handles device events: a lost or restored link, and the failure of an object that the connection
+//! uses.
 
 use std::time::{Duration, Instant};
 
