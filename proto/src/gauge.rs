@@ -8,14 +8,14 @@ use std::{
 ///
 /// A connection claims the memory of a message chunk by chunk, so a message that does not arrive
 /// occupies little memory. One host uses at most three quarters of the limit. Waiting hosts take
-/// turns. The claims of one host are granted in order, except that claims for later chunks of a
-/// message are granted before claims for the first chunks of other messages.
+/// turns. The claims of one host are granted in order, but claims for later chunks precede claims
+/// for the first chunks of other messages.
 ///
-/// Without an exception from the limit, messages that have partly arrived could deadlock: all of
-/// them would wait for memory, and none would become complete and be released. Therefore a claim
-/// for a later chunk may exceed the limit by up to an eighth of the limit. Beyond that, one message
-/// at a time may exceed the limit until it is complete, so that the application can release it. The
-/// same rules apply to the share of each host. A claim is always granted if no bytes are in use.
+/// Without exceptions from the limit, messages that have partly arrived could deadlock: all of them
+/// would wait for memory, and none would become complete and be released. Therefore a claim for a
+/// later chunk may exceed the limit by up to an eighth of the limit. Beyond that, one message at a
+/// time may exceed the limit until it is complete, so that the application can release it. The same
+/// rules apply to the share of each host. A claim is always granted if no bytes are in use.
 #[derive(Debug)]
 pub struct Gauge {
     total: Level,

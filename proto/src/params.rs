@@ -16,8 +16,8 @@ pub struct Params {
     pub eager_size: u32,
     /// The maximum length in bytes of a message that this side accepts.
     pub max_message: u64,
-    /// The maximum number of bytes of large messages in flight to the peer, and also the maximum
-    /// number of bytes of large messages that this side holds. A single message can exceed the
+    /// The maximum number of bytes of large messages in flight to the peer. The same limit applies
+    /// separately to the large messages that this side holds. A single message can exceed the
     /// limit.
     pub large_memory: u64,
     /// The maximum length in bytes of the chunks in which a large message is read.
@@ -93,9 +93,9 @@ impl Params {
         }
     }
 
-    /// Returns half of `stream_buffer`. This is the maximum number of bytes of a stream that the
-    /// application has not read, and the maximum number of bytes that the driver buffers before it
-    /// sends them.
+    /// Returns half of `stream_buffer`. This is the maximum number of unread bytes of a stream at
+    /// this side, and also the maximum number of bytes that the driver buffers before it sends
+    /// them.
     pub fn half_stream_buffer(&self) -> u64 {
         self.stream_buffer / 2
     }

@@ -125,7 +125,7 @@ impl Connection {
 
     /// Rejects the request, or ends the established connection, because the listener ended before
     /// the program accepted the connection. If the reply was already sent and the connection is not
-    /// established yet, this function has no effect, and the caller must call it again when the
+    /// established yet, this function has no effect. The caller must then call it again when the
     /// connection is established.
     pub fn reject_untaken(&mut self, now: Instant) {
         match &mut self.state {
@@ -529,8 +529,8 @@ impl Connection {
     }
 
     /// Returns the maximum number of bytes of a byte stream that the driver may hold back. This is
-    /// half of the stream buffer, minus the bytes that are exposed to the peer and not read yet,
-    /// but at least the length of one frame.
+    /// half of the stream buffer, minus the exposed bytes that the peer has not read, but at least
+    /// the length of one frame.
     pub fn most_held_back(&self) -> u64 {
         let Some(open) = self.opened() else {
             return 0;

@@ -368,9 +368,9 @@ impl Open {
         transfer.moved.signs = moved.signs.max(before.signs);
     }
 
-    /// Completes the keepalive check and sets the deadline of the next check, if the peer gives
-    /// signs of life, no Ping is due and no other deadline has passed. Returns whether the check is
-    /// complete.
+    /// Attempts to complete the keepalive check, and returns whether the check is complete. It is
+    /// complete if the peer gives signs of life, no Ping is due, and no other deadline has passed.
+    /// In that case, the deadline of the next check is set.
     pub(super) fn passes_check(&mut self, of_engine: Activity, now: Instant) -> bool {
         if !self.is_established() {
             return false;

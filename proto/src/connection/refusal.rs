@@ -146,9 +146,9 @@ pub(super) fn is_transient(cause: &CloseReason, reason: RejectReason) -> bool {
 }
 
 /// Returns whether the cause is a refusal: no program accepted the request, or the peer lacked
-/// resources for another connection. A listener whose process ends also causes a refusal, because
-/// its kernel answers the waiting requests: over RDMA with a rejection without private data, and
-/// over TCP by ending the connection.
+/// resources for another connection. If a listener's process ends, its kernel also refuses the
+/// waiting requests. Over RDMA, the kernel rejects them without private data. Over TCP, it ends
+/// their connections.
 pub(super) fn is_refusal(cause: &CloseReason) -> bool {
     matches!(
         cause,
