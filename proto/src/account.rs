@@ -65,8 +65,8 @@ impl Account {
         opened
     }
 
-    /// Ends the accounting of a connection: frees the `count` receives that were promised to its
-    /// peer, and again reserves the minimum of this connection for future connections.
+    /// Removes a connection from the account. Frees the `count` receives that were promised to its
+    /// peer, and reserves the connection's minimum for future connections again.
     pub fn close(&self, window: u16, count: u32) {
         let need = Self::min_receives(window).cast_signed();
         // `reserved` increases before `free` does, so a concurrent `trade` sees too few spare
@@ -85,8 +85,8 @@ impl Account {
     }
 
     /// Frees `given` receives of a connection, and then reserves up to `wanted` receives for the
-    /// same connection. `more` is the number of other receives that the connection has above its
-    /// floor. Returns the number of reserved receives.
+    /// same connection. `more` is the number of receives above its floor that the connection still
+    /// has after it has freed `given`. Returns the number of reserved receives.
     ///
     /// A connection above its [`SHARE`] of the spare receives reserves fewer receives than it
     /// frees. All busy connections therefore end up with equal shares, regardless of the order in
@@ -121,7 +121,7 @@ impl Account {
         self.free.load(Ordering::Relaxed)
     }
 
-    /// Returns the number of all receives of the pool.
+    /// Returns the total number of receives in the pool.
     pub fn total(&self) -> u32 {
         self.total
     }

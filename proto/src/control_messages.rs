@@ -9,7 +9,7 @@
 //!
 //! Numbers and grants continue on the next connection of a session. The sender resends all messages
 //! that it has kept, and the receiver ignores messages that it already has. The number of the first
-//! message on a connection also shows the last grant that its sender has received.
+//! message on a connection also shows which grant the sender of this message received last.
 
 use std::{collections::VecDeque, sync::Arc};
 

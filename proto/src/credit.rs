@@ -202,7 +202,7 @@ impl RecvCredit {
         self.received.wrapping_sub(self.released)
     }
 
-    /// Counts a reposted receive. With an `account`, the receive belongs to the pool of all
+    /// Counts a reposted receive. If there is an `account`, the receive belongs to the pool of all
     /// connections that share the account.
     #[inline]
     pub(super) fn release(&mut self, account: Option<&Account>) {

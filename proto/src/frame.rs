@@ -50,8 +50,8 @@ pub(crate) enum Control {
     Close,
     /// Ends the connection immediately. `arg` is the application's code.
     Abort,
-    /// Acknowledges that the sender has received the peer's Close and everything that the peer sent
-    /// before that Close.
+    /// Acknowledges the peer's Close. The sender of the CloseAck has received everything that the
+    /// peer sent before the Close.
     CloseAck,
     /// Ends the connection immediately, because the sender's library cannot continue. `arg` is a
     /// code for the cause, such as [`OUT_OF_RESOURCES`].

@@ -8,14 +8,14 @@ use std::{
 ///
 /// A connection claims the memory of a message chunk by chunk, so a message that does not arrive
 /// occupies little memory. One host uses at most three quarters of the limit. Waiting hosts take
-/// turns. The claims of one host are granted in order, except that claims for later chunks of a
-/// message are granted before claims for the first chunks of other messages.
+/// turns. The claims of one host are granted in order, but claims for later chunks precede claims
+/// for the first chunks of other messages.
 ///
-/// Without an exception from the limit, messages that have partly arrived could deadlock: all of
-/// them would wait for memory, and none would become complete and be released. Therefore a claim
-/// for a later chunk may exceed the limit by up to an eighth of the limit. Beyond that, one message
-/// at a time may exceed the limit until it is complete, so that the application can release it. The
-/// same rules apply to the share of each host. A claim is always granted if no bytes are in use.
+/// Without exceptions from the limit, messages that have partly arrived could deadlock: all of them
+/// would wait for memory, and none would become complete and be released. Therefore a claim for a
+/// later chunk may exceed the limit by up to an eighth of the limit. Beyond that, one message at a
+/// time may exceed the limit until it is complete, so that the application can release it. The same
+/// rules apply to the share of each host. A claim is always granted if no bytes are in use.
 #[derive(Debug)]
 pub struct Gauge {
     total: Level,
@@ -111,8 +111,8 @@ impl Level {
                 && (self.exceeding == Some(claim.claimant) || self.used <= self.most()))
     }
 
-    /// Returns the maximum number of bytes in use at which any claim for a later chunk is still
-    /// granted. This number exceeds the limit by an eighth.
+    /// Returns the number of bytes in use up to which claims for later chunks are granted: the
+    /// limit plus an eighth of the limit.
     fn most(&self) -> u64 {
         self.limit.saturating_add(self.limit / 8)
     }
@@ -223,9 +223,9 @@ impl Gauge {
         self.fetch(claimant)
     }
 
-    /// Claims `bytes` without queueing. Returns true if the bytes are granted. This requires that
-    /// no other claim waits, that the share of the host has room, and that at most `limit` bytes
-    /// are in use afterwards.
+    /// Claims `bytes` without queueing. Returns true if the bytes are granted. They are granted if
+    /// no other claim waits, the host's share has room, and at most `limit` bytes are in use
+    /// afterwards.
     pub fn try_claim(&mut self, host: Host, bytes: u64, limit: u64) -> bool {
         let claim = Claim {
             claimant: u64::MAX,

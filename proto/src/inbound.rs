@@ -25,7 +25,7 @@ pub(super) struct Inbound {
     queue: VecDeque<Queued>,
     /// The number of large messages in `queue` that are incomplete.
     incomplete: u32,
-    /// The resource that the next read or copy waits for.
+    /// The step or the resource that the next read or copy waits for.
     demand: Demand,
     /// The lengths in bytes of the reads in progress, oldest first.
     reads: VecDeque<u64>,
@@ -43,12 +43,11 @@ pub(super) struct Inbound {
     taken: u32,
     /// The value of `taken` that was last sent to the peer.
     reported: u32,
-    /// The number of large messages for which memory was requested and which the application has
-    /// not released.
+    /// The number of unreleased large messages for which memory was requested.
     held: u32,
     /// The total length in bytes of the messages that `held` counts.
     held_bytes: u64,
-    /// The number of bytes of a byte stream that were copied and that the application has not read.
+    /// The number of copied bytes of a byte stream that the application has not read.
     copied: u64,
     /// The maximum value of `held`.
     max_held: u32,
@@ -69,7 +68,7 @@ pub(super) enum Step {
     Copy(FragmentCopy),
 }
 
-/// The resource that the next read or copy waits for.
+/// The step or the resource that the next read or copy waits for.
 #[derive(Clone, Copy, Debug)]
 #[cfg_attr(test, derive(Hash))]
 enum Demand {
@@ -502,8 +501,8 @@ impl Inbound {
         self.limit.saturating_sub(used)
     }
 
-    /// Returns whether `len` bytes can be copied without exceeding the limit, if another `others`
-    /// bytes are counted as used.
+    /// Returns whether `len` bytes can be copied without exceeding the limit. Counts `others`
+    /// further bytes as used.
     pub(super) fn has_room_for(&self, len: u64, others: u64) -> bool {
         others.saturating_add(len) <= self.room()
     }

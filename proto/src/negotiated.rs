@@ -17,16 +17,17 @@ pub struct Negotiated {
     /// The maximum number of messages in flight from the peer.
     pub recv_window: u16,
     /// The maximum length in bytes of a message that is sent to the peer in a single frame: the
-    /// smaller eager size of both sides. A message of up to a few times this length is sent in
-    /// several frames. The peer reads longer messages from this side's memory.
+    /// smallest of both sides' eager sizes and the peer's maximum message length. A message of up
+    /// to a few times this length is sent in several frames. The peer reads longer messages from
+    /// this side's memory.
     pub send_eager: u32,
     /// The maximum length in bytes of a message that the peer accepts.
     pub send_limit: u64,
     /// The maximum length in bytes of a message that this side accepts.
     pub recv_limit: u64,
-    /// The time without a sign of life after which this side probes the peer: the smaller interval
-    /// of both sides. If the peer's interval is below 100 ms, 100 ms is used instead. `None` if
-    /// this side's configuration has no interval. This side always answers the peer's probes.
+    /// The time without a sign of life after which this side probes the peer: the smaller of the
+    /// two sides' intervals. If the peer's interval is below 100 ms, 100 ms is used instead. `None`
+    /// if this side's configuration has no interval. This side always answers the peer's probes.
     pub keepalive_interval: Option<Duration>,
     /// Whether the session resumes after the connection is lost. Both sides must set
     /// `Config::resume`. Each side applies its own time limit, which the other side does not know.

@@ -255,7 +255,8 @@ impl Note {
 pub struct TransportTraits {
     pub capabilities: Capabilities,
     /// Whether the passive side must not send before it has received a frame, as on iWARP (RFC
-    /// 5044, section 7.1). The active side could misread bytes that directly follow the reply.
+    /// 5044, section 7.1). Otherwise the active side could misread bytes that directly follow the
+    /// reply.
     pub active_speaks_first: bool,
     /// Whether the completion of a send or a write proves that the peer's device has received it.
     /// On iWARP, a send completes as soon as its buffer can be overwritten, because TCP has copied
@@ -280,7 +281,7 @@ impl TransportTraits {
 /// A connection manager call, or an action that accompanies one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum CmOp {
-    /// Call `take_turn` as soon as the limit on concurrent setups permits another one. Waiting
+    /// Call `take_turn` as soon as the limit on concurrent setups permits another setup. Waiting
     /// connections proceed in the order in which they began to wait.
     AwaitTurn,
     /// Create a connection manager id.

@@ -29,8 +29,8 @@ const SLOW: Duration = Duration::from_millis(400);
 pub(super) struct Pace {
     chunk: u64,
     longest: u64,
-    /// The time at which the oldest read in progress became the oldest: when it was posted, or when
-    /// the previous read completed.
+    /// The time at which the oldest read in progress was posted, or at which the previous read
+    /// completed, whichever is later.
     since: Option<Instant>,
 }
 

@@ -16,14 +16,14 @@ pub struct Params {
     pub eager_size: u32,
     /// The maximum length in bytes of a message that this side accepts.
     pub max_message: u64,
-    /// The maximum number of bytes of large messages in flight to the peer, and also the maximum
-    /// number of bytes of large messages that this side holds. A single message can exceed the
+    /// The maximum number of bytes of large messages in flight to the peer. The same limit applies
+    /// separately to the large messages that this side holds. A single message can exceed the
     /// limit.
     pub large_memory: u64,
     /// The maximum length in bytes of the chunks in which a large message is read.
     pub longest_chunk: u64,
-    /// The maximum time in which a large message makes no progress, either because no bytes arrive
-    /// or because no memory is available.
+    /// The maximum time for which a large message may make no progress, because no bytes arrive or
+    /// no memory is available.
     pub read_timeout: Duration,
     /// The number of data slots of the send ring, in addition to `READS` and `CONTROL_SENDS`.
     pub send_slots: u32,
@@ -38,7 +38,7 @@ pub struct Params {
     pub delays_grants: bool,
     /// The maximum time to establish the connection, including retries.
     pub connect_timeout: Duration,
-    /// The maximum time of each address resolution, and of each route resolution.
+    /// The maximum time for each address resolution, and for each route resolution.
     pub resolve_timeout: Duration,
     /// Whether to retry if no program listens on the port, the peer is busy, or the peer still has
     /// state of an earlier connection.
@@ -93,9 +93,9 @@ impl Params {
         }
     }
 
-    /// Returns half of `stream_buffer`. This is the maximum number of bytes of a stream that the
-    /// application has not read, and the maximum number of bytes that the driver buffers before it
-    /// sends them.
+    /// Returns half of `stream_buffer`. This is the maximum number of unread bytes of a stream at
+    /// this side, and also the maximum number of bytes that the driver buffers before it sends
+    /// them.
     pub fn half_stream_buffer(&self) -> u64 {
         self.stream_buffer / 2
     }
@@ -109,8 +109,8 @@ impl Params {
     /// Returns the maximum number of bytes of large messages in flight to the peer.
     ///
     /// For a byte stream, the maximum is half of the stream buffer plus one piece. A receiver
-    /// reports two pieces at a time. The additional piece lets the receiver continue to read in the
-    /// meantime.
+    /// reports two pieces at a time. The additional piece gives the receiver something to read
+    /// until its report arrives.
     pub fn outbound_limit(&self) -> u64 {
         if self.stream {
             let bytes = self.half_stream_buffer() + self.stream_piece();

@@ -34,7 +34,7 @@ enum Watch {
         check: Instant,
         /// The progress at the last check.
         seen: Progress,
-        /// Whether the progress in the last period was too small.
+        /// Whether the progress between the last two checks was too small.
         was_too_slow: bool,
     },
     /// The system has no memory for the next chunk or the next message.
@@ -58,8 +58,8 @@ pub(super) struct Progress {
     pub(super) chunks: u64,
     /// The number of bytes that have arrived on this connection.
     pub(super) bytes: u64,
-    /// The number of bytes of incomplete messages that have arrived. 0 if no other connection waits
-    /// for memory.
+    /// The number of bytes that have arrived for messages that are still incomplete. 0 if no other
+    /// connection waits for memory.
     pub(super) contended_bytes: u64,
 }
 
@@ -161,8 +161,8 @@ impl ReadWatchdog {
         }
     }
 
-    /// Checks whether a deadline has passed. `progress` is the progress up to `now`. `reading`
-    /// states whether reads are in progress.
+    /// Checks whether a deadline has passed. `progress` is the progress up to `now`. `reading` is
+    /// true if bytes of a large message are expected.
     pub(super) fn check(&mut self, progress: Progress, reading: bool, now: Instant) -> Verdict {
         match self.watch {
             Watch::Reading {

@@ -51,7 +51,7 @@ impl fmt::Display for Violation {
     }
 }
 
-/// A field of the hello in which the values of the two sides are incompatible.
+/// A field of the hello whose values on the two sides are incompatible.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[cfg_attr(test, derive(Hash))]
 pub struct Mismatch {
@@ -176,8 +176,8 @@ pub enum CloseReason {
     /// its `Config::read_timeout`. A later attempt can succeed, so a connector with
     /// `Config::retry_refused` retries.
     PeerOutOfResources,
-    /// The peer ended the connection because a timeout in its `Config` expired. The peer's process
-    /// was still running, because it has reported the timeout in its last frame.
+    /// The peer ended the connection because a timeout in its `Config` expired. The peer reported
+    /// the timeout in its last frame, so its process was still running.
     PeerGaveUp(PeerTimeout),
     /// The peer's library ended the connection with a code that this version does not know.
     PeerFailed(u32),
@@ -248,10 +248,11 @@ pub enum CloseReason {
     LocallyClosed,
     /// This side aborted the connection.
     LocallyAborted,
-    /// A task waited for the connection, and its waker panicked. This side ended the connection,
+    /// The waker of a task that waited for the connection panicked. This side ended the connection,
     /// because the task might never be polled again.
     WakerPanicked,
-    /// This process was forked. The connection belongs to the parent process, and continues there.
+    /// This process is a forked child. The connection belongs to the parent process, and continues
+    /// there.
     Forked,
     /// For longer than `Config::read_timeout`, no memory was available for a message above the
     /// eager size that the peer had announced. The usual cause is that the process has reached its
@@ -308,7 +309,8 @@ impl CloseReason {
         match self {
             Self::WorkRequest { status, .. } => matches!(
                 *status,
-                // A device reports one of the last two statuses if there is no path to the peer.
+                // If there is no path to the peer, some devices report `LOC_QP_OP_ERR` or
+                // `FATAL_ERR`.
                 WcStatus::RETRY_EXC_ERR
                     | WcStatus::WR_FLUSH_ERR
                     | WcStatus::RESP_TIMEOUT_ERR

@@ -1,5 +1,5 @@
 //! Simulates up to 100,000 connections to one server. The simulation uses this crate's credits and
-//! account of shared receives. It models everything else, so it needs no device.
+//! account of shared receives. Everything else is a model, so the simulation needs no device.
 //!
 //! `cargo test --release --lib scale_simulation -- --ignored --nocapture` prints a table of the
 //! results.
@@ -31,8 +31,10 @@ const BURST: u32 = 16;
 const SHARED_WINDOW: u16 = 64;
 
 /// The time in nanoseconds that the server needs to process a message, as measured on software
-/// RoCE. Only the ratio of this time to `GRANT`, the time to send a Grant frame, matters.
+/// RoCE. Only the ratio of this time to `GRANT` matters.
 const SERVICE: u64 = 16_000;
+
+/// The time in nanoseconds that the server needs to send a Grant frame.
 const GRANT: u64 = 14_000;
 
 /// The time in nanoseconds that a message takes from one host to the other.
@@ -286,8 +288,8 @@ struct Server {
 }
 
 impl Server {
-    /// Creates a server with `connections` connections. Returns the server, and each connection's
-    /// window and first credits.
+    /// Creates a server with `connections` connections. Returns the server, the window of each
+    /// connection, and the initial credit of each connection.
     fn new(receives: Receives, connections: u32) -> (Self, u16, u16) {
         let (window, credit, account, posted) = match receives {
             Receives::Own => {

@@ -33,15 +33,15 @@ pub(super) struct SendRing {
     interval: u32,
     /// The number of bytes of payload posted since the last signalled frame.
     unsignalled_bytes: u32,
-    /// The maximum value of `unsignalled_bytes`. The frame that reaches it is signalled, so that a
-    /// sender on a slow link sees that its bytes arrive.
+    /// The maximum value of `unsignalled_bytes`. The frame that reaches this value is signalled. On
+    /// a slow link, its completion shows the sender that the bytes arrive.
     max_unsignalled: u32,
     /// The number of slots assigned since the ring was created.
     taken: u64,
-    /// The range of slots in use that can hold data: slots before `first_data` and after
-    /// `last_data` hold none. Slots are numbered from 1 in the order in which they are assigned.
-    /// `first_data` is 0 if no slot in use holds data.
+    /// The number of the first slot in use that can hold data, or 0 if no slot in use holds data.
+    /// Slots are numbered from 1 in the order in which they are assigned.
     first_data: u64,
+    /// The number of the last slot that was assigned to data.
     last_data: u64,
 }
 
@@ -142,8 +142,8 @@ impl SendRing {
         }
     }
 
-    /// Frees the slot of a signalled send that has completed, and all slots that were assigned
-    /// before that slot. Returns whether any freed slot held data.
+    /// Frees the slot of a completed signalled send, and all slots that were assigned earlier.
+    /// Returns whether any freed slot held data.
     pub(super) fn complete(&mut self, slot: u32) -> bool {
         let after = (self.next + self.slots - slot - 1) % self.slots;
         // A slot that is not in use cannot complete. If a faulty device reports such a completion,

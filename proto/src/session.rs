@@ -282,8 +282,8 @@ impl<M: Default> Session<M> {
         kept as usize
     }
 
-    /// Returns the messages that may have to be resent, oldest first. The flag of each message
-    /// states whether it is above the eager size.
+    /// Returns the messages that may have to be resent, oldest first. The flag of each message is
+    /// true if the message is above the eager size.
     pub fn suspended_mut(
         &mut self,
     ) -> impl DoubleEndedIterator<Item = (&mut M, bool)> + ExactSizeIterator {

@@ -39,9 +39,8 @@ pub struct Statistics {
     /// The longest time in milliseconds between the detection of a connection loss and the
     /// resumption of the session. For several connections, this is the maximum, not the sum.
     pub longest_gap_ms: u64,
-    /// Receive buffers that are not posted now, because they contain messages that wait in the
-    /// channel or that the application holds. Messages above the eager size occupy no receive
-    /// buffer.
+    /// Receive buffers that are not posted now, because the application holds their messages, or
+    /// the messages wait in the channel. Messages above the eager size occupy no receive buffer.
     pub buffers_held: u64,
     /// Bytes of messages above the eager size that are being received now, or that the application
     /// holds.

@@ -109,7 +109,7 @@ struct Exchange {
     receiver: RecvCredit,
     /// The number of messages in flight.
     in_flight: u32,
-    /// Grants in flight, oldest first. The flag states whether the grant is a Grant frame.
+    /// Grants in flight, oldest first. The flag is true if a Grant frame carries the grant.
     grants: VecDeque<(u32, bool)>,
 }
 

@@ -139,9 +139,9 @@ impl Accepting {
         matches!(self.step, Step::Preparing(_) | Step::Replied)
     }
 
-    /// Accepts the request. The application calls this function, with one exception: if the private
-    /// data of the request follow in a frame, the driver calls it, because the peer sends the frame
-    /// only after the reply.
+    /// Accepts the request. If the private data of the request follow in a frame, the driver calls
+    /// this function instead of the application, because the peer sends that frame only after the
+    /// reply.
     pub(super) fn accept(&mut self, side: &mut Side, data: &[u8], now: Instant) {
         if let Step::Requested = self.step {
             self.step = Step::Accepted(data.into());

@@ -93,11 +93,11 @@ pub(super) struct Draining {
     deadline: Instant,
     sends_done: bool,
     recvs_done: bool,
-    /// Whether the connection manager will report no further event: either the last event has
-    /// arrived, or no event is expected.
+    /// Whether this side no longer waits for connection manager events, because the last event has
+    /// arrived or no event is expected.
     cm_done: bool,
-    /// The reason for the end of the connection. `PeerDisconnected` while the peer is suspected of
-    /// a violation.
+    /// The reason for the end of the connection. It is `PeerDisconnected` while the peer is
+    /// suspected of a violation.
     reason: CloseReason,
     /// The suspected violation. It becomes the reason for the end unless the peer disconnects
     /// before this side does. `None` if the peer is not suspected.
@@ -308,7 +308,8 @@ impl Open {
         }
     }
 
-    /// Ends the connection, with `reason` as the reason for the end.
+    /// Ends the connection. `reason` becomes the reason for the end, unless an earlier reason is at
+    /// least as significant.
     pub(super) fn fail(&mut self, side: &mut Side, reason: CloseReason, now: Instant) {
         let gone = !expects_disconnected(&reason);
         if let Phase::Closing(closing) = &self.phase
@@ -319,8 +320,8 @@ impl Open {
                 let text = format_args!("the connection failed during the close: {reason}");
                 side.outputs.note(Level::Info, text);
             }
-            // A symptom usually means that the connection was lost. If the peer has sent a notice,
-            // the notice explains the symptom and becomes the reason.
+            // A symptom usually means that the connection was lost. The exception is a peer that
+            // has sent an Abort or a Failure: this frame then becomes the reason.
             self.lost_in_close = if !reason.is_loss() && !is_symptom(&reason) {
                 LostInClose::No
             } else if !self.transfer.delivered() {
@@ -558,8 +559,8 @@ pub(super) fn is_notice(reason: &CloseReason) -> bool {
     )
 }
 
-/// Returns whether the event DISCONNECTED can follow this reason. If the peer or the device is
-/// unreachable, no such event arrives.
+/// Returns whether a DISCONNECTED event can still arrive after the connection has ended for this
+/// reason. If the peer or the device is unreachable, no such event arrives.
 pub(super) fn expects_disconnected(reason: &CloseReason) -> bool {
     !matches!(
         reason,

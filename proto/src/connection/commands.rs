@@ -21,8 +21,8 @@ use crate::{
 #[derive(Clone, Copy, Debug)]
 #[cfg_attr(test, derive(Hash))]
 pub struct Flush {
-    /// The total number of received Pongs at which the peer is known to have processed all frames
-    /// before this point.
+    /// The total number of Pongs that must have arrived. The last of these Pongs proves that the
+    /// peer has processed all frames before this point.
     answered: u64,
     /// The number of large messages that were sent before this point.
     taken: u32,
@@ -32,8 +32,8 @@ pub struct Flush {
 /// this point have arrived.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Proof {
-    /// The total number of received Pongs at which the peer is known to have processed all frames
-    /// before this point.
+    /// The total number of Pongs that must have arrived. The last of these Pongs proves that the
+    /// peer has processed all frames before this point.
     answered: u64,
 }
 
@@ -51,7 +51,8 @@ impl Flush {
     }
 }
 
-/// An open connection for which the driver reposts the receive of a delivered message.
+/// An open connection that accepts receives. The driver holds this value while it reposts the
+/// receive of a delivered message.
 #[derive(Debug)]
 pub struct Releasing<'a> {
     open: &'a mut Open,
@@ -124,7 +125,7 @@ impl Connection {
 
     /// Rejects the request, or ends the established connection, because the listener ended before
     /// the program accepted the connection. If the reply was already sent and the connection is not
-    /// established yet, this function has no effect, and the caller must call it again when the
+    /// established yet, this function has no effect. The caller must then call it again when the
     /// connection is established.
     pub fn reject_untaken(&mut self, now: Instant) {
         match &mut self.state {
@@ -397,8 +398,8 @@ impl Connection {
         Ok(())
     }
 
-    /// Reports to the peer that this side wants to end the connection soon. Does nothing if this
-    /// side has already reported that.
+    /// Reports to the peer that this side wants to end the connection soon. Later calls send no
+    /// further report.
     pub fn ask_to_leave(&mut self) -> Result<(), ControlRefused> {
         let (open, side) = self.open_for_control()?;
         if !open.transfer.leave() {
@@ -424,8 +425,9 @@ impl Connection {
         self.side.control_messages.send(message)
     }
 
-    /// Records that the application has taken a control message. The current connection counts the
-    /// message in its grants, even if an earlier connection of the session delivered the message.
+    /// Records that the application has taken a control message. Grants more credit to the peer
+    /// over the current connection, even if the message arrived over an earlier connection of the
+    /// session.
     pub fn take_control_message(&mut self) {
         self.side.control_messages.take();
         if let Some((open, side)) = self.open() {
@@ -527,8 +529,8 @@ impl Connection {
     }
 
     /// Returns the maximum number of bytes of a byte stream that the driver may hold back. This is
-    /// half of the stream buffer, minus the bytes that are exposed to the peer and not read yet,
-    /// but at least the length of one frame.
+    /// half of the stream buffer, minus the exposed bytes that the peer has not read, but at least
+    /// the length of one frame.
     pub fn most_held_back(&self) -> u64 {
         let Some(open) = self.opened() else {
             return 0;

@@ -1,5 +1,5 @@
-//! The queue of control frames that wait for a slot of the send ring, and the progress of the last
-//! frame of a connection.
+//! The queue of control frames that wait for a slot of the send ring, and the progress of a
+//! connection's last frame.
 
 use std::mem;
 

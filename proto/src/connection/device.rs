@@ -1,4 +1,5 @@
-//! Handles reports of the device about its port and about the objects of the connection.
+//! Handles device events: a lost or restored link, and the failure of an object that the connection
+//! uses.
 
 use std::time::{Duration, Instant};
 

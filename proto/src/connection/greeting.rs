@@ -2,7 +2,7 @@
 //!
 //! The active side sends its private data in a frame as soon as the queue pairs work, and the
 //! passive side answers in a frame. Only then is the connection considered established. Each wait
-//! has a deadline of `connect_timeout`, because a peer might not complete the exchange.
+//! is limited to `connect_timeout`, because a peer might not complete the exchange.
 
 use std::{sync::Arc, time::Instant};
 

@@ -86,9 +86,9 @@ impl Connection {
                 | CmCall::Accept,
                 _,
             ) => self.fail(CloseReason::Os(error), now),
-            // The connection can do without these calls. Without a rejection, the peer's attempt
-            // ends at its deadline. The RNR timer keeps its default. The driver destroys the id
-            // later in any case.
+            // A failure of these calls does not end the connection. Without a rejection, the peer's
+            // attempt ends at its deadline. The RNR timer keeps its default. The driver destroys
+            // the id later in any case.
             (CmCall::AwaitTurn | CmCall::Discard | CmCall::Reject | CmCall::SetMinRnrTimer, _) => {
                 let text = format_args!("a connection manager call failed: {error}");
                 self.side.outputs.note(Level::Debug, text);
@@ -122,9 +122,9 @@ impl Connection {
         }
     }
 
-    /// Completes a keepalive check and sets the deadline of the next check. Returns true if the
-    /// check is complete: the peer has given signs of life, on this connection or on another
-    /// connection of its engine, no Ping is due, and no other deadline has passed.
+    /// Attempts to complete a keepalive check, and returns whether the check is complete. A check
+    /// is complete if the peer has given signs of life on any connection of its engine, no Ping is
+    /// due, and no other deadline has passed. In that case, the deadline of the next check is set.
     pub fn passes_check(&mut self, of_engine: Activity, now: Instant) -> bool {
         let Some((open, side)) = self.open() else {
             return false;

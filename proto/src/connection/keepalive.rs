@@ -17,7 +17,7 @@ const TOLERANCE: Duration = Duration::from_millis(50);
 /// interval, so the connection sends a Ping every 16 intervals.
 const CHECKS_PER_PING: u64 = 32;
 
-/// The maximum time that the peer has to answer after the transport has retransmitted bytes.
+/// The maximum time between a retransmission by the transport and the peer's answer.
 const ANSWER: Duration = Duration::from_millis(100);
 
 /// Checks twice per interval whether the peer gave a sign of life. Because the checks are periodic,
@@ -47,14 +47,14 @@ pub(super) struct Keepalive {
     silent_since: Option<Instant>,
     /// The number of retransmissions before the current silence was detected.
     retransmissions_before: u64,
-    /// The state of the silence after the timeout has passed.
+    /// The progress of a silence that has lasted longer than the timeout.
     overtime: Overtime,
-    /// The timeout that applies while the path is suspected. `None` if the path is not
-    /// suspected. The loss of a port, or a Ping that `must_ping_here` required, starts a suspicion.
-    /// During a suspicion, only signs of life on this connection count.
+    /// The timeout that applies while the path is suspected. `None` if the path is not suspected.
+    /// The path becomes suspected if a port is lost, or if `must_ping_here` requires a Ping. While
+    /// the path is suspected, only signs of life on this connection count.
     suspected: Option<Duration>,
-    /// The number of checks, counted from the number of the connection. The connections of a
-    /// process therefore send their Pings at different checks.
+    /// A counter of the checks. It starts at the number of the connection, so that the connections
+    /// of a process send their Pings at different checks.
     check_count: u64,
 }
 
@@ -87,7 +87,7 @@ pub struct MovedBytes {
     pub retransmissions: u64,
 }
 
-/// The state of a silence after the timeout has passed.
+/// The progress of a silence that has lasted longer than the timeout.
 #[derive(Clone, Copy, Debug)]
 #[cfg_attr(test, derive(Hash))]
 enum Overtime {
@@ -309,8 +309,8 @@ impl Probe {
         }
     }
 
-    /// Requests a Ping that is sent after this call. When the Pong for this Ping has arrived,
-    /// `answered` will have the returned value.
+    /// Requests a Ping that is sent after this call. The Pong for this Ping has arrived as soon as
+    /// `answered` reaches the returned value.
     pub(super) fn request_pong(&mut self) -> u64 {
         match self.state {
             ProbeState::Idle | ProbeState::Due => {
@@ -368,9 +368,9 @@ impl Open {
         transfer.moved.signs = moved.signs.max(before.signs);
     }
 
-    /// Completes the keepalive check and sets the deadline of the next check, if the peer gives
-    /// signs of life, no Ping is due and no other deadline has passed. Returns whether the check is
-    /// complete.
+    /// Attempts to complete the keepalive check, and returns whether the check is complete. It is
+    /// complete if the peer gives signs of life, no Ping is due, and no other deadline has passed.
+    /// In that case, the deadline of the next check is set.
     pub(super) fn passes_check(&mut self, of_engine: Activity, now: Instant) -> bool {
         if !self.is_established() {
             return false;

@@ -11,8 +11,10 @@ use std::time::{Duration, Instant};
 use super::{open::Open, side::Side};
 use crate::Output;
 
-/// The time before the first nudge. The time doubles after each nudge, up to `LAST`.
+/// The time before the first nudge. The time doubles after each nudge.
 const FIRST: Duration = Duration::from_millis(20);
+
+/// The maximum time between two nudges.
 const LAST: Duration = Duration::from_secs(1);
 
 /// The timer that nudges the peer periodically until the peer has answered.

@@ -48,7 +48,7 @@ pub(super) enum Phase {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(test, derive(Hash))]
 pub(super) enum LostInClose {
-    /// The connection was not lost, or not during a close handshake.
+    /// The connection was not lost during a close handshake.
     No,
     /// This side does not know the result, and the peer might not know it either.
     Here,
@@ -77,7 +77,8 @@ impl Open {
         }
     }
 
-    /// Sends the first frame on a transport that does not permit the peer to send first.
+    /// Sends the first frame. The caller has checked that the transport does not permit the peer to
+    /// send first.
     pub(super) fn send_first_frame(&mut self, side: &mut Side, now: Instant) {
         self.transfer.probe.request();
         self.transfer.timers.nudge = Some(Nudge::new(now));

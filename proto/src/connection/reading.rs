@@ -76,8 +76,8 @@ impl Open {
         self.disconnect_if_done(side, now);
     }
 
-    /// Starts the timer that limits how long the peer may take to send the rest of a message in
-    /// fragments.
+    /// Starts a timer, if fragments of a message are missing. The timer limits the time that the
+    /// peer may take to send them.
     pub(super) fn watch_fragments(&mut self, now: impl Clock) {
         let transfer = &mut self.transfer;
         if transfer.inbound.missing().is_some() && transfer.timers.read_watchdog.is_off() {
@@ -110,7 +110,7 @@ impl Open {
         deadline.is_some_and(|deadline| deadline <= now)
     }
 
-    /// Handles the deadlines for reads that have passed.
+    /// Handles the expired deadline of the read watchdog.
     pub(super) fn on_reading_timeout(&mut self, side: &mut Side, now: Instant) {
         let transfer = &mut self.transfer;
         let (progress, reading) = (transfer.progress(), transfer.inbound.awaits_bytes());
@@ -149,8 +149,8 @@ impl Open {
     }
 
     /// Returns the reason for the end after a work request has failed. The reason is a protocol
-    /// violation if the work request was a READ and the memory in the peer's descriptor is not
-    /// readable.
+    /// violation if the work request was a READ and the peer's device refused access to the memory
+    /// in the peer's descriptor.
     pub(super) fn failure_of(&self, work: Work, status: WcStatus, vendor_err: u32) -> CloseReason {
         match (work, status, self.transfer.inbound.rkey_being_read()) {
             (

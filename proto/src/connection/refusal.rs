@@ -146,9 +146,9 @@ pub(super) fn is_transient(cause: &CloseReason, reason: RejectReason) -> bool {
 }
 
 /// Returns whether the cause is a refusal: no program accepted the request, or the peer lacked
-/// resources for another connection. A listener whose process ends also causes a refusal, because
-/// its kernel answers the waiting requests: over RDMA with a rejection without private data, and
-/// over TCP by ending the connection.
+/// resources for another connection. If a listener's process ends, its kernel also refuses the
+/// waiting requests. Over RDMA, the kernel rejects them without private data. Over TCP, it ends
+/// their connections.
 pub(super) fn is_refusal(cause: &CloseReason) -> bool {
     matches!(
         cause,
@@ -160,8 +160,8 @@ pub(super) fn is_refusal(cause: &CloseReason) -> bool {
     )
 }
 
-/// Returns whether this error usually persists for more than a few seconds, because its cause is,
-/// for example, a missing route or a missing permission.
+/// Returns whether this error usually persists for more than a few seconds. Examples are the errors
+/// for a missing route and for a missing permission.
 pub(super) fn is_permanent(errno: i32) -> bool {
     matches!(
         errno,

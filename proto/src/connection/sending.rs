@@ -145,7 +145,8 @@ impl Open {
     }
 
     /// Reports [`Event::Writable`] if a refused send can be retried now. While this side closes,
-    /// only the driver can have a refused send, of messages that it holds back.
+    /// the application sends nothing, so only messages that the driver holds back can have been
+    /// refused.
     #[inline]
     pub(super) fn report_writable(&mut self, side: &mut Side) {
         if self.transfer.is_blocked() && self.is_connected() && self.transfer.take_writable() {

@@ -38,7 +38,7 @@ impl Connection {
         self.side.over
     }
 
-    /// Makes the reply offer no session. Must be called before the reply is sent.
+    /// Removes the session offer from the reply. Must be called before the reply is sent.
     pub fn decline_session(&mut self) {
         self.side.params.session = SessionOffer::None;
     }

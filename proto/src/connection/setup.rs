@@ -77,8 +77,8 @@ impl Setup {
         }
     }
 
-    /// Returns whether the queue pair can receive. This is the case when the request has been sent,
-    /// or while the reply is being sent.
+    /// Returns whether a queue pair exists or is being created. This is the case after the active
+    /// side has sent its request, and after the passive side has begun to prepare its reply.
     pub(super) fn has_queue_pair(&self) -> bool {
         match self {
             Self::Connecting(connecting) => connecting.has_queue_pair(),

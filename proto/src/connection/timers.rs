@@ -24,7 +24,7 @@ pub(super) struct Timers {
 pub(super) struct DelayedGrant {
     /// The time at which this side decides again whether to send the grant.
     pub(super) deadline: Instant,
-    /// The limit that was announced to the peer before the delay began.
+    /// The credit limit that was last announced to the peer before the delay began.
     pub(super) announced: u32,
 }
 

@@ -51,8 +51,8 @@ pub(super) struct Transfer {
     pub(super) activity: PeerActivity,
     /// The byte counters, as of the last call of [`set_moved`](super::Connection::set_moved).
     pub(super) moved: MovedBytes,
-    /// Whether `moved` was set after the last keepalive check. If so, bytes that move later are a
-    /// sign of life after that check.
+    /// Whether `moved` was set after the peer last passed a keepalive check. If so, a later
+    /// increase of these counters is a sign of life after that check.
     pub(super) moved_is_fresh: bool,
     /// Whether other connections wait for the memory that this connection's large messages use, as
     /// of the last call of [`set_memory_contended`](super::Connection::set_memory_contended).
@@ -646,9 +646,9 @@ impl Transfer {
     /// device has received these sends.
     pub(super) fn sent(&mut self, slot: u32, acknowledges: bool) {
         // The receipt of data is a sign of life, because the peer's device receives data only while
-        // the peer's library grants credit. The receipt of a control frame is not, because the
-        // device also receives control frames after the library has stopped. A Pong is the only
-        // control frame that proves that the library is running.
+        // the peer's library grants credit. The receipt of a control frame is no sign of life,
+        // because the device also receives control frames after the library has stopped. A Pong is
+        // the only control frame that proves that the library is running.
         if self.ring.complete(slot) && acknowledges {
             self.activity.on_connection += 1;
         }
@@ -675,7 +675,8 @@ impl Transfer {
         Ok(())
     }
 
-    /// Returns a violation if the rest of a message in fragments must arrive first.
+    /// Returns a violation if a frame of this kind must not arrive between the fragments of a
+    /// message, and fragments are missing.
     #[inline]
     pub(super) fn check_order(&self, kind: Kind) -> Result<(), Violation> {
         //= PROTOCOL.md#frames

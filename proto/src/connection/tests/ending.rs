@@ -1,4 +1,4 @@
-//! Tests of the end of a connection: closes, aborts, and other events at the same time.
+//! Tests of the end of a connection: closes, aborts, and other events that occur at the same time.
 
 use std::time::Duration;
 

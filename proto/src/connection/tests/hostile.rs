@@ -215,7 +215,7 @@ fn a_close_is_acknowledged_once_and_after_both() {
             .map(|open| open.transfer.accepts);
         assert_eq!(accepts, Some(Accepts::Nothing));
         pair.finish();
-        // The first cause of the end remains the reason.
+        // The first cause remains the reason for the end.
         match pair.reason(B) {
             CloseReason::LocallyClosed => assert!(closes),
             violation => assert_eq!(violated_field(violation), "kind"),

@@ -1,5 +1,5 @@
-//! Tests of messages above the eager size, and of flushes. The [`Pair`] itself checks that messages
-//! are in order, that limits hold, and that memory is read only while it is exposed.
+//! Tests of messages above the eager size, and of flushes. The [`Pair`] itself checks the order of
+//! messages, the limits, and that memory is read only while it is exposed.
 
 use rdma_status::WcStatus;
 

@@ -1,5 +1,5 @@
-//! Tests of large messages for which there is no memory, and of large messages whose bytes never
-//! arrive in the memory that is reserved for them.
+//! Tests of large messages that cannot be received: either no memory is available, or the bytes of
+//! the message never arrive.
 
 use std::time::Duration;
 

@@ -294,8 +294,7 @@ impl Pair {
     /// Returns whether a step is possible now.
     pub(super) fn can(&self, step: Step) -> bool {
         match step {
-            // A frame arrives only if the receiver's queue pair works, so at least the accepting
-            // side is established.
+            // A frame arrives only if the receiver's queue pair works.
             Step::Wire(from) => {
                 !self.sides[from].sending.is_empty() && !self.sides[1 - from].broken
             }

@@ -37,8 +37,8 @@ enum Op {
     Kill(usize),
     RemoveDevice(usize),
     GiveUp(usize),
-    /// An action on another connection that shares receives with this side. The connection claims
-    /// receives, receives a message, or releases a message.
+    /// An action on another connection that shares receives with this side. The other connection
+    /// claims receives, receives a message, or releases a message.
     OtherConnections {
         at: usize,
         kind: u8,

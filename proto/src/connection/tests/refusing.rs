@@ -160,7 +160,7 @@ fn version_2_and_this_version_refuse_each_other() {
     assert_eq!(*refusal.private_data, *expected);
 
     // In the first case, the peer of version 2 rejects the request, as its library does. In the
-    // second case, it accepts the request.
+    // second case, the peer accepts the request.
     let mut conn = active();
     conn.handle_cm_event(
         CmInput::Rejected {

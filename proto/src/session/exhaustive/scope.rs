@@ -12,13 +12,13 @@ pub(super) struct Scope {
     /// A bit set of each side's messages above the eager size. Bit 0 is the first message.
     pub(super) large: [u8; 2],
     pub(super) window: u8,
-    /// The maximum number of faults: a connection breaks, or a request is lost or duplicated.
+    /// The maximum number of faults. A fault breaks a connection, or loses or duplicates a request.
     pub(super) cuts: u8,
     /// The maximum number of times that a side gives up a working connection or attempt.
     pub(super) suspicions: u8,
     /// The maximum number of times that the active side checks whether another path to the peer
-    /// works. If the active side leaves its connection after a check, this is counted in
-    /// `suspicions` as well.
+    /// works. A check after which the active side leaves its connection also counts towards
+    /// `suspicions`.
     pub(super) trials: u8,
     /// The maximum number of requests from another host that knows the identity of the session.
     pub(super) forged_requests: u8,

@@ -20,8 +20,8 @@ pub(super) enum Act {
     Read(usize),
     /// The peer receives a report from the side: its grants, and its count of large messages taken.
     Report(usize),
-    /// The connection breaks. For each side, the given number of its messages in flight still
-    /// arrives.
+    /// The connection breaks. The array contains, for each side, the number of its messages in
+    /// flight that still arrive.
     Cut(u32, [usize; 2]),
     /// The side gives up its connection or its attempt.
     Leave(usize),
@@ -66,13 +66,13 @@ struct Flow {
     waiting: VecDeque<u8>,
     /// The number of messages delivered over this connection.
     delivered: u8,
-    /// The number of credits that the sender has. `returned` is the number of credits that the
-    /// receiver has freed but not reported yet.
+    /// The number of credits that the sender has.
     available: u8,
+    /// The number of credits that the receiver has freed but not reported yet.
     returned: u8,
-    /// The number of large messages that the sender considers unread. `taken` is the number of
-    /// large messages that the receiver has read but not reported yet.
+    /// The number of large messages that the sender considers unread.
     untaken: u8,
+    /// The number of large messages that the receiver has read but not reported yet.
     taken: u8,
 }
 

@@ -18,7 +18,7 @@ use crate::{
     outbound::LARGE_IN_FLIGHT,
 };
 
-/// Checks a state. `is_quiet` states whether only a side event can change the state.
+/// Checks a state. `is_quiet` is true if only a side event or a mistake can change the state.
 pub(super) fn judge(world: &World, is_quiet: bool) {
     for at in [A, B] {
         let (me, peer) = (&world.pair.sides[at], &world.pair.sides[1 - at]);
@@ -81,8 +81,8 @@ fn check_receives(me: &Side) {
     }
 }
 
-/// Counts the control frames from `me` that `peer` has not processed. Checks for each kind of frame
-/// that `peer` has reserved enough receives.
+/// Counts the control frames from `me` that `peer` has not processed. Checks, for each kind of
+/// frame, that `peer` has reserved enough receives.
 fn check_control_frames(me: &Side, peer: &Side) {
     let sent = me.sending.iter().filter_map(|sent| match &sent.what {
         WorkKind::Frame(frame) => Some(frame),
@@ -171,8 +171,8 @@ fn check_close_ack(world: &World, me: &Side) {
     }
 }
 
-/// Checks that a blocked send is notified when the connection ends. If the driver holds back
-/// messages, no notification is required.
+/// Checks that no send is still blocked when the connection is ending, unless the driver holds back
+/// messages.
 fn check_blocked(me: &Side) {
     if let State::Open(open) = &me.conn.state {
         assert!(
@@ -182,8 +182,8 @@ fn check_blocked(me: &Side) {
     }
 }
 
-/// Checks the report of this side about the end: the reason must be correct, and `delivered` must
-/// be true only if everything was delivered.
+/// Checks this side's report about the end of the connection: the reason must be correct, and
+/// `delivered` must be true only if everything was delivered.
 fn check_end(world: &World, at: usize, reason: &CloseReason, delivered: bool) {
     let (me, peer) = (&world.pair.sides[at], &world.pair.sides[1 - at]);
     if delivered {

@@ -1,4 +1,5 @@
-//! The two completion queues of a side, whose completions can be polled in any order.
+//! The two completion queues of a side. The search polls each queue in order, and switches between
+//! the queues arbitrarily.
 
 use std::sync::Arc;
 

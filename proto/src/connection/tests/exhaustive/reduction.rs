@@ -30,8 +30,8 @@ pub(super) fn first(world: &World) -> Option<usize> {
 }
 
 /// Returns whether the connection is live, and the next transitions of this side are independent of
-/// the peer and the devices. They are independent if further completions are polled behind the
-/// current ones.
+/// the peer and the devices. They are independent if each queue that can still receive completions
+/// already contains one: later completions are polled after it.
 fn is_independent(world: &World, at: usize) -> bool {
     let (side, peer) = (&world.pair.sides[at], &world.pair.sides[1 - at]);
     let receives = side.front(DrainSide::Recv).is_some();
@@ -53,8 +53,8 @@ fn drains(world: &World, at: usize) -> bool {
         && !(side.cq.is_empty() && side.cm.is_empty())
 }
 
-/// Returns the poll of a completion that has no effect on the end of the connection, if there is
-/// one.
+/// Returns a poll of a draining side that cannot affect the end of the connection, if there is such
+/// a poll.
 fn unobservable(world: &World, at: usize) -> Option<Act> {
     let side = &world.pair.sides[at];
     if !is_draining(side) {
@@ -78,7 +78,8 @@ fn is_draining(side: &Side) -> bool {
     matches!(&side.conn.state, State::Open(open) if !open.is_connected())
 }
 
-/// Returns whether both queue pairs work until a side disconnects after the close handshake.
+/// Returns whether both queue pairs work, and no fault can occur. Both queue pairs then work until
+/// a side disconnects.
 fn is_live(world: &World) -> bool {
     let is_live = |side: &Side| {
         let is_connected = matches!(&side.conn.state, State::Open(open) if open.is_connected());

@@ -2,7 +2,7 @@
 
 use super::world::SideEvent;
 
-/// The limits of a search: the sizes of both sides, and the numbers of side events.
+/// The limits of a search: the parameters of both sides, and the maximum numbers of side events.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Scope {
     pub(super) name: &'static str,

@@ -28,7 +28,7 @@ pub(super) enum SideEvent {
     Large,
     /// Sends a message of 100 bytes in two frames.
     Fragments,
-    /// Has the driver hold back a message for which there is no room.
+    /// Makes the driver hold back a message, because there is no room for it.
     Hold,
     /// Sends a control message of 4 bytes.
     Control,
