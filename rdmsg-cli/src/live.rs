@@ -34,8 +34,8 @@ impl Live {
         Ok(())
     }
 
-    /// Updates the status line, unless the output is not shown or the last update was less than
-    /// `PERIOD` ago.
+    /// Updates the status line. Does nothing if the output is hidden, if stdout is not a terminal,
+    /// or if the last update was less than `PERIOD` ago.
     pub(crate) fn update(
         &mut self,
         write: impl FnOnce(&mut Vec<u8>) -> io::Result<()>,

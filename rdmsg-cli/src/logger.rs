@@ -36,7 +36,7 @@ impl Logger {
                 Some((module, level)) => match level.parse() {
                     Ok(level) => Some((module.to_owned(), level)),
                     Err(_) => {
-                        eprintln!("rdmsg: RUST_LOG has the unknown level {level:?}");
+                        eprintln!("rdmsg: ignoring the unknown level {level:?} in RUST_LOG");
                         None
                     }
                 },

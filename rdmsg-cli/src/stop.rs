@@ -19,8 +19,8 @@ impl Stop {
         signals.add(Signal::SIGINT);
         signals.add(Signal::SIGTERM);
         signals.thread_block()?;
-        // The channel buffers the first signal. The second signal finds the channel full, and the
-        // process exits immediately.
+        // The channel has room for one signal. If a second signal arrives, the channel is full, and
+        // the process exits immediately.
         let (sender, receiver) = bounded(1);
         thread::Builder::new()
             .name("rdmsg-signals".into())

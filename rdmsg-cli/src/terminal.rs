@@ -7,7 +7,8 @@ use rdmsg_os::terminal_size;
 /// The line width in columns if stdout is not a terminal.
 const WIDTH: usize = 100;
 
-/// Returns the line width in columns: the width of the terminal, limited to 40 to 120, or `WIDTH`.
+/// Returns the line width in columns: the width of the terminal, but at least 40 and at most 120.
+/// Returns `WIDTH` if stdout is not a terminal.
 pub(crate) fn width() -> usize {
     terminal_size(stdout()).map_or(WIDTH, |(width, _)| usize::from(width).clamp(40, 120))
 }

@@ -265,7 +265,7 @@ fn a_connection_beyond_the_limit_is_reset_and_counted() {
     assert!(
         bridges
             .near
-            .says("2 connections are open, which is the limit (--max-connections)")
+            .says("the limit of 2 open connections (--max-connections) is reached")
     );
     for client in &mut clients {
         echoes(client, 2);
@@ -427,9 +427,9 @@ fn connections_open_at_the_limit_are_reset() {
     let ended = far.end().unwrap();
     assert_eq!(ended.status, Some(0), "{ended}");
     assert!(
-        ended
-            .output
-            .contains("resetting 1 connections that are still open after --drain 100ms"),
+        ended.output.contains(
+            "resetting 1 connections that are still open 100ms after the signal (--drain)"
+        ),
         "{ended}"
     );
     assert!(is_reset(&mut client));

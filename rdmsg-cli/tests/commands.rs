@@ -196,7 +196,7 @@ fn ping_goes_on_over_a_cut() {
     let argv: Vec<&str> = line.split(' ').collect();
     let mut ping = Process::start(&argv).unwrap();
     for _ in 0..2 {
-        // The line of each message contains this text.
+        // Wait for a reply: the line that ping prints for each message contains this text.
         await_line(&mut ping, ": ");
         proxy.cut();
         await_line(&mut ping, "suspended: the connection is lost");
@@ -315,7 +315,7 @@ fn echo_service() -> String {
 #[test]
 fn another_program_at_the_address_is_reported() {
     let address = echo_service();
-    let what = format!("another program than `rdmsg serve` listens at {address}\n");
+    let what = format!("a program other than `rdmsg serve` listens at {address}\n");
     for line in ["ping -c1", "bench --test latency"] {
         let line = line.replacen(' ', &format!(" {address} --transport tcp "), 1);
         let output = rdmsg(&line);
@@ -486,7 +486,7 @@ fn await_text(output: &mut impl Read, text: &str) {
     }
 }
 
-/// `script` of util-linux runs a program on a terminal.
+/// Runs `top` with script(1) of util-linux, which provides a terminal.
 #[test]
 fn top_pauses_and_quits_by_keys() {
     let line = format!("{} top --interval 0.1", env!("CARGO_BIN_EXE_rdmsg"));

@@ -107,8 +107,8 @@ fn column(position: f64, width: usize) -> usize {
     (position.clamp(0.0, 1.0) * (width - 1) as f64).round() as usize
 }
 
-/// Returns the character that marks the points of a series, so that the series differ even without
-/// colours.
+/// Returns the character that marks the points of a series. Eight consecutive series have different
+/// characters, so they can be distinguished without colours.
 fn mark(number: usize) -> char {
     ['●', '○', '■', '□', '▲', '△', '◆', '◇'][number % 8]
 }

@@ -157,8 +157,8 @@ impl Bridge {
         };
         warn_sparsely!(
             Command,
-            "refused a connection from {peer}: {} connections are open, which is the \
-             limit (--max-connections)",
+            "refused a connection from {peer}: the limit of {} open connections \
+             (--max-connections) is reached",
             self.max_connections
         );
     }
@@ -272,7 +272,7 @@ impl Shared {
     }
 }
 
-/// Waits up to `drain` until all connections have ended. Returns the exit status of the process.
+/// Waits up to `drain` for all connections to end. Returns the exit status of the process.
 async fn finish(
     connections: &mut JoinSet<()>,
     shared: &Arc<Shared>,
@@ -285,7 +285,8 @@ async fn finish(
             _ = connections.join_next() => {}
             () = &mut late => {
                 log::warn!(
-                    "resetting {} connections that are still open after --drain {drain:?}",
+                    "resetting {} connections that are still open {drain:?} after the signal \
+                     (--drain)",
                     connections.len()
                 );
                 break;

@@ -41,10 +41,11 @@ const _: () = assert!(PIECE <= EAGER_SIZE_OVER_TCP as usize);
 /// The interval at which a blocked write to the plain end checks whether the stream has failed.
 const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
-/// The maximum time without a write to one end after the other end has failed.
+/// The maximum time without progress in either direction, while the remaining bytes are delivered
+/// after a failure.
 const STALL_LIMIT: Duration = Duration::from_secs(2);
 
-/// The maximum time for which one end receives bytes after the other end has failed.
+/// The maximum time for delivering the remaining bytes to one end after the other end has failed.
 const DELIVERY_LIMIT: Duration = Duration::from_secs(30);
 
 /// The end that failed first.
@@ -179,8 +180,8 @@ async fn carry_both(session: &mut Session, progress: &Progress) {
                 select! {
                     biased;
                     finished = &mut back => if finished {
-                        // A client closes its socket after it has read the answer. Wait for that,
-                        // because an earlier reset could make the client lose the answer.
+                        // Wait until the client has read the answer and closed its socket. An
+                        // earlier reset could discard the answer.
                         there.await;
                     },
                     () = &mut there => {
@@ -379,8 +380,8 @@ async fn failure_of_stream(endpoint: &Endpoint) -> io::Error {
         match poll_fn(|cx| endpoint.poll_next_completion(cx)).await {
             Ok(Completion::Disconnected(reason)) | Err(Error::Disconnected(reason)) => {
                 if reason.is_clean() {
-                    // The peer has closed the stream. The next write to the stream returns the
-                    // error.
+                    // A close by the peer is not a failure here, but a later write to the stream
+                    // would fail.
                     return pending().await;
                 }
                 return Error::Disconnected(reason).into();

@@ -161,8 +161,8 @@ impl Options {
             config.stream_buffer = STREAM_BUFFER;
             config.connect_timeout = self.connect_timeout;
             config.resume = self.resume;
-            // The close of a suspended stream must be able to wait for `resume`, as the bytes that
-            // were written before it do.
+            // While a stream is suspended, its close waits until the stream is resumed. The close
+            // timeout must therefore be at least `resume`, up to `LONGEST_CLOSE`.
             config.close_timeout = config.close_timeout.max(self.resume).min(LONGEST_CLOSE);
         });
         if let Some(transport) = scheme.transport() {

@@ -1,5 +1,5 @@
 //! Examines adapters, which are RDMA devices in hardware: driver, firmware, slot, interrupts, and
-//! combinations that are known not to work.
+//! known problems.
 
 use std::collections::BTreeSet;
 

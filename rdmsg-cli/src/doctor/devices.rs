@@ -29,8 +29,8 @@ const FAST: u64 = 40;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Device {
     pub(super) name: String,
-    /// Whether the device implements iWARP. Such a device uses TCP connections, and neither RoCE
-    /// packets nor their UDP port.
+    /// Whether the device implements iWARP. Such a device sends data over TCP connections. It does
+    /// not use RoCE packets or the RoCE UDP port.
     pub(super) is_iwarp: bool,
     /// The network interface of a software device. `None` for an adapter, or if the driver does not
     /// report the interface.
@@ -253,8 +253,8 @@ impl Port {
         }
     }
 
-    /// Completes the port of an iWARP device. Its GID is the hardware address of its network
-    /// interface, and connections can use all IP addresses of the interface.
+    /// Corrects the GIDs and addresses of an iWARP port. The GID of such a port is the hardware
+    /// address of its network interface. Connections can use all IP addresses of this interface.
     fn of_iwarp(mut self, interfaces: &Interfaces) -> Self {
         self.addresses.clear();
         for gid in &mut self.gids {

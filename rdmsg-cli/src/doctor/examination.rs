@@ -39,7 +39,7 @@ pub(crate) struct Examination {
 
 impl Examination {
     /// Examines this host. `towards` is the local address of the route to the peer. If `exchange`
-    /// is `Some`, sends a message over each device, with that time limit.
+    /// is `Some`, also sends a message over each device; the value is the time limit.
     pub(crate) fn of_this_host(towards: Option<IpAddr>, exchange: Option<Duration>) -> Self {
         let root = Root::machine();
         let around = Surroundings::read(&root);

@@ -98,7 +98,8 @@ fn exchange(transport: TransportChoice, address: IpAddr, timeout: Duration) -> R
         endpoint.close()
     });
     if asked.is_err() {
-        // No connection will arrive, so end the accept of the echo thread.
+        // The exchange failed. Shut down the engine, because the echo thread may still wait for a
+        // connection.
         engine.shutdown();
     }
     // Prefer the error of the accepting side, because it names the limit that is too low.

@@ -124,7 +124,8 @@ impl DeviceFiles {
         if around.is_container() {
             return Some(finding.hint(in_container(&self.0)));
         }
-        // The group has access, so suggest that the user joins it. The group root is an exception.
+        // The group has access, so suggest that the user joins the group. Never suggest the group
+        // root.
         if mode & 0o060 == 0o060 && group != "root" {
             return Some(
                 finding

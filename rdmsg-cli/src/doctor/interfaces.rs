@@ -79,9 +79,9 @@ impl Interfaces {
         self.0.iter()
     }
 
-    /// Returns the interface for a new software device: the interface with this address, if it is
-    /// up. Otherwise returns another interface that is up: if possible one with an address, and
-    /// among these a network adapter.
+    /// Returns the interface for a new software device. The interface must be up and not be a
+    /// loopback interface. Prefers the interface with this address, then interfaces that have any
+    /// address, and among these a network adapter.
     pub(super) fn for_software(&self, address: Option<IpAddr>) -> Option<&Interface> {
         let routed = address.and_then(|address| self.with_address(address));
         let fits = |interface: &&Interface| !interface.is_loopback && interface.is_up;

@@ -25,7 +25,7 @@ pub(crate) fn connect(
     let asked = service::ask(&endpoint, request, timeout);
     let peer = endpoint.peer_addr();
     if let Err(Unserved::OtherProgram) = asked {
-        bail!("another program than `rdmsg serve` listens at {peer}");
+        bail!("a program other than `rdmsg serve` listens at {peer}");
     }
     asked.with_context(|| format!("cannot determine whether `rdmsg serve` listens at {peer}"))?;
     Ok(endpoint)

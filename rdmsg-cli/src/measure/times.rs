@@ -11,8 +11,8 @@ const BITS: u32 = 11;
 /// Measured times, in nanoseconds.
 #[derive(Clone, Debug)]
 pub(crate) struct Times {
-    /// A histogram: for each index that `index_of` returns, the number of recorded times. Times
-    /// with the same first `BITS` bits and the same length share an index.
+    /// A histogram: the number of recorded times at each index that `index_of` returns. Times share
+    /// an index if they have the same number of bits and the same first `BITS` bits.
     counts: Vec<u64>,
     count: u64,
     sum: u128,

@@ -118,7 +118,7 @@ impl Server {
             let most = self.most;
             return refuse(
                 endpoint,
-                format_args!("{most} connections are open, which is the limit (--max-connections)"),
+                format_args!("the limit of {most} open connections (--max-connections) is reached"),
             );
         }
         let open = Open::new(shared);

@@ -24,7 +24,9 @@ impl fmt::Display for Unserved {
         match self {
             Self::Failed(error) => error.fmt(f),
             Self::Refused(words) => write!(f, "the peer refused the request: {words}"),
-            Self::OtherProgram => f.write_str("another program than `rdmsg serve` listens there"),
+            Self::OtherProgram => {
+                f.write_str("a program other than `rdmsg serve` listens at this address")
+            }
         }
     }
 }

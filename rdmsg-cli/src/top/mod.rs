@@ -33,13 +33,14 @@ use crate::{stop::Stop, styled, terminal};
 /// The control sequences that move the cursor to the top left corner and clear the screen.
 const CLEAR_SCREEN: &str = "\x1b[H\x1b[J";
 
-/// The control sequences that enter and leave the alternate screen. They also hide and show the
-/// cursor.
+/// The control sequences that enter the alternate screen and hide the cursor.
 const ENTER: &str = "\x1b[?1049h\x1b[?25l";
+/// The control sequences that show the cursor and leave the alternate screen.
 const LEAVE: &str = "\x1b[?25h\x1b[?1049l";
 
-/// The last line of the screen.
+/// The last line of the screen while the display is updated.
 const HELP: &str = "q quits, any other key pauses";
+/// The last line of the screen while the display is paused.
 const PAUSED: &str = "paused: q quits, any other key continues";
 
 /// Shows the connections until a signal arrives or the user presses `q`, or once with `--once`.

@@ -34,7 +34,7 @@ fn ask(bridge: &Bridge, answer: &[u8]) -> io::Result<()> {
         assert!(received == answer);
         writing.join().unwrap()
     });
-    // The kernel reports a reset once, to the next call of either thread.
+    // The kernel reports a reset only once. Either the write or this read returns the error.
     written.and_then(|()| client.read(&mut [0]).map(|len| assert_eq!(len, 0)))
 }
 

@@ -107,8 +107,8 @@ fn client_notices_no_cut_between_the_bridges() {
         std::thread::scope(|scope| {
             scope.spawn(|| writer.write_all(part).unwrap());
             client.read_exact(&mut echoed[..part.len() / 2]).unwrap();
-            // The other half of the bytes is in flight, or in the near bridge until the connection
-            // is resumed.
+            // The other half of the bytes is still in flight, or a bridge holds them until the
+            // connection is resumed.
             bridges.cut();
             bridges.restore();
             client.read_exact(&mut echoed[part.len() / 2..]).unwrap();

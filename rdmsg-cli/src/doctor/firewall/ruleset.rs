@@ -218,7 +218,8 @@ impl Packet<'_> {
         let mut all = Fits::Yes;
         for expression in expressions {
             let Some(of) = expression.get("match") else {
-                // It depends on the number of packets whether a rule with a rate limit matches.
+                // Whether a rate limit matches depends on the number of packets. `xt` is an
+                // iptables extension, which this program cannot interpret.
                 if expression.get("limit").is_some() || expression.get("xt").is_some() {
                     all = Fits::Perhaps;
                 }
