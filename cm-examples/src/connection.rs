@@ -187,7 +187,7 @@ impl Connection {
                     CmEventType::DISCONNECTED => self.connected = false,
                     other => return Err(format!("{other}: {}", event.cm_status()).into()),
                 }
-                // Completions from before the end of the connection are still valid.
+                // Completions that arrived before the end of the connection are still valid.
                 self.take_completions()?;
             }
         }

@@ -57,15 +57,15 @@ pub fn init_trace(name: &'static str) {
     .init();
 }
 
-/// Fills a message with the test pattern of its number. Consecutive messages have different
-/// patterns, and adjacent bytes differ.
+/// Fills message `number` with its test pattern. Consecutive messages have different patterns, and
+/// adjacent bytes differ.
 pub fn fill(number: u64, message: &mut [u8]) {
     for (byte, expected) in message.iter_mut().zip(pattern(number)) {
         *byte = expected;
     }
 }
 
-/// Checks each byte of a message against the test pattern of its number.
+/// Checks each byte of message `number` against the test pattern.
 ///
 /// # Errors
 ///

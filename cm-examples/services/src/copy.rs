@@ -294,8 +294,8 @@ pub async fn get(
     let copied = match part.receive(endpoint, progress).await {
         Ok(copied) => copied,
         Err(error) => {
-            // If the server does not have the file, `Part::open` has created an empty part. Remove
-            // it.
+            // `Part::open` has created an empty part, even if the server does not have the file.
+            // Remove the empty part.
             let part = part_of(path);
             if fs::metadata(&part).is_ok_and(|part| part.len() == 0) {
                 fs::remove_file(part)?;
@@ -303,7 +303,7 @@ pub async fn get(
             return Err(error);
         }
     };
-    // The file is complete, so ignore an error of the confirmation.
+    // The file is complete, so ignore a failure to send this confirmation.
     let _ = endpoint.send(b"ok").await;
     Ok(copied)
 }

@@ -18,7 +18,7 @@ use crate::Result;
 const OPEN: usize = 16;
 
 /// Executes the orders of a client until the client finishes its sending direction, and then closes
-/// the connection. If `stop` is cancelled, requests the client to finish.
+/// the connection. If `stop` is cancelled, asks the client to finish.
 ///
 /// # Errors
 ///

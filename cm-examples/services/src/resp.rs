@@ -366,7 +366,7 @@ where
     Ok(())
 }
 
-/// The client of a connection.
+/// A RESP client, which sends its requests on one connection.
 #[derive(Debug)]
 pub struct Client<S> {
     stream: S,

@@ -14,7 +14,7 @@ use crate::{
     with_causes,
 };
 
-/// A server: its listeners, and the cancellation token that ends it.
+/// The listeners and the engine of a server, and the cancellation token that stops the server.
 #[derive(Debug)]
 pub struct Server {
     options: ServerOptions,
@@ -127,8 +127,8 @@ impl Server {
         self.finish().await
     }
 
-    /// Waits until the peers have received all written bytes, up to the time of the option
-    /// `--patience`.
+    /// Waits until the peers have received all written bytes, but no longer than the time of the
+    /// option `--patience`.
     ///
     /// # Errors
     ///
@@ -138,7 +138,7 @@ impl Server {
     }
 }
 
-/// Waits up to `time_limit` until all connections of the engine have ended. Then ends the remaining
+/// Waits up to `time_limit` for all connections of the engine to end. Then ends the remaining
 /// connections, and prints their number.
 ///
 /// # Errors

@@ -180,8 +180,8 @@ impl Body for Pattern {
     }
 }
 
-/// The client of a connection. With HTTP/2, several handles can send requests concurrently on one
-/// connection.
+/// An HTTP client on one connection. With HTTP/2, several handles can send requests concurrently on
+/// this connection.
 #[derive(Debug)]
 #[expect(clippy::exhaustive_enums, reason = "there is no third")]
 pub enum Client {

@@ -177,7 +177,8 @@ struct Connection {
     done: CompletionChannel,
     /// One slot for each receive, and one for the send.
     memory: MemoryRegion,
-    /// Whether the send has not completed yet. Until then, the device may still read its slot.
+    /// Whether a send has not completed yet. Until it completes, the device may read the slot for
+    /// the send.
     sending: bool,
     /// The slot and the length of a received message. There is at most one, because each side sends
     /// its next message only after it has processed the peer's last message.
@@ -224,7 +225,7 @@ impl Connection {
         Ok(self.qp.post_recv(&[RecvWr::new(slot as u64, room)])?)
     }
 
-    /// Sends a message. The device may read its slot until the send completes.
+    /// Sends a message. The device may read the slot for the send until the send completes.
     fn send(&mut self, message: &[u8]) -> Result<()> {
         while self.sending {
             if !self.progress()? {

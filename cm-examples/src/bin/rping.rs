@@ -89,7 +89,8 @@ fn serve(options: &Options) -> Result<()> {
     let requests = EventChannel::new()?;
     let mut listener = CmId::new(&requests, PortSpace::TCP, 0)?;
     listener.bind_addr(address)?;
-    // 0 selects the kernel's maximum. The kernel drops further requests, and clients retry later.
+    // A backlog of 0 selects the kernel's maximum. When the backlog is full, the kernel drops
+    // requests, and the clients retry.
     listener.listen(0)?;
     loop {
         let Some(mut event) = requests.wait_event(Duration::MAX)? else {
@@ -133,8 +134,9 @@ const REQUEST: u64 = 1;
 /// One side of a connection, and its memory.
 struct Side {
     connection: Connection,
-    /// The last message from the peer, and the next message to the peer.
+    /// The last message from the peer.
     incoming: MemoryRegion,
+    /// The next message to the peer.
     outgoing: MemoryRegion,
     /// The client's first buffer, which the server reads.
     start: MemoryRegion,
@@ -235,7 +237,8 @@ impl Side {
     }
 
     fn post(&mut self, request: SendWr<'_>) -> Result<()> {
-        // Wait for the last send to complete: the peer's reply can arrive before its completion.
+        // Wait for the last send to complete: the peer's reply can arrive before the completion of
+        // the send.
         self.until(|side| !side.busy)?;
         self.busy = true;
         Ok(self.connection.qp.post_send(&[request])?)

@@ -175,9 +175,9 @@ struct Side {
     wait_first: bool,
     verify: bool,
     buffer: Vec<u8>,
-    /// The value of the next byte to send and of the next byte to receive, if the test checks each
-    /// byte.
+    /// The value of the next byte to send, if the test checks each byte.
     sent: u8,
+    /// The expected value of the next received byte, if the test checks each byte.
     received: u8,
 }
 

@@ -107,7 +107,7 @@ impl Program {
             };
             let client = match accepted {
                 Ok(client) => client,
-                // The listener is closed, and all clients that it has accepted have a task.
+                // The listener is closed, and each client that it has accepted has a task.
                 Err(Error::ListenerClosed) => break,
                 Err(error) => return Err(error.into()),
             };

@@ -17,8 +17,9 @@ const LIMITS: QueueLimits = QueueLimits {
     bytes: 64 * 1024,
 };
 
-/// The number of messages that the test publishes, and the number of messages in flight at a time.
+/// The number of messages that the test publishes.
 const MESSAGES: u64 = 3000;
+/// The maximum number of published messages in flight.
 const TOGETHER: u64 = 25;
 
 fn start(stop: &CancellationToken) -> (SocketAddr, tokio::task::JoinHandle<()>) {

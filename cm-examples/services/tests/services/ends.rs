@@ -212,8 +212,9 @@ fn broker_detects_subscriber_end() {
     });
 }
 
-/// Kills or stops a client between two requests. The libraries of the server report no error in
-/// this case, so the number of open connections shows that the connection has ended.
+/// Kills or stops a client between two requests, and waits until the connection has ended. The
+/// libraries of the server report no error in this case, so this function checks the number of open
+/// connections.
 async fn connection_ends(service: Service, engine: Engine, program: &str, words: &[&str]) {
     for (signal, _) in ENDS {
         let mut client = Program::start(program, words, service.address());

@@ -1,6 +1,6 @@
-//! Tests of the services in one process, and against programs that are killed or stopped. If the
-//! environment variable `LAB_ADDR` is set to the address of an RDMA device, the tests use RDMA, and
-//! otherwise TCP.
+//! Tests of the services. Some tests run client and server in one process. Others kill or stop a
+//! client or a server that runs in its own process. If the environment variable `LAB_ADDR` is set
+//! to the address of an RDMA device, the tests use RDMA, and otherwise TCP.
 
 mod axum;
 mod broker;

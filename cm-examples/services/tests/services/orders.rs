@@ -20,7 +20,8 @@ fn end(mut program: Program, beginning: &str) -> u64 {
 #[test]
 fn each_order_is_executed_once_in_20_restarts() {
     let (mut server, address) = Program::serve(ORDERS, &["serve", "ADDR"]);
-    // The address selects the transport, because clients would otherwise fall back to TCP.
+    // The prefix of the address selects the transport. Without a prefix, clients could fall back to
+    // TCP.
     let servers = match ip_and_transport().1 {
         Transport::Rdma => format!("rdma://{address}"),
         _ => format!("tcp://{address}"),
