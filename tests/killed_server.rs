@@ -124,7 +124,8 @@ impl RecordingClient {
         self.send(self.times.len() as u64);
     }
 
-    /// Receives the next event. If the event is a loss, returns the unacknowledged messages.
+    /// Receives the next event. If the event reports the loss of the connection, returns the
+    /// unacknowledged messages.
     fn take(&mut self) -> Option<Vec<u64>> {
         match self.client.next_event_timeout(TIME_LIMIT).unwrap() {
             PersistentEvent::Completion(Completion::Sent(number)) => {

@@ -489,8 +489,8 @@ fn last_frame_of_the_peer_is_acknowledged() {
     });
 }
 
-/// During the close, the peer reports that it has lost the connection. The report is a more precise
-/// reason for the end, but the endpoint must still repeat the close.
+/// During the close, the peer reports that it has lost the connection. The endpoint must still
+/// repeat the close on the next connection.
 #[test]
 fn close_is_repeated_after_the_peer_gave_up() {
     let mut scene = Scene::new();

@@ -241,8 +241,8 @@ fn outcome(endpoint: &Endpoint) -> (Vec<u64>, Vec<u64>, CloseReason) {
 #[test]
 fn ids_are_reported_once_over_a_cut() {
     let (client, server, proxy, _listener) = pair();
-    // If too many completions are untaken, a send with an id waits only if another thread takes
-    // completions. This call registers the calling thread as the thread that takes them.
+    // If too many completions are untaken, a send with an id fails unless another thread takes
+    // completions. This call registers the calling thread as such a thread before the sends start.
     assert!(client.try_next_completion().unwrap().is_none());
     let (sent, failed, _) = thread::scope(|scope| {
         scope.spawn(|| {
@@ -528,7 +528,7 @@ fn stranger_at_an_alternative_ends_no_session() {
     proxy.open();
     converse(&client, &server, 1);
     assert_eq!(client.peer_addr(), proxy.address);
-    // A rejection is final if its address has already led to the peer.
+    // A rejection is final if the client has previously reached the peer at the same address.
     server.abort(0);
     drop(server);
     match client.recv_timeout(TIME_LIMIT) {

@@ -87,7 +87,7 @@ fn thousands_of_connections_leave_nothing_behind() {
                 sleep(Duration::from_millis(5)).await;
             }
         };
-        // Let tables grow to their final size.
+        // Run some connections first, so that tables grow to their final size.
         run_connections(count / 4).await;
         let fds = open_fds();
         let mut growth = Vec::new();

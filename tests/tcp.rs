@@ -161,7 +161,7 @@ fn strangers_end_only_their_own_connections() {
         let mut foreign = TcpStream::connect(addr).unwrap();
         foreign.write_all(hello).unwrap();
         let mut answer = Vec::new();
-        // The library ends the stream, or resets it if it has not read all bytes.
+        // The library ends the stream. If it has not read all bytes, the kernel resets the stream.
         let _ = foreign.read_to_end(&mut answer);
         assert!(answer.is_empty(), "{hello:?}: {answer:?}");
     }

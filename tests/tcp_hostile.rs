@@ -1,5 +1,5 @@
-//! Tests with peers over TCP that violate the protocol. Each violation ends its own connection and
-//! nothing else.
+//! Tests with peers over TCP that violate the protocol. A violation must end only the connection on
+//! which it occurs.
 
 use std::{
     io::{self, Read, Write},
@@ -22,7 +22,7 @@ use tcp_peer::{Peer, Stage, TIME_LIMIT, frame, frame_with, pdu};
 mod tcp_peer;
 
 /// Returns the arguments of a READ, an atomic operation or a write: a target in memory that is not
-/// exposed, followed by `more`.
+/// registered for remote access, followed by `more`.
 fn unexposed_target(more: &[u8]) -> Vec<u8> {
     [&0x1000_u64.to_be_bytes()[..], &7_u32.to_be_bytes(), more].concat()
 }
@@ -565,8 +565,9 @@ fn connect_from(host: Ipv4Addr, to: SocketAddr) -> TcpStream {
     fd.into()
 }
 
-/// A peer that announces private data and sends only a part of them is a half-open connection until
-/// the listener's `connect_timeout` expires. The program never receives the peer's request.
+/// If a peer announces private data and sends only a part of them, its connection counts as half
+/// open until the listener's `connect_timeout` expires. The program never receives the peer's
+/// request.
 #[test]
 fn private_data_that_stop_half_way_hold_no_place() {
     let mut config = config();

@@ -14,9 +14,9 @@ use rdmsg::{Config, Connector, Endpoint, Engine, Error, Listener, TransportChoic
 /// A timeout that no test reaches, even on a busy machine.
 const TIME_LIMIT: Duration = Duration::from_secs(60);
 
-/// The keepalive times: `INTERVAL` is the silence after which a peer is probed, and `TIMEOUT` is
-/// the time within which it must reply.
+/// The time without data from the peer after which the connection probes the peer.
 const INTERVAL: Duration = Duration::from_millis(200);
+/// The time within which the peer must reply to a probe.
 const TIMEOUT: Duration = Duration::from_secs(2);
 
 fn config() -> Config {

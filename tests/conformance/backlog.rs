@@ -10,7 +10,7 @@ use rdmsg::{CloseReason, Config, Connector, Endpoint, Error, Listener, Stream, T
 
 use crate::stage::{Stage, TIME_LIMIT, engine, ip_and_transport, small};
 
-/// Waits until the connection ends, without an earlier message. Returns the reason for the end.
+/// Waits until the connection ends, and returns the reason. Panics if a message arrives first.
 fn end(endpoint: &Endpoint) -> CloseReason {
     match endpoint.recv_timeout(TIME_LIMIT) {
         Err(Error::Disconnected(reason)) => reason,

@@ -4,8 +4,7 @@ use rdmsg::{Completion, Endpoint, Error, Outgoing, RemoteAccess, crossbeam_chann
 
 use crate::stage::{TIME_LIMIT, pair, pair_with, small};
 
-/// With the configuration `small`, the maximum number of messages with ids whose completions the
-/// program has not taken.
+/// The maximum number of untaken completions of messages with ids, in the configuration `small`.
 const MAX_OUTSTANDING: u64 = 8;
 
 /// Spawns a thread that receives messages until the connection ends.

@@ -59,8 +59,7 @@ fn wait_for(endpoint: &Endpoint, what: fn(&Completion) -> bool) {
 fn engine_asks_all_clients_to_leave() {
     let stage = Stage::new(&Config::default());
     let pairs = [(); 3].map(|()| stage.pair());
-    // Clients and servers share the engine. The engine asks only the clients to leave, so each call
-    // returns 3.
+    // Clients and servers share the engine. The engine asks only the three clients to leave.
     assert_eq!(stage.engine.ask_to_leave().unwrap(), 3);
     assert_eq!(stage.engine.ask_to_leave().unwrap(), 3);
     for (client, server) in &pairs {

@@ -401,7 +401,7 @@ fn client_leaves_a_server_that_asks() {
     assert!(client.next_event().is_err());
 }
 
-/// The client leaves its connection although the peer has not acknowledged a message.
+/// The client leaves its connection while one message is not acknowledged.
 #[test]
 fn left_connection_names_unconfirmed_messages() {
     let service = Service::new(one_large_message());

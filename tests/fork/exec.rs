@@ -45,7 +45,7 @@ fn exec_inherits_no_descriptor_and_parent_continues() {
             listener.event_fd().unwrap();
             client.send(&vec![1; 3_000_000]).unwrap();
             assert_eq!(server.recv_timeout(TIME_LIMIT).unwrap().len(), 3_000_000);
-            // `Command` uses posix_spawn(3) in this case.
+            // Without `pre_exec`, `Command` uses posix_spawn(3).
             assert_eq!(inherited(&mut list()), before);
             exchange(&client, &server);
             let mut command = list();

@@ -50,7 +50,7 @@ fn daemon_that_bound_before_the_fork_binds_again() {
                 let listener = bind();
                 let address = listener.local_addr();
                 drop(pair(&listener));
-                // The daemon is a child of the starter, which does not wait for it.
+                // The daemon is a child of the starter. The starter does not wait for the daemon.
                 forked(|| {
                     assert_forked(&listener.accept().unwrap_err());
                     // Wait until the starter has exited.

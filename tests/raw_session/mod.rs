@@ -180,7 +180,7 @@ impl Raw {
         self.write(&pdu(1, 0, &frame));
     }
 
-    /// Sends a Failure frame with code `code`. It is the last frame.
+    /// Sends a Failure frame with code `code`, as the last frame of this side.
     pub(crate) fn fail(&mut self, code: u32) {
         let mut frame = frame_with(self.granted, self.frames, b"");
         frame[0] = FAILURE;

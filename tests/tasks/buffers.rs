@@ -13,10 +13,10 @@ use super::stage::{bytes, ip_and_transport};
 
 const MIB: usize = 1 << 20;
 
-/// The number of bytes that a stream accepts with the default `Config::stream_buffer` of 4 MiB. The
-/// number is lower for long pieces that are shorter than the eager size, because the sender then
-/// uses little of its half of the buffer. The number is higher than the buffer size if the last
-/// piece is large.
+/// The number of bytes that a stream accepts with the default `Config::stream_buffer` of 4 MiB. A
+/// stream accepts less than 4 MiB if the pieces are long but shorter than the eager size, because
+/// the sender then uses little of its half of the buffer. It accepts more if the last piece is
+/// large.
 const TAKEN: std::ops::RangeInclusive<usize> = 2 * MIB..=6 * MIB;
 
 /// Returns the time after which the test considers the stream full if a write is still pending.

@@ -310,8 +310,8 @@ fn connect_future_fails_without_listener() {
     );
 }
 
-/// An address with a name. The library must not resolve the name on the test's threads, but on
-/// another thread.
+/// An address whose host name must be resolved. The library must resolve the name on a thread of
+/// its own, because a lookup would block the task.
 struct Elsewhere(String);
 
 impl ToAddresses for Elsewhere {

@@ -25,14 +25,14 @@ fn ends_at(scheme: &str, address: SocketAddr) -> (StreamListener, Stream, Stream
     (listener, client.join().unwrap(), server)
 }
 
-/// A function that is generic over addresses, as a program may contain it. Its bound must name this
-/// crate's trait instead of std's trait.
+/// Shows a function of a program that is generic over addresses. The bound of such a function must
+/// name this crate's trait instead of std's trait.
 fn bind<A: ToAddresses>(address: A) -> StreamListener {
     StreamListener::bind(address).unwrap()
 }
 
-/// A function that resolves addresses itself, as a program may contain it. Such a function can use
-/// this crate without a change.
+/// Shows a function of a program that resolves addresses itself. Such a function can use this crate
+/// without a change.
 fn bind_looked_up<A: ToSocketAddrs>(address: A) -> StreamListener {
     let addresses: Vec<_> = address.to_socket_addrs().unwrap().collect();
     StreamListener::bind(&*addresses).unwrap()

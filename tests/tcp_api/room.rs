@@ -1,5 +1,5 @@
-//! Tests when a stream has room for long writes. A stream accepts fewer long writes than short
-//! ones.
+//! Tests the write readiness of streams after a refused long write. A stream that refuses a long
+//! write can still accept a short write.
 
 use std::{
     io::ErrorKind,
@@ -58,8 +58,8 @@ fn refused_write_waits_for_room_of_its_length() {
             if !is_writable(&client) {
                 break;
             }
-            // After the refusal, the peer's library has received a write, which has made the stream
-            // writable again. Try again.
+            // After the refusal, the peer's library has received an earlier write. The stream is
+            // writable again, so try again.
             tokio::task::yield_now().await;
             assert!(refusals < 1000, "no refusal clears the readiness");
         }

@@ -74,8 +74,8 @@ fn with_idle_runtime<T: Send>(
 }
 
 /// Calls `run` with the near end of a connection, while a task waits for messages at the far end.
-/// Does this for each kind of idle runtime, with and without a busy connection on the same engines,
-/// and for all cases concurrently. Asserts that the task receives `expected` messages.
+/// Does this for each kind of idle runtime, with and without a busy connection on the same engines.
+/// Runs all cases concurrently. Asserts that the task receives `expected` messages.
 fn at_each_standstill(
     near: &Config,
     far: &Config,

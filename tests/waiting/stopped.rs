@@ -208,8 +208,8 @@ fn serves_others_while_a_busy_thread_is_stopped() {
     const ROUNDS: usize = 20;
     let (mut process, connector, addr, [first, other]) = victim_and_other(Role::ReceivesBusily);
     for _ in 0..ROUNDS {
-        // Give the thread of the other process time to poll an empty queue. This thread holds the
-        // poll lock during each poll.
+        // Give the other process's thread time to poll an empty queue. That thread holds the poll
+        // lock during each poll.
         thread::sleep(Duration::from_millis(5));
         let stopped = process.stop_victim();
         first.send(b"for the stopped one").unwrap();
