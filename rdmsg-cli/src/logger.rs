@@ -1,4 +1,4 @@
-//! The logger of the command: writes each record as a line to stderr, with the time in UTC.
+//! The logger of the command. It writes each record as a line to stderr, with the time in UTC.
 
 use std::{
     env,

@@ -1,5 +1,5 @@
-//! Output with styles, which are terminal control sequences. They are removed if the output is not
-//! a terminal that shows styles.
+//! Output with styles, which are terminal control sequences. The sequences are removed if the
+//! output is not a terminal that shows styles.
 
 use std::{
     env,

@@ -103,8 +103,8 @@ pub(super) fn judge(root: &Root, devices: &[Device]) -> Vec<Finding> {
 }
 
 impl Adapter {
-    /// Reads the properties of the device `name`. Returns `None` if the device is on no bus,
-    /// because it is then not an adapter.
+    /// Reads the properties of the device `name`. Returns `None` if the device is on no bus and is
+    /// therefore not an adapter.
     pub(super) fn read(root: &Root, name: &str) -> Option<Self> {
         let at = format!("sys/class/infiniband/{name}");
         let device = format!("{at}/device");

@@ -103,8 +103,9 @@ const COLUMNS: [Column; 14] = [
     Column::number("HELD", 5),
 ];
 
-/// The columns that the table may omit. It omits them in this order until the remaining columns fit
-/// the terminal. The other columns always fit 80 characters.
+/// The columns that the table may omit, in the order in which it omits them. It omits columns only
+/// until the other columns fit the terminal. The columns that are not in this list always fit 80
+/// characters.
 const OMITTABLE: [&str; 7] = ["RESENT", "RESUMES", "AGE", "CONN", "COMMAND", LABEL, "OVER"];
 
 impl Column {
