@@ -27,7 +27,7 @@ pub struct Port {
     pub number: u8,
     /// The port's attributes, as the device reports them.
     pub attr: PortAttr,
-    /// The port's global identifier (GID). InfiniBand does not need a GID, so it is all zeros there
+    /// The port's global identifier (GID). On InfiniBand, which needs no GID, it is all zeros
     /// unless the user gives an index.
     pub gid: Gid,
     /// The index of the GID in the port's GID table.

@@ -118,8 +118,8 @@ impl Connection {
         }
     }
 
-    /// Moves the program's queue pair to RTR and RTS, with attributes from the id. They include the
-    /// attributes of the peer.
+    /// Moves the program's queue pair to RTR and RTS, with attributes from the id. These attributes
+    /// include those of the peer.
     fn bring_up(&mut self) -> Result<()> {
         // Start with INIT again, because the id did not know the peer's access rights before.
         for state in [QpState::INIT, QpState::RTR, QpState::RTS] {

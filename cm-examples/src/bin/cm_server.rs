@@ -74,8 +74,8 @@ fn serve(options: &Options) -> Result<(), Box<dyn Error>> {
                 false
             }
         });
-        // Without the option `--connections`, the server runs forever. It then drops the thread
-        // handles, because their number would grow without limit.
+        // Without the option `--connections`, the server runs forever. In this case, drop the
+        // thread handles, because their number would grow without limit.
         if options.connections.is_some() {
             sessions.push(session);
         }

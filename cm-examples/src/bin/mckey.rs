@@ -65,8 +65,9 @@ impl Options {
     }
 }
 
-/// The time limit of each connection manager operation, and of one attempt to resolve an address.
+/// The time limit of each connection manager operation.
 const TIME_LIMIT: Duration = Duration::from_secs(20);
+/// The time limit of one attempt to resolve an address.
 const RESOLVE: Duration = Duration::from_secs(2);
 /// The pause after joining the group. Switches need time to learn the members of the group, and do
 /// not report when they are ready.

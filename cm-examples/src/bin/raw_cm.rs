@@ -177,8 +177,7 @@ struct Connection {
     done: CompletionChannel,
     /// One slot for each receive, and one for the send.
     memory: MemoryRegion,
-    /// Whether a send has not completed yet. Until it completes, the device may read the slot for
-    /// the send.
+    /// Whether a send is in flight. The device may then still read the slot for the send.
     sending: bool,
     /// The slot and the length of a received message. There is at most one, because each side sends
     /// its next message only after it has processed the peer's last message.

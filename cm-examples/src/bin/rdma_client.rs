@@ -1,6 +1,6 @@
-//! The client of the shortest RDMA program: it exchanges one message. Each connection manager call
-//! blocks until its operation is complete, so the program handles no events. It interoperates with
-//! the C program `rdma_server`.
+//! The client of a minimal RDMA program, which exchanges one message in each direction. Each
+//! connection manager call blocks until its operation is complete, so the program handles no
+//! events. It interoperates with the C program `rdma_server`.
 //!
 //! Run `rdma_server` on one host and `rdma_client -s ADDR` on another. The client sends 16 bytes,
 //! and receives 16 bytes.

@@ -1,6 +1,6 @@
-//! The server of the shortest RDMA program: it exchanges one message. Each connection manager call
-//! blocks until its operation is complete, so the program handles no events. It interoperates with
-//! the C program `rdma_client`.
+//! The server of a minimal RDMA program, which exchanges one message in each direction. Each
+//! connection manager call blocks until its operation is complete, so the program handles no
+//! events. It interoperates with the C program `rdma_client`.
 //!
 //! Run `rdma_server` on one host and `rdma_client -s ADDR` on another. The server receives 16 bytes
 //! from one client, and sends 16 bytes back.

@@ -89,8 +89,7 @@ fn serve(options: &Options) -> Result<()> {
     let requests = EventChannel::new()?;
     let mut listener = CmId::new(&requests, PortSpace::TCP, 0)?;
     listener.bind_addr(address)?;
-    // A backlog of 0 selects the kernel's maximum. When the backlog is full, the kernel drops
-    // requests, and the clients retry.
+    // A backlog of 0 selects the kernel's maximum. If the backlog is full, clients retry later.
     listener.listen(0)?;
     loop {
         let Some(mut event) = requests.wait_event(Duration::MAX)? else {
@@ -136,7 +135,6 @@ struct Side {
     connection: Connection,
     /// The last message from the peer.
     incoming: MemoryRegion,
-    /// The next message to the peer.
     outgoing: MemoryRegion,
     /// The client's first buffer, which the server reads.
     start: MemoryRegion,
@@ -237,8 +235,7 @@ impl Side {
     }
 
     fn post(&mut self, request: SendWr<'_>) -> Result<()> {
-        // Wait for the last send to complete: the peer's reply can arrive before the completion of
-        // the send.
+        // Wait until the last send has completed, because the peer can reply before that.
         self.until(|side| !side.busy)?;
         self.busy = true;
         Ok(self.connection.qp.post_send(&[request])?)

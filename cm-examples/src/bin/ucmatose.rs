@@ -67,7 +67,6 @@ struct Options {
 
 /// The maximum time without an event.
 const TIME_LIMIT: Duration = Duration::from_secs(20);
-/// The time limit to resolve an address or a route.
 const RESOLVE: Duration = Duration::from_secs(2);
 /// The hint in errors about missing messages or connections.
 const SAME: &str = "-c, -C and -S must be the same on both sides";

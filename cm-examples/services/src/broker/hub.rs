@@ -147,7 +147,8 @@ impl Hub {
     fn publish(&self, topic: &str, publish: &[u8]) {
         self.published.fetch_add(1, Ordering::Relaxed);
         // Copy the message once for all subscribers, so that the received message can be dropped.
-        // This returns the publisher's credit without waiting for any subscriber.
+        // Dropping the received message returns the publisher's credit without waiting for any
+        // subscriber.
         let message = FromBroker::published(publish);
         let subscribers = &self.subscribers;
         let subscribers = subscribers.read().unwrap_or_else(PoisonError::into_inner);

@@ -47,7 +47,7 @@ pub(crate) fn keepalive() -> Keepalive {
 }
 
 /// Returns the time within which a program must report a lost peer. It is twice the sum of both
-/// options, because the programs need time, too.
+/// options, because the programs themselves also need time.
 pub(crate) fn bound() -> Duration {
     let Keepalive {
         keepalive_interval,
