@@ -1,5 +1,6 @@
 //! Tests of the names of connections and listeners: their numbers and labels in the log, in `Info`
-//! and in statistics. Also tests the log of their setup. The tests use TCP, so they need no device.
+//! and in statistics. Also tests the log lines about connection setup. The tests use TCP, so they
+//! need no device.
 
 use std::{
     fs,

@@ -13,6 +13,7 @@ const COLUMNS: usize = 100;
 
 /// The maximum total size of the pages in the root directory, in bytes.
 const ROOT_PAGES: usize = 60 << 10;
+/// The maximum size of ARCHITECTURE.md, in bytes.
 const ARCHITECTURE: usize = 12 << 10;
 
 /// The maximum number of lines of code in a file, without comments and tests.

@@ -233,8 +233,8 @@ fn no_more_reads_are_in_flight_than_both_sides_serve() {
                 .read(&region, 0..8, &remote, 0, id)
                 .unwrap();
         }
-        // The endpoint delays the READ requests that exceed the peer's limit. It sends the
-        // acknowledgement of this frame before these requests.
+        // The endpoint delays the READ requests that exceed the peer's limit. It acknowledges this
+        // frame before it sends the delayed requests.
         peer.send(&pdu(1, 1, &frame(0, b"acknowledge this")));
         let (before, _) = read_until(&mut peer, 16);
         let asked = before.iter().filter(|kind| **kind == 4).count();

@@ -315,7 +315,8 @@ fn peer_without_a_sign_of_life_is_sent_the_reason() {
     assert_eq!(end(&endpoint), CloseReason::KeepaliveTimeout);
     let mut bytes = Vec::new();
     peer.stream.read_to_end(&mut bytes).unwrap();
-    // The Failure frame has the sequence number 1, because it follows the Ping, which has 0.
+    // The Failure frame has the sequence number 1, because it follows the Ping, which has the
+    // number 0.
     let notice = failure(1, 4);
     assert_eq!(bytes[bytes.len() - notice.len()..], notice, "{bytes:?}");
     stage.assert_unaffected();

@@ -1,5 +1,5 @@
 //! Tests with peers over TCP that send one part of a frame immediately, and the rest slowly or
-//! never. Threads wait for the rest.
+//! never, while threads wait for the rest.
 #![allow(unsafe_code)]
 
 use std::{

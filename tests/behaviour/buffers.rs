@@ -23,8 +23,8 @@ const TAKEN: RangeInclusive<usize> = 2 * MIB..=6 * MIB;
 /// The time limit of a write that must succeed.
 const TIME_LIMIT: Duration = Duration::from_secs(60);
 
-/// If a write blocks for this long, the test considers the stream full. If the stream is only slow,
-/// the test counts too few bytes.
+/// If a write blocks for this long, the test considers the stream full. If the stream is slow but
+/// not full, the test counts too few bytes.
 const FULL: Duration = Duration::from_millis(200);
 
 fn pair() -> (Stream, Stream) {

@@ -142,8 +142,8 @@ fn members_of_dropped_group_work_alone() {
     let (near, far) = pair_with(&small());
     let group = Group::new();
     group.add(&far).unwrap();
-    // These messages fill the window. When the group ends, it drops them and thus returns their
-    // credits.
+    // These messages fill the window. When the group ends, it drops the messages, which returns
+    // their credits.
     for _ in 0..4 {
         near.send(b"not taken").unwrap();
     }

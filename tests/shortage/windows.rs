@@ -16,6 +16,7 @@ use crate::{
 /// The length of a message in bytes. The message is one contiguous piece of memory, and is longer
 /// than several frames.
 const LEN: usize = 64 << 10;
+/// The eager size of both ends, in bytes.
 const EAGER: u32 = 4096;
 
 /// Returns both ends of a connection.

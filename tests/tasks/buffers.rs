@@ -20,8 +20,8 @@ const MIB: usize = 1 << 20;
 const TAKEN: std::ops::RangeInclusive<usize> = 2 * MIB..=6 * MIB;
 
 /// Returns the time after which the test considers the stream full if a write is still pending.
-/// `taken` is the number of bytes that the stream has accepted. If the stream is only slow, the
-/// test counts too few bytes.
+/// `taken` is the number of bytes that the stream has accepted. If the stream is slow but not full,
+/// the test counts too few bytes.
 fn time_limit(taken: usize) -> Duration {
     if taken < *TAKEN.start() {
         Duration::from_secs(60)

@@ -1,5 +1,5 @@
-//! Tests of tasks that wait. The tests use the types for tokio, and use the futures at the root of
-//! the crate on smol, a runtime for which the crate has no types. They run over TCP on this
+//! Tests of tasks that wait. The tests use the types for tokio. On smol, a runtime for which the
+//! crate has no types, they use the futures at the root of the crate. They run over TCP on this
 //! machine, and over RDMA in the lab, where `LAB_ADDR` is the address of a device.
 
 #[cfg(feature = "tokio")]
