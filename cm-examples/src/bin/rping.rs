@@ -7,9 +7,9 @@
 //! 1. The client fills its first buffer, and sends its *address*, *remote key* and size: 16 bytes.
 //! 2. The server READs the buffer, and confirms this with a message.
 //! 3. The client sends the address, the remote key and the size of its second buffer.
-//! 4. The server WRITEs the text to it and confirms this. The client compares both buffers.
+//! 4. The server WRITEs the text to this buffer and confirms this. The client compares both buffers.
 //!
-//! The client can send any size, so the server first compares it with the size of its buffer.
+//! The client can send any size, so the server first compares the size with that of its own buffer.
 
 use std::{process::ExitCode, thread, time::Duration};
 
@@ -133,7 +133,6 @@ const REQUEST: u64 = 1;
 /// One side of a connection, and its memory.
 struct Side {
     connection: Connection,
-    /// The last message from the peer.
     incoming: MemoryRegion,
     outgoing: MemoryRegion,
     /// The client's first buffer, which the server reads.
