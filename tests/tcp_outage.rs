@@ -260,7 +260,7 @@ fn connection_survives_the_configured_outage() {
     }
 }
 
-/// The close starts during the outage. Its reply arrives after the outage.
+/// The close starts during the outage. The peer replies after the outage.
 #[test]
 fn close_survives_the_configured_outage() {
     const OUTAGE: Duration = Duration::from_secs(2);

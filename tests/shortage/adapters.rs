@@ -261,9 +261,15 @@ fn frames_of_one_message_are_posted_in_one_list() {
     );
 }
 
-/// The steps in the lifetime of a thread domain, as the preloaded library records them: allocation
-/// of the thread domain and of the parent domain, creation and destruction of the queue pair, and
-/// release of the parent domain, of the thread domain, and of the protection domain of the memory.
+/// The steps in the lifetime of a thread domain, as the preloaded library records them:
+///
+/// 1. allocation of the thread domain
+/// 2. allocation of the parent domain
+/// 3. creation of the queue pair
+/// 4. destruction of the queue pair
+/// 5. release of the parent domain
+/// 6. release of the thread domain
+/// 7. release of the protection domain of the memory
 const STEPS: [i64; 7] = [1, 2, 3, 4, 5, 6, 7];
 
 #[test]

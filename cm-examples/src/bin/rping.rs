@@ -7,7 +7,7 @@
 //! 1. The client fills its first buffer, and sends its *address*, *remote key* and size: 16 bytes.
 //! 2. The server READs the buffer, and confirms this with a message.
 //! 3. The client sends the address, the remote key and the size of its second buffer.
-//! 4. The server WRITEs the text to this buffer and confirms this. The client compares both buffers.
+//! 4. The server WRITEs the text to that buffer and confirms. The client compares both buffers.
 //!
 //! The client can send any size, so the server first compares the size with that of its own buffer.
 

@@ -102,7 +102,8 @@ fn exchange(transport: TransportChoice, address: IpAddr, timeout: Duration) -> R
         // connection.
         engine.shutdown();
     }
-    // Prefer the error of the accepting side, because it names the limit that is too low.
+    // Prefer the error of the accepting side: if a limit is too low, only this error names the
+    // limit.
     match (asked, echo.join()) {
         (Err(error), Ok(Ok(()) | Err(Error::EngineShutDown | Error::ListenerEnded { .. }))) => {
             Err(error)
