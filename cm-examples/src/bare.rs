@@ -36,8 +36,8 @@ pub struct Port {
 
 impl Port {
     /// Opens the device with this name, or the first device. An Ethernet port needs a GID. Without
-    /// an index, selects the first RoCE v2 GID with an IPv4 address; if there is none, the first with
-    /// an IPv6 address.
+    /// an index, selects the first RoCE v2 GID with an IPv4 address; if there is none, the first
+    /// with an IPv6 address.
     ///
     /// # Errors
     ///
