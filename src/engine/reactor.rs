@@ -261,7 +261,7 @@ impl Reactor {
                 if let Some(next) = passed {
                     // This is the usual case with many idle connections: the peer is alive, and the
                     // deadline is postponed.
-                    self.timers.set(key, next);
+                    self.timers.set_rounded(key, next, now);
                     continue;
                 }
                 // All completions that have arrived must be handled before the peer is considered

@@ -1,13 +1,20 @@
 use std::{
     collections::{BTreeSet, HashMap},
-    time::Instant,
+    time::{Duration, Instant},
 };
 
+/// The grid of rounded deadlines, and the time from which on a deadline is far enough away to be
+/// rounded.
+const GRID: Duration = Duration::from_millis(32);
+const FAR: Duration = Duration::from_secs(1);
+
 /// A set of deadlines, at most one for each key.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Timers {
     queue: BTreeSet<(Instant, u64)>,
     deadlines: HashMap<u64, Instant>,
+    /// The origin of the grid.
+    origin: Instant,
 }
 
 impl Timers {
@@ -28,6 +35,20 @@ impl Timers {
         }
     }
 
+    /// Sets a deadline like [`set`](Self::set). If it is at least [`FAR`] away, it is rounded up to
+    /// the grid, so that one wake-up of the thread serves many keys.
+    pub(super) fn set_rounded(&mut self, key: u64, deadline: Option<Instant>, now: Instant) {
+        let round_up = |at: Instant| {
+            let past = at.saturating_duration_since(self.origin).as_nanos() % GRID.as_nanos();
+            at + GRID - Duration::from_nanos(past as u64)
+        };
+        let is_far = |at: &Instant| at.saturating_duration_since(now) >= FAR;
+        self.set(
+            key,
+            deadline.map(|at| if is_far(&at) { round_up(at) } else { at }),
+        );
+    }
+
     /// Returns the earliest deadline.
     pub(super) fn next(&self) -> Option<Instant> {
         self.queue.first().map(|&(at, _)| at)
@@ -44,11 +65,35 @@ impl Timers {
     }
 }
 
+impl Default for Timers {
+    fn default() -> Self {
+        Self {
+            queue: BTreeSet::new(),
+            deadlines: HashMap::new(),
+            origin: Instant::now(),
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
+
+    #[test]
+    fn far_deadlines_share_a_wake_up() {
+        let mut timers = Timers::default();
+        let at = |ms| timers.origin + Duration::from_millis(ms);
+        let (now, near, far) = (at(5), at(999), [at(2017), at(2040), at(2047)]);
+        for (key, at) in far.into_iter().enumerate() {
+            timers.set_rounded(key as u64, Some(at), now);
+        }
+        timers.set_rounded(9, Some(near), now);
+        assert_eq!(timers.pop(near), Some(9), "not rounded");
+        let shared = timers.origin + Duration::from_millis(2048);
+        assert_eq!(timers.next(), Some(shared));
+        let keys = [(); 3].map(|()| timers.pop(shared).unwrap());
+        assert_eq!(keys, [0, 1, 2]);
+    }
 
     #[test]
     fn keys_come_out_in_the_order_of_their_last_deadline() {
