@@ -44,7 +44,7 @@ struct Inner {
 enum Owner {
     /// Dropping the last handle closes the device.
     Opened,
-    /// The owner closes the device, but only after `_keep_alive` is dropped.
+    /// Another object owns the device, and closes it only after `_keep_alive` is dropped.
     Borrowed {
         _keep_alive: Arc<dyn Any + Send + Sync>,
     },
@@ -265,7 +265,8 @@ impl Context {
         std::fs::read_to_string(path).ok()?.trim().parse().ok()
     }
 
-    /// Returns the number of completion vectors, which are the interrupts of completion queues.
+    /// Returns the number of completion vectors, the interrupts that signal the events of
+    /// completion queues.
     #[must_use]
     pub fn num_comp_vectors(&self) -> u32 {
         // SAFETY: `self` keeps the context open, and the field `num_comp_vectors` does not change.

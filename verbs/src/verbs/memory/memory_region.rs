@@ -292,8 +292,8 @@ impl MemoryRegion {
     /// library does not support dma-bufs, as is the case for software RoCE and software iWARP.
     /// Otherwise returns the errors of
     /// [`ibv_reg_dmabuf_mr(3)`](https://man7.org/linux/man-pages/man3/ibv_reg_mr.3.html), which
-    /// requires that `offset` and `iova` have the same position in their pages, and that `offset +
-    /// len` is within the buffer.
+    /// requires that `offset` and `iova` have the same offset within a page, and that `offset +
+    /// len` does not exceed the length of the buffer.
     ///
     /// # Examples
     ///

@@ -102,7 +102,7 @@ impl ProtectionDomain {
     /// Combines this domain with a thread domain. Queue pairs that are created in the result belong
     /// to both domains.
     ///
-    /// They can use the memory regions of this domain and of the result. A
+    /// These queue pairs can use the memory regions of this domain and of the result. A
     /// [`SharedReceiveQueue`](crate::verbs::SharedReceiveQueue) cannot belong to a thread domain,
     /// because threads that poll completions also change the queue.
     ///
