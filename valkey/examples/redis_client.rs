@@ -22,7 +22,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let address: SocketAddr = address.parse()?;
     let stream = Stream::connect(address).await?;
     let info = RedisConnectionInfo::default();
-    // The default response timeout is half a second.
+    // Disable the response timeout, which is half a second by default.
     let config = AsyncConnectionConfig::new().set_response_timeout(None);
     let connection = MultiplexedConnection::new_with_config(&info, stream, config);
     let (connection, driver) = connection.await?;
