@@ -47,7 +47,7 @@ pub trait Completions {
     /// Returns whether the calling thread polled the queue before it began to wait.
     fn was_polled(&self) -> bool;
 
-    /// Returns a handle of the same queue for a thread that does not receive messages. A poll
+    /// Returns a handle to the same queue, for a thread that does not receive messages. A poll
     /// through this handle puts all messages into the connection's channel.
     fn delivering_to_channel(&self) -> Self
     where

@@ -57,7 +57,7 @@ impl Registration {
         Ok(new)
     }
 
-    /// Consumes a raised completion event, so that the events are no longer readable.
+    /// Consumes a raised completion event, so that the event source is no longer readable.
     pub(super) fn clear(&self) {
         self.events.clear();
     }

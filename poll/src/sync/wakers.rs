@@ -13,8 +13,9 @@ const BATCH: usize = 4;
 ///
 /// A task first checks its condition. If the condition is not met, the task calls
 /// [`wait`](Self::wait), checks once more, and only then returns `Pending`. A thread that causes an
-/// event calls [`wake`](Self::wake) afterwards. Both write before a sequentially consistent fence
-/// and read after it, so at least one of them sees the other's write.
+/// event calls [`wake`](Self::wake) afterwards. The task and the thread each write before a
+/// sequentially consistent fence and read after it. Therefore at least one of them sees the other's
+/// write.
 ///
 /// Wakers are foreign code: they are cloned, called and dropped while the lock is not held. Each of
 /// these calls may poll or drop a task, and therefore call [`wait`](Self::wait) or
@@ -186,7 +187,7 @@ impl Wakers {
 impl Drop for Wakers {
     fn drop(&mut self) {
         let waiting = mem::take(&mut *lock(&self.waiting));
-        // The connection no longer exists, so a waker that panics cannot end it.
+        // Ignore a panic of a waker: there is no connection left to end.
         for Waiting { waker, .. } in waiting {
             foreign::call_once(|| drop(waker));
         }
