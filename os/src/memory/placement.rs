@@ -33,8 +33,8 @@ impl Mapping {
         if len < HUGE {
             return Self::new(len);
         }
-        // The alignment temporarily needs more address space. If a resource limit refuses it, the
-        // mapping is not aligned.
+        // Aligning the mapping temporarily needs more address space. If a resource limit prevents
+        // this, the mapping is not aligned.
         let Ok(mapping) = Self::aligned(len) else {
             return Self::new(len);
         };
@@ -75,7 +75,7 @@ impl Mapping {
         {
             debug!(
                 Rdma,
-                "cannot place memory on NUMA node {node}, so the kernel chooses the node: {error}"
+                "cannot place memory on NUMA node {node}: {error}; the kernel chooses the node"
             );
         }
     }
