@@ -387,7 +387,7 @@ unsafe fn release(context: NonNull<ffi::ibv_context>) {
         Err(none_left) => match unsafe { detach(context) } {
             Ok(()) => debug!(
                 Rdma,
-                "released the descriptors of a removed device: no device is left: {none_left}"
+                "released a removed device's descriptors, because no device is left: {none_left}"
             ),
             Err(error) => error!(
                 Rdma,

@@ -116,8 +116,8 @@ impl MemoryRegion {
     /// process is not allowed to choose a node, or the calling thread has a memory policy, for
     /// example from `numactl(8)`. If `node` is `None`, the kernel always chooses.
     ///
-    /// A region of 2 MiB or more requests huge pages, so that the device needs fewer address
-    /// translations.
+    /// For a region of 2 MiB or more, this function requests huge pages, so that the device needs
+    /// fewer address translations.
     ///
     /// # Errors
     ///

@@ -72,8 +72,8 @@ impl ThreadDomain {
     ///
     /// # Errors
     ///
-    /// Returns `EOPNOTSUPP` if the driver does not support thread domains; the drivers of software
-    /// devices do not. Returns `ENOMEM` or another error if the device has no doorbell register
+    /// Returns `EOPNOTSUPP` if the driver does not support thread domains, as is the case for
+    /// software devices. Returns `ENOMEM` or another error if the device has no doorbell register
     /// left. Otherwise returns the errors of
     /// [`ibv_alloc_td(3)`](https://man7.org/linux/man-pages/man3/ibv_alloc_td.3.html).
     #[doc(alias = "ibv_alloc_td")]
