@@ -80,7 +80,8 @@ enum End {
 }
 
 impl Link {
-    /// Creates the queue pair and the memory that `id` needs before it connects or accepts.
+    /// Creates the connection's queue pair and memory, which must exist before `id` connects or
+    /// accepts.
     fn new(mut id: CmId, events: EventChannel, config: &Config, role: Role) -> io::Result<Self> {
         let gone = || io::Error::new(io::ErrorKind::NotConnected, "the device was removed");
         let device = id.device()?.ok_or_else(gone)?;
