@@ -131,8 +131,8 @@ impl Peer {
 }
 
 impl Link {
-    /// Creates the queue pair, its completion queue and its memory, which `id` needs before it
-    /// connects or accepts. Posts the receives.
+    /// Creates the connection's queue pair, completion queue and memory, which must exist before
+    /// `id` connects or accepts. Posts the receives.
     pub(super) fn new(mut id: CmId, events: EventChannel, config: &Config) -> io::Result<Self> {
         let gone = || io::Error::new(io::ErrorKind::NotConnected, "the device was removed");
         let device = id.device()?.ok_or_else(gone)?;

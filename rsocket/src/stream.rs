@@ -215,8 +215,8 @@ impl Stream {
     ///
     /// # Errors
     ///
-    /// Returns `TimedOut` if the connection is not established within [`Config::linger`]. Otherwise
-    /// returns the error if the notification cannot be sent.
+    /// Returns `TimedOut` if the connection is not established within [`Config::linger`], or
+    /// another error if the notification cannot be sent.
     pub fn shutdown(&self, how: Shutdown) -> io::Result<()> {
         self.end(how)?;
         match self.until(|_| Some(self.linger)) {
