@@ -78,8 +78,8 @@ impl Attended {
         }
     }
 
-    /// Schedules checks of the connections that event loops own. The engine's thread calls this
-    /// method for the first event on such a connection after a check that found no pending event.
+    /// Schedules checks of the connections that event loops own. If a check finds no pending event,
+    /// the engine's thread calls this method when the next event on such a connection arrives.
     pub fn expect_loops(&mut self) {
         self.loops = true;
         self.next_full_check

@@ -41,7 +41,8 @@ pub trait Completions {
 
     /// Returns whether the events are level-triggered, as on a TCP socket: the source is readable
     /// while the queue may contain completions, and each poll of the queue costs a system call. If
-    /// false, the source becomes readable once after each [`arm_and_poll`](Self::arm_and_poll).
+    /// the result is false, the source becomes readable once after each
+    /// [`arm_and_poll`](Self::arm_and_poll).
     fn stays_readable(&self) -> bool;
 
     /// Returns whether the calling thread polled the queue before it began to wait.

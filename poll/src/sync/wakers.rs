@@ -22,8 +22,8 @@ const BATCH: usize = 4;
 /// [`unregister`](Self::unregister).
 #[derive(Debug)]
 pub struct Wakers {
-    /// The union of the events that tasks await. `wake` returns after one load if no task awaits
-    /// its event.
+    /// The union of the events that the tasks await. If no task awaits an event, `wake` returns
+    /// after a single load.
     awaited: AtomicU8,
     waiting: Mutex<Vec<Waiting>>,
     waiter_ids: AtomicU64,
@@ -71,8 +71,8 @@ impl Wakers {
         WaiterId(number + u64::from(u8::MAX) + 1)
     }
 
-    /// Registers the task to be woken once, at the next of the `awaited` events. The registration
-    /// replaces an earlier one under the same waiter id.
+    /// Registers the task, which is woken once, when one of the `awaited` events occurs. The
+    /// registration replaces an earlier one under the same waiter id.
     pub fn wait(&self, waiter_id: WaiterId, awaited: u8, waker: &Waker) {
         if self.awaited.load(Ordering::Relaxed) != 0 && self.has(waiter_id, awaited, waker) {
             return fence(Ordering::SeqCst);
