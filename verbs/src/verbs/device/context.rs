@@ -225,8 +225,8 @@ impl Context {
     /// and of [`query_port`](Self::query_port).
     #[doc(alias = "ibv_query_gid_table")]
     pub fn gid_table(&self, port: u8) -> Result<Vec<GidEntry>, OsError> {
-        // Query the port first, to return an error if the port does not exist. The query below
-        // reads the entries of all ports, and would succeed.
+        // Query the port first, because the query below reads the entries of all ports and succeeds
+        // even if this port does not exist.
         self.query_port(port)?;
         let mut len = 0;
         for port in 1..=self.query_device()?.phys_port_cnt() {
