@@ -257,7 +257,7 @@ impl Link {
         };
         Ok(ConnParam {
             private_data: PrivateData::try_from(&data.to_bytes()[..])?,
-            // This protocol uses no RDMA READs, so this side serves none.
+            // This protocol uses no RDMA READs, so this side accepts none.
             responder_resources: 0,
             initiator_depth: self.notification.initiator_depth(),
             ..ConnParam::default()
