@@ -97,7 +97,7 @@ impl Wakers {
                     None
                 }
             };
-            self.count(&waiting);
+            self.store_awaited(&waiting);
             replaced
         };
         drop(replaced);
@@ -124,7 +124,7 @@ impl Wakers {
                 .iter()
                 .position(|other| other.waiter_id == waiter_id);
             let left = at.map(|at| waiting.remove(at));
-            self.count(&waiting);
+            self.store_awaited(&waiting);
             left
         };
         drop(left);
@@ -168,7 +168,7 @@ impl Wakers {
                 if at == unseen {
                     unseen = 0;
                 }
-                self.count(&waiting);
+                self.store_awaited(&waiting);
             }
             for waker in woken.into_iter().flatten() {
                 all = foreign::call(|| waker.wake()).and(all);
@@ -178,7 +178,7 @@ impl Wakers {
     }
 
     /// Stores the union of the events in `waiting`. The caller holds the lock.
-    fn count(&self, waiting: &[Waiting]) {
+    fn store_awaited(&self, waiting: &[Waiting]) {
         let awaited = waiting.iter().fold(0, |all, one| all | one.awaited);
         self.awaited.store(awaited, Ordering::Relaxed);
     }
