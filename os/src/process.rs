@@ -253,7 +253,7 @@ impl<T: Send + Sync> PerProcess<T> {
         }
     }
 
-    /// Returns the value of this process, and creates the value at the first call.
+    /// Returns the value of this process. The first call creates the value.
     #[inline]
     pub fn get(&self) -> &'static T {
         let made = self.made.load(Ordering::Acquire);
