@@ -39,7 +39,7 @@ pub struct MemoryRegion {
     inner: Arc<Inner>,
 }
 
-/// The access for which a device prefetches memory: `enum ibv_advise_mr_advice`.
+/// The kind of access for which the device prefetches pages: `enum ibv_advise_mr_advice`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 #[doc(alias = "ibv_advise_mr_advice")]
