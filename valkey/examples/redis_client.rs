@@ -2,7 +2,7 @@
 //! example `redis_client 10.8.0.1:6379`.
 //!
 //! The crate `redis` accepts any tokio stream. Several tasks can send requests concurrently over
-//! one of its connections.
+//! one connection.
 
 use std::{env, error::Error, net::SocketAddr};
 
