@@ -167,8 +167,8 @@ impl Poller {
         }
     }
 
-    /// Sleeps once, unless `ready` already returns a value before the sleep. Reads the clock after
-    /// the sleep only if `ready` still returns nothing.
+    /// Calls `ready`, and sleeps at most once if the result is `None`. Afterwards reads the clock
+    /// only if `ready` still returns `None`.
     fn sleep<T>(
         &self,
         leader: &Leader<'_>,
