@@ -186,8 +186,7 @@ pub fn call_once(code: impl FnOnce() + Send + 'static) {
     impl<F: FnOnce() + Send> ForeignCall for Once<F> {
         fn run(self: Arc<Self>) {
             let code = lock(&self.0).take();
-            // A panic can be ignored here, because `code` itself handles a panic that must end a
-            // connection.
+            // Ignore a panic. If a panic must end a connection, `code` itself catches the panic.
             let _ = code.map(call);
         }
     }

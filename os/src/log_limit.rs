@@ -1,5 +1,4 @@
-//! Rate limits for log lines, because a peer or the network can trigger some lines arbitrarily
-//! often.
+//! Limits the rate of log lines. A peer or the network can trigger some lines arbitrarily often.
 
 use std::{
     fmt,

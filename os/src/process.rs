@@ -6,7 +6,7 @@
 //! A child of fork(2) has a copy of the parent's memory, shares the parent's open files, and has
 //! one thread. A lock that another thread held during the fork stays locked in the child, and the
 //! engines' threads do not exist there. Therefore each object stores the [`Process`] that created
-//! it, and the child does not touch inherited objects. Each process creates its own global values
+//! it, and the child does not use inherited objects. Each process creates its own global values
 //! ([`PerProcess`]). A child replaces inherited descriptors that would otherwise keep a connection
 //! open or an address in use ([`Unshared`]).
 //!
@@ -253,7 +253,7 @@ impl<T: Send + Sync> PerProcess<T> {
         }
     }
 
-    /// Returns the value of this process, and creates the value at the first call.
+    /// Returns the value of this process. The first call creates the value.
     #[inline]
     pub fn get(&self) -> &'static T {
         let made = self.made.load(Ordering::Acquire);

@@ -17,16 +17,16 @@ use super::{
 const CHECK_INTERVAL: Duration = Duration::from_millis(10);
 
 /// Interval at which the engine's thread checks connections that hold back a message. It is shorter
-/// than `CHECK_INTERVAL`, because the message is not sent before the connection is polled again.
+/// than `CHECK_INTERVAL`, because the message is sent only when the connection is polled again.
 const QUICK_CHECK_INTERVAL: Duration = Duration::from_millis(1);
 
 /// The connections that threads or event loops of the application poll. The engine's thread checks
 /// all of them with one timer.
 ///
 /// A connection that threads own is in the table, except while the leader of these threads sleeps
-/// in the kernel: the engine need not check it, because an event is certain to wake the leader. A
-/// connection that an event loop owns is in the table if an event was pending at the last check, or
-/// if the connection holds back a message.
+/// in the kernel. The engine need not check such a connection, because an event is certain to wake
+/// the leader. A connection that an event loop owns is in the table if an event was pending at the
+/// last check, or if the connection holds back a message.
 #[derive(Debug, Default)]
 pub struct Attended {
     /// The value of [`Poller::visits`] at the last check, by connection key.
@@ -78,8 +78,8 @@ impl Attended {
         }
     }
 
-    /// Schedules checks of the connections that event loops own. The engine's thread calls this
-    /// method for the first event on such a connection after a check that found no pending event.
+    /// Schedules checks of the connections that event loops own. If a check finds no pending event,
+    /// the engine's thread calls this method when the next event on such a connection arrives.
     pub fn expect_loops(&mut self) {
         self.loops = true;
         self.next_full_check

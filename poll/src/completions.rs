@@ -41,13 +41,14 @@ pub trait Completions {
 
     /// Returns whether the events are level-triggered, as on a TCP socket: the source is readable
     /// while the queue may contain completions, and each poll of the queue costs a system call. If
-    /// false, the source becomes readable once after each [`arm_and_poll`](Self::arm_and_poll).
+    /// the result is false, the source becomes readable once after each
+    /// [`arm_and_poll`](Self::arm_and_poll).
     fn stays_readable(&self) -> bool;
 
     /// Returns whether the calling thread polled the queue before it began to wait.
     fn was_polled(&self) -> bool;
 
-    /// Returns a handle of the same queue for a thread that does not receive messages. A poll
+    /// Returns a handle to the same queue, for a thread that does not receive messages. A poll
     /// through this handle puts all messages into the connection's channel.
     fn delivering_to_channel(&self) -> Self
     where

@@ -1,4 +1,4 @@
-//! The wait of an event loop, which watches a file descriptor of the connection.
+//! Implements waiting for event loops. An event loop watches a file descriptor of the connection.
 //!
 //! Completion events make this file descriptor readable. The loop's thread then polls the queue
 //! itself, so no other thread has to wake it. A loop may be busy or ignore the fd. Therefore the
@@ -13,8 +13,8 @@ use super::{
 };
 
 impl Poller {
-    /// Returns the result of `ready`. If the result is `None`, polls the queue once and calls
-    /// `ready` again. Calls that do not block, such as `try_recv`, use this method.
+    /// Calls `ready`. If the result is `None`, polls the queue once and calls `ready` again.
+    /// Returns the last result. Calls that do not block, such as `try_recv`, use this method.
     /// `waits_for_room` returns whether an event loop waits for room to send.
     ///
     /// The method calls `ready` after each event that may change the result, and holds no lock

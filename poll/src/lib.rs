@@ -37,8 +37,8 @@
 //! until a completion event is raised. The other threads *follow*: they are parked until another
 //! thread wakes them, or until no thread leads.
 //!
-//! This crate does not know the type of a connection. It accesses a connection's queue through the
-//! trait [`Completions`]. The model checker loom runs the whole crate through the possible
+//! This crate is independent of the type of a connection. It accesses a connection's queue through
+//! the trait [`Completions`]. The model checker loom runs the whole crate through the possible
 //! interleavings of its threads: `RUSTFLAGS="--cfg loom" cargo test --package rdmsg-poll --lib
 //! --release`.
 //!

@@ -146,7 +146,7 @@ impl Poller {
         }
     }
 
-    /// Consumes the raised completion event, so that the events are no longer readable.
+    /// Consumes the raised completion event, so that the event source is no longer readable.
     pub fn clear_event(&self) {
         if let Some(registration) = &*lock(&self.registration) {
             registration.clear();
@@ -182,7 +182,7 @@ impl Poller {
     pub(super) fn note(&self, error: &OsError) {
         rdmsg_os::debug!(
             Connection,
-            "{}: the runtime cannot watch the events, so the engine's thread polls: {error}",
+            "{}: the runtime cannot watch the events: {error}; the engine's thread polls instead",
             self.notice_sender
         );
     }
@@ -193,7 +193,7 @@ impl Poller {
         if !self.reported.swap(true, Ordering::Relaxed) {
             error!(
                 Connection,
-                "{}: cannot watch completion events, so waiting threads poll instead: {error}",
+                "{}: cannot watch completion events: {error}; waiting threads poll instead",
                 self.notice_sender
             );
         }

@@ -57,7 +57,7 @@ impl Registration {
         Ok(new)
     }
 
-    /// Consumes a raised completion event, so that the events are no longer readable.
+    /// Consumes a raised completion event, so that the event source is no longer readable.
     pub(super) fn clear(&self) {
         self.events.clear();
     }
@@ -120,8 +120,7 @@ impl Epolls {
 pub(super) struct LoopFd(OnceLock<Epoll>);
 
 impl LoopFd {
-    /// Returns the fd, and creates it at the first call. The fd is readable while `readiness` is
-    /// raised.
+    /// Returns the fd. The first call creates it. The fd is readable while `readiness` is raised.
     pub(super) fn get(&self, readiness: &Readiness) -> Result<BorrowedFd<'_>, OsError> {
         if let Some(fd) = self.0.get() {
             return Ok(fd.0.as_fd());

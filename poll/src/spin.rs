@@ -92,7 +92,7 @@ impl SpinRecord {
     /// Records a spin that found a completion.
     #[inline]
     pub(super) fn succeeded(&self) {
-        // The check avoids a store in each wait. A store would take the cache line away from other
+        // The check avoids a store in each wait. A store would invalidate the cache line on other
         // processors.
         if self.penalty.load(Ordering::Relaxed) != 0 {
             self.penalty.store(0, Ordering::Relaxed);

@@ -1,4 +1,4 @@
-//! The wait of a task, which registers a waker instead of blocking a thread.
+//! Implements waiting for tasks. A task registers a waker instead of blocking a thread.
 //!
 //! A task polls the queue itself, as a thread does. If the queue is empty, the task registers its
 //! waker. When a completion arrives:

@@ -1,4 +1,4 @@
-//! The wait of a thread, which leads or follows, spins, and sleeps.
+//! Implements waiting for threads. A waiting thread leads or follows, spins, and sleeps.
 
 use std::{
     thread,
@@ -60,8 +60,8 @@ impl Poller {
         }
     }
 
-    /// Spins for the time that the policy allows, and then sleeps. Both end when `ready` returns a
-    /// value. The calling thread is the leader.
+    /// Spins for the time that the policy allows, and then sleeps. Returns as soon as `ready`
+    /// returns a value. The calling thread is the leader.
     fn lead<T>(
         &self,
         leader: &Leader<'_>,
@@ -167,8 +167,8 @@ impl Poller {
         }
     }
 
-    /// Sleeps once, unless `ready` already returns a value before the sleep. Reads the clock after
-    /// the sleep only if `ready` still returns nothing.
+    /// Calls `ready`, and sleeps at most once if the result is `None`. Afterwards reads the clock
+    /// only if `ready` still returns `None`.
     fn sleep<T>(
         &self,
         leader: &Leader<'_>,

@@ -90,8 +90,8 @@ pub(super) struct Resigned {
 /// Whether the caller must notify the engine that a message is held back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum HeldBack {
-    /// No notice is needed: either the engine already knows about the message, or a poll by the
-    /// engine or by a sleeping thread is certain to follow.
+    /// No notice is needed: the engine was already notified, or the engine or a sleeping thread is
+    /// certain to poll.
     Known,
     /// The caller must notify the engine.
     NotifyEngine,

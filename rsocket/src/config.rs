@@ -6,11 +6,11 @@ use std::{io, time::Duration};
 pub struct Config {
     /// The maximum number of sent bytes that the peer has not acknowledged. Default: 128 KiB.
     pub send_buffer: usize,
-    /// The maximum number of bytes that have arrived but that the program has not read, 2 bytes to
-    /// 2 GiB. Default: 128 KiB.
+    /// The maximum number of received bytes that the program has not read yet, 2 bytes to 2 GiB.
+    /// Default: 128 KiB.
     pub receive_buffer: usize,
-    /// The maximum number of writes that have arrived but that the program has not read, 2 to
-    /// 32767. Default: 384.
+    /// The maximum number of received writes that the program has not read completely, 2 to 32767.
+    /// Default: 384.
     pub receive_queue: u16,
     /// The maximum number of this side's outstanding writes, at least 1. Default: 384.
     pub send_queue: u16,

@@ -33,8 +33,8 @@ const EXTRA_RECEIVES: u16 = 8;
 const MIN_RNR_TIMER: u8 = 12;
 /// The length in bytes of the table into which the peer writes its windows.
 ///
-/// In the memory region, a buffer of the same length follows this table. It holds the windows that
-/// this side writes into the peer's table.
+/// In the memory region, this table is followed by a buffer of the same length, which holds the
+/// windows that this side writes into the peer's table.
 const TABLE: usize = WINDOWS as usize * Window::LEN;
 
 /// The id of all work requests other than receives and data requests. The id of a data request is
@@ -62,8 +62,9 @@ pub(super) struct Link {
     peer: Option<Peer>,
     /// The maximum length of inline data.
     inline: usize,
-    /// The number of data work requests, and of control work requests, that can still be posted.
+    /// The number of data work requests that can still be posted.
     free: u32,
+    /// The number of control work requests that can still be posted.
     free_control: u32,
     /// The number of outstanding work requests.
     posted: u32,
@@ -71,9 +72,9 @@ pub(super) struct Link {
     /// Whether the ESTABLISHED event was read.
     established: bool,
     opening: Opening,
-    /// Whether this side may still write, and whether it may still read. A shutdown of one
-    /// direction clears the flag of that direction.
+    /// Whether this side may still write. Shutting down the writing direction clears this flag.
     writable: bool,
+    /// Whether this side may still read. Shutting down the reading direction clears this flag.
     readable: bool,
     /// The shutdown message to send when the connection is established.
     ///
@@ -130,8 +131,8 @@ impl Peer {
 }
 
 impl Link {
-    /// Creates the queue pair, its completion queue and its memory, which `id` needs before it
-    /// connects or accepts. Posts the receives.
+    /// Creates the connection's queue pair, completion queue and memory, which must exist before
+    /// `id` connects or accepts. Posts the receives.
     pub(super) fn new(mut id: CmId, events: EventChannel, config: &Config) -> io::Result<Self> {
         let gone = || io::Error::new(io::ErrorKind::NotConnected, "the device was removed");
         let device = id.device()?.ok_or_else(gone)?;
@@ -256,7 +257,7 @@ impl Link {
         };
         Ok(ConnParam {
             private_data: PrivateData::try_from(&data.to_bytes()[..])?,
-            // This protocol uses no RDMA READs, so this side serves none.
+            // This protocol uses no RDMA READs, so this side accepts none.
             responder_resources: 0,
             initiator_depth: self.notification.initiator_depth(),
             ..ConnParam::default()

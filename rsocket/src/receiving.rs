@@ -2,7 +2,8 @@ use std::{collections::VecDeque, ops::Range};
 
 use super::wire::WINDOWS;
 
-/// The received, unread bytes, and the updates that are sent to the peer after bytes were read.
+/// Tracks the received, unread bytes, and decides when to send updates of windows and credits to
+/// the peer.
 ///
 /// The peer fills the two halves of the ring in turn. Each write begins at the end of the previous
 /// write.

@@ -43,7 +43,7 @@ struct Options {
     nonblocking: bool,
     read_timeout: Option<Duration>,
     write_timeout: Option<Duration>,
-    /// The channel on which the keepalive thread waits. Dropping this sender ends the thread.
+    /// Dropping this sender ends the keepalive thread, which waits on the channel.
     keepalive: Option<Sender<()>>,
 }
 
@@ -61,7 +61,8 @@ impl Stream {
     ///
     /// # Errors
     ///
-    /// Returns `TimedOut`, or the connection manager's error for the last address.
+    /// Returns the error for the last address: `TimedOut` if a time limit expired, otherwise the
+    /// error of the connection manager.
     pub fn connect(address: impl ToSocketAddrs) -> io::Result<Self> {
         Self::connect_with(address, &Config::default())
     }
@@ -214,7 +215,8 @@ impl Stream {
     ///
     /// # Errors
     ///
-    /// Returns `TimedOut`, or the error of sending the notification.
+    /// Returns `TimedOut` if the connection is not established within [`Config::linger`], or
+    /// another error if the notification cannot be sent.
     pub fn shutdown(&self, how: Shutdown) -> io::Result<()> {
         self.end(how)?;
         match self.until(|_| Some(self.linger)) {
@@ -335,7 +337,7 @@ impl Drop for Stream {
             leak(mem::take(options));
             return;
         }
-        let told = self.end(Shutdown::Both);
+        let notified = self.end(Shutdown::Both);
         let until = Until::after(Some(self.linger));
         let drained = self
             .waiting
@@ -344,7 +346,7 @@ impl Drop for Stream {
             link.disconnect();
             link.name().to_owned()
         });
-        if let Err(error) = told.and(drained) {
+        if let Err(error) = notified.and(drained) {
             warn_sparsely!(
                 Rsocket,
                 "{name}: closed the stream before all written bytes had arrived: {error}"

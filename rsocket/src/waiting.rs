@@ -46,10 +46,10 @@ struct State {
 
 impl State {
     fn progress(&mut self) -> bool {
-        // A connection-manager event must wake the thread that sleeps on the descriptors, or is
-        // about to. Therefore this thread reads such events only if there is no such thread.
-        // Polling completions is safe, because the event on the completion channel stays pending
-        // and wakes the sleeping thread.
+        // If another thread sleeps on the descriptors or is about to sleep, leave
+        // connection-manager events unread, because they must wake that thread. Polling completions
+        // is always safe, because the event on the completion channel stays pending and wakes that
+        // thread.
         self.link.progress(!self.sleeper)
     }
 }

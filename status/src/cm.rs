@@ -169,8 +169,8 @@ open_enum! {
 }
 
 impl RejectReason {
-    /// Returns whether the peer's program rejected the request. If so, the event's private data
-    /// come from that program.
+    /// Returns whether the peer's program rejected the request. If so, that program supplied the
+    /// event's private data.
     ///
     /// iWARP has no reason code for a rejection by a program. Depending on the driver, such a
     /// rejection has the status `-ECONNREFUSED` or `-ECONNRESET`, with private data.

@@ -9,7 +9,7 @@
 // `rdma-verbs` compare the constants with the C headers.
 #![forbid(unsafe_code)]
 
-// Declared first, because the modules below use its macro.
+// Declared first, because the modules below use the macro that it defines.
 #[macro_use]
 mod open_enum;
 

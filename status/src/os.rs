@@ -23,7 +23,8 @@ impl OsError {
         Self { call, errno }
     }
 
-    /// Returns whether the error reports that the process or its host lacks descriptors or memory.
+    /// Returns whether the error means that the process or its host has run out of descriptors or
+    /// memory.
     pub const fn is_shortage(&self) -> bool {
         matches!(
             self.errno,
@@ -49,7 +50,8 @@ impl OsError {
                  pids.max of the control group or container, nproc (`ulimit -u`) or the limit on \
                  the address space (`ulimit -v`)"
             }
-            // The error that contains this one already names the limit on locked memory.
+            // The caller wraps this error in another error, which already names the limit on locked
+            // memory.
             (libc::ENOMEM, "ibv_reg_mr") => return None,
             (libc::ENOMEM, "mmap" | "malloc") => {
                 "the kernel refused to map memory: raise the limit on the address space \

@@ -2,7 +2,7 @@
 //! example `redis_client 10.8.0.1:6379`.
 //!
 //! The crate `redis` accepts any tokio stream. Several tasks can send requests concurrently over
-//! one of its connections.
+//! one connection.
 
 use std::{env, error::Error, net::SocketAddr};
 
@@ -22,7 +22,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let address: SocketAddr = address.parse()?;
     let stream = Stream::connect(address).await?;
     let info = RedisConnectionInfo::default();
-    // The default response timeout is half a second.
+    // Disable the response timeout, which is half a second by default.
     let config = AsyncConnectionConfig::new().set_response_timeout(None);
     let connection = MultiplexedConnection::new_with_config(&info, stream, config);
     let (connection, driver) = connection.await?;

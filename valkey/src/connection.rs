@@ -25,7 +25,7 @@ pub(crate) struct Connection {
     linger: Duration,
     /// The read timeout and the write timeout.
     pub(crate) timeouts: Mutex<[Option<Duration>; 2]>,
-    /// The channel on which the connection's thread waits. Dropping this sender ends the thread.
+    /// Dropping this sender ends the connection's background thread, which waits on the channel.
     background: Option<Sender<()>>,
 }
 
@@ -59,7 +59,8 @@ impl Connection {
         let run = move || {
             if is_server {
                 let is_over = |link: &mut Link| link.is_ready() || link.error().is_some();
-                // If the handshake exceeds this time limit, later calls of the program continue it.
+                // If the handshake takes longer than this time limit, later calls of the program
+                // continue the handshake.
                 let _ = waiting.wait(deadline(Some(handshake)), |link| {
                     is_over(link).then_some(())
                 });
@@ -68,8 +69,8 @@ impl Connection {
                 && ended.recv_timeout(interval) == Err(RecvTimeoutError::Timeout)
             {
                 waiting.with(|link| {
-                    // Leave connection-manager events to the waiting threads and tasks, because
-                    // these events wake them.
+                    // Leave connection-manager events unread, because they must wake the waiting
+                    // threads and tasks.
                     link.progress(false);
                     link.keep_alive();
                 });

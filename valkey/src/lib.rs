@@ -21,15 +21,16 @@
 //!
 //! With the feature `tokio`, the module `tokio` provides a stream for tasks. Redis clients that
 //! accept any stream can use it, such as the crate `redis` in `examples/redis_client.rs`. A
-//! [`Listener`] implements the server side of the protocol, for servers that replace Valkey's.
+//! [`Listener`] implements the server side of the protocol, for programs that replace a Valkey
+//! server.
 //!
 //! # Protocol
 //!
 //! [Valkey's documentation](https://valkey.io/topics/RDMA/) describes the protocol. Each side
 //! announces a buffer. The other side writes into this buffer with immediate data that contains the
-//! number of bytes. After a buffer was filled and read, its owner announces it again. 32-byte
-//! commands negotiate features, announce buffers and keep the connection alive. The protocol
-//! defines no features yet.
+//! number of bytes. After the other side has filled a buffer and its owner has read it, the owner
+//! announces the buffer again. 32-byte commands negotiate features, announce buffers and keep the
+//! connection alive. The protocol defines no features yet.
 //!
 //! This crate checks each command and each number that the peer sends. A violation ends the
 //! connection with a [`ProtocolError`].

@@ -29,8 +29,8 @@ const CHUNK: usize = 64 << 10;
 const MIN_RNR_TIMER: u8 = 12;
 /// The number of retries of an unacknowledged packet. Software RoCE interprets 7 as infinite.
 const RETRY: u8 = 6;
-/// The code for an unlimited number of retries while the peer has no posted receive. A busy server
-/// may post none for a long time.
+/// The RNR retry count that means "no limit": the device retries until the peer has posted a
+/// receive. A busy server may not post a receive for a long time.
 const RNR_RETRY: u8 = 7;
 
 /// The bits that mark the ids of receives and of commands. The id of a write is its length in
@@ -80,7 +80,8 @@ enum End {
 }
 
 impl Link {
-    /// Creates the queue pair and the memory that `id` needs before it connects or accepts.
+    /// Creates the connection's queue pair and memory, which must exist before `id` connects or
+    /// accepts.
     fn new(mut id: CmId, events: EventChannel, config: &Config, role: Role) -> io::Result<Self> {
         let gone = || io::Error::new(io::ErrorKind::NotConnected, "the device was removed");
         let device = id.device()?.ok_or_else(gone)?;
@@ -106,7 +107,7 @@ impl Link {
             sq_sig_all: true,
             ..QpInitAttr::rc(&cq, cap)
         };
-        // Do not create the queue pair with `id`: the retry count in the peer's request would
+        // Create the queue pair without `id`. Otherwise the retry count in the peer's request would
         // apply, and Valkey sends 0.
         let qp = QueuePair::new(&pd, &attr)?;
         qp.modify(&id.init_qp_attr(QpState::INIT)?)?;
@@ -167,8 +168,8 @@ impl Link {
 
     /// Moves the queue pair to RTS, with the peer's attributes from the id.
     fn bring_up(&mut self) -> io::Result<()> {
-        // INIT is repeated because its access flags depend on the peer's parameters, which were not
-        // available before.
+        // The queue pair moves to INIT a second time, because the access flags depend on the peer's
+        // parameters, which were not available before.
         for state in [QpState::INIT, QpState::RTR, QpState::RTS] {
             let mut attr = self.id.init_qp_attr(state)?;
             let limit = |set: Option<u8>, value| set.map(|_| value);

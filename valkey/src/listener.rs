@@ -14,9 +14,9 @@ use crate::{Config, Stream, link::Link};
 /// The maximum number of connection requests that wait to be accepted.
 const BACKLOG: i32 = 128;
 
-/// The accepting side of the protocol, for servers that replace Valkey's.
+/// The accepting side of the protocol, for programs that replace a Valkey server.
 ///
-/// The listener offers no features, like Valkey 8.1.
+/// Like Valkey 8.1, the listener offers no protocol features.
 #[derive(Debug)]
 pub struct Listener {
     id: CmId,

@@ -33,9 +33,14 @@ impl Stream {
     ///
     /// # Errors
     ///
-    /// Returns `TimedOut`; `ConnectionRefused` if no program listens at the address; `Unsupported`
-    /// on iWARP; `InvalidData` with a [`ProtocolError`](crate::ProtocolError); otherwise the
-    /// connection manager's error for the last address.
+    /// Returns the error for the last address:
+    ///
+    /// * `TimedOut` if a time limit expired;
+    /// * `ConnectionRefused` if no program listens at the address;
+    /// * `Unsupported` on an iWARP device;
+    /// * `InvalidData` with a [`ProtocolError`](crate::ProtocolError) if the peer violated the
+    ///   protocol;
+    /// * otherwise the error of the connection manager.
     pub fn connect(address: impl ToSocketAddrs) -> io::Result<Self> {
         Self::connect_with(address, &Config::default())
     }

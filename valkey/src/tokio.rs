@@ -72,8 +72,8 @@ impl<T: Channel> AsRawFd for Watched<T> {
     }
 }
 
-/// The task that waits to read and the task that waits to write. The runtime stores only one waker
-/// per descriptor; that waker wakes both tasks.
+/// The wakers of the task that waits to read and of the task that waits to write. The runtime
+/// stores only one waker per descriptor, and that waker wakes both tasks.
 #[derive(Debug, Default)]
 struct Tasks(Mutex<[Option<Waker>; 2]>);
 

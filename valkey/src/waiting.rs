@@ -96,10 +96,10 @@ impl Waiting {
             if let Some(value) = ready(&mut state.link) {
                 return Ok(value);
             }
-            // A connection-manager event must wake the thread that sleeps on the descriptors, or is
-            // about to. Therefore this thread reads such events, which costs a system call, only if
-            // there is no such thread. Polling completions is safe, because the event on the
-            // completion channel stays pending.
+            // If another thread sleeps on the descriptors or is about to sleep, leave
+            // connection-manager events unread, because they must wake that thread. Otherwise read
+            // them, which costs a system call. Polling completions is always safe, because the
+            // event on the completion channel stays pending.
             if !state.sleeper {
                 progress |= state.link.progress(true);
                 if let Some(value) = ready(&mut state.link) {

@@ -1,7 +1,7 @@
 //! Safe wrappers of libibverbs and librdmacm.
 //!
 //! * [`verbs`]: devices, memory, queues and work requests of libibverbs.
-//! * [`cm`]: connections identified by addresses, with librdmacm.
+//! * [`cm`]: connections between socket addresses, established by librdmacm.
 //!
 //! Both libraries are opened at their first use. Therefore a program builds without the C
 //! libraries, and starts on hosts that do not have them; calls then fail with `ELIBACC`. With the

@@ -81,7 +81,7 @@ impl Mapping {
         cvt("madvise", ret).map(drop)
     }
 
-    /// Makes the bytes of `range` in a reserved mapping accessible. The range begins at a page
+    /// Makes the bytes of `range` in a reserved mapping accessible. The range must begin at a page
     /// boundary.
     pub fn make_usable(&mut self, range: Range<usize>) -> Result<(), OsError> {
         assert!(
@@ -95,7 +95,7 @@ impl Mapping {
         cvt("mprotect", ret).map(drop)
     }
 
-    /// Unmaps the pages of `range`, at the start or the end of the mapping.
+    /// Unmaps the pages of `range`, which must be at the start or at the end of the mapping.
     pub(super) fn unmap(&mut self, range: Range<usize>) -> Result<(), OsError> {
         assert!(
             range.start <= range.end && range.end <= self.len,

@@ -23,8 +23,8 @@ const NODES: usize = 1024;
 const WORD: usize = libc::c_ulong::BITS as usize;
 
 impl Mapping {
-    /// Maps at least `len` bytes as [`new`](Self::new) does. If `len` is 2 MiB or more, the mapping
-    /// starts at a multiple of 2 MiB, and requests huge pages.
+    /// Maps at least `len` bytes as [`new`](Self::new) does. If `len` is 2 MiB or more, aligns the
+    /// mapping to 2 MiB and requests huge pages for it.
     ///
     /// A device translates addresses page by page, so huge pages reduce the number of translations.
     /// They use no additional memory, because all pages that a device has pinned are resident
@@ -33,8 +33,8 @@ impl Mapping {
         if len < HUGE {
             return Self::new(len);
         }
-        // The alignment temporarily needs more address space. If a resource limit refuses it, the
-        // mapping is not aligned.
+        // Aligning the mapping temporarily needs more address space. If a resource limit prevents
+        // this, the mapping is not aligned.
         let Ok(mapping) = Self::aligned(len) else {
             return Self::new(len);
         };
@@ -75,7 +75,7 @@ impl Mapping {
         {
             debug!(
                 Rdma,
-                "cannot place memory on NUMA node {node}, so the kernel chooses the node: {error}"
+                "cannot place memory on NUMA node {node}: {error}; the kernel chooses the node"
             );
         }
     }
@@ -107,7 +107,7 @@ impl Mapping {
         cvt("mbind", ret as libc::c_int).map(|_| true)
     }
 
-    /// Unmaps all pages outside of `range`, which begins and ends at page boundaries.
+    /// Unmaps all pages outside of `range`, which must begin and end at page boundaries.
     fn keep(&mut self, range: Range<usize>) -> Result<(), OsError> {
         self.unmap(range.end..self.len())?;
         self.unmap(0..range.start)

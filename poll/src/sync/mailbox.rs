@@ -135,8 +135,8 @@ impl<T> Mailbox<T> {
         }
     }
 
-    /// Queues a message. Returns whether the reading thread will read the queue soon anyway,
-    /// without being woken. Returns `None` if that thread has ended.
+    /// Queues a message. Returns whether the reading thread will read the queue soon even if it is
+    /// not woken. Returns `None` if that thread has ended.
     fn queue(&self, message: T) -> Option<bool> {
         let mut queue = lock(&self.queue);
         let queue = queue.as_mut()?;

@@ -1,7 +1,7 @@
 //! Primitives for cooperating threads: a queue that wakes its reader, a file descriptor that is
 //! readable while something is ready, and the wakers of waiting tasks.
 //!
-//! These primitives know nothing about connections, except that a [`Notice`] contains a
+//! These primitives are independent of connections, except that a [`Notice`] contains a
 //! connection's key.
 
 mod mailbox;

@@ -22,8 +22,8 @@ pub struct Readiness {
 }
 
 impl Readiness {
-    /// Returns the fd, and creates it at the first call. The caller calls
-    /// [`announce`](Self::announce) next.
+    /// Returns the fd. The first call creates it. The caller must call [`announce`](Self::announce)
+    /// next.
     pub fn fd(&self) -> Result<BorrowedFd<'_>, OsError> {
         let fd = match self.fd.get() {
             Some(fd) => fd,

@@ -13,16 +13,17 @@ const BATCH: usize = 4;
 ///
 /// A task first checks its condition. If the condition is not met, the task calls
 /// [`wait`](Self::wait), checks once more, and only then returns `Pending`. A thread that causes an
-/// event calls [`wake`](Self::wake) afterwards. Both write before a sequentially consistent fence
-/// and read after it, so at least one of them sees the other's write.
+/// event calls [`wake`](Self::wake) afterwards. The task and the thread each write before a
+/// sequentially consistent fence and read after it. Therefore at least one of them sees the other's
+/// write.
 ///
 /// Wakers are foreign code: they are cloned, called and dropped while the lock is not held. Each of
 /// these calls may poll or drop a task, and therefore call [`wait`](Self::wait) or
 /// [`unregister`](Self::unregister).
 #[derive(Debug)]
 pub struct Wakers {
-    /// The union of the events that tasks await. `wake` returns after one load if no task awaits
-    /// its event.
+    /// The union of the events that the tasks await. If no task awaits an event, `wake` returns
+    /// after a single load.
     awaited: AtomicU8,
     waiting: Mutex<Vec<Waiting>>,
     waiter_ids: AtomicU64,
@@ -70,8 +71,8 @@ impl Wakers {
         WaiterId(number + u64::from(u8::MAX) + 1)
     }
 
-    /// Registers the task to be woken once, at the next of the `awaited` events. The registration
-    /// replaces an earlier one under the same waiter id.
+    /// Registers the task, which is woken once, when one of the `awaited` events occurs. The
+    /// registration replaces an earlier one under the same waiter id.
     pub fn wait(&self, waiter_id: WaiterId, awaited: u8, waker: &Waker) {
         if self.awaited.load(Ordering::Relaxed) != 0 && self.has(waiter_id, awaited, waker) {
             return fence(Ordering::SeqCst);
@@ -96,7 +97,7 @@ impl Wakers {
                     None
                 }
             };
-            self.count(&waiting);
+            self.store_awaited(&waiting);
             replaced
         };
         drop(replaced);
@@ -123,7 +124,7 @@ impl Wakers {
                 .iter()
                 .position(|other| other.waiter_id == waiter_id);
             let left = at.map(|at| waiting.remove(at));
-            self.count(&waiting);
+            self.store_awaited(&waiting);
             left
         };
         drop(left);
@@ -167,7 +168,7 @@ impl Wakers {
                 if at == unseen {
                     unseen = 0;
                 }
-                self.count(&waiting);
+                self.store_awaited(&waiting);
             }
             for waker in woken.into_iter().flatten() {
                 all = foreign::call(|| waker.wake()).and(all);
@@ -177,7 +178,7 @@ impl Wakers {
     }
 
     /// Stores the union of the events in `waiting`. The caller holds the lock.
-    fn count(&self, waiting: &[Waiting]) {
+    fn store_awaited(&self, waiting: &[Waiting]) {
         let awaited = waiting.iter().fold(0, |all, one| all | one.awaited);
         self.awaited.store(awaited, Ordering::Relaxed);
     }
@@ -186,7 +187,7 @@ impl Wakers {
 impl Drop for Wakers {
     fn drop(&mut self) {
         let waiting = mem::take(&mut *lock(&self.waiting));
-        // The connection no longer exists, so a waker that panics cannot end it.
+        // Ignore a panic of a waker: there is no connection left to end.
         for Waiting { waker, .. } in waiting {
             foreign::call_once(|| drop(waker));
         }

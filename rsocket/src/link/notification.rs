@@ -74,8 +74,8 @@ impl Notification {
         Ok(qp.post_recv(&[wr])?)
     }
 
-    /// Posts the write `write`, if there is one, and notifies the peer with `word`. Returns the
-    /// number of posted work requests. The last of them has the id `wr_id`.
+    /// Posts `write` if it is `Some`, and notifies the peer with `word`. Returns the number of
+    /// posted work requests. The last of them has the id `wr_id`.
     pub(super) fn post(
         &self,
         qp: &QueuePair,

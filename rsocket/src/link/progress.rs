@@ -85,8 +85,8 @@ impl Link {
             return Ok(());
         }
         let mut completions = [WorkCompletion::default(); 16];
-        // The loop takes at most one full queue of completions, because a peer may send faster than
-        // this thread handles them.
+        // Limit the loop to about one full queue of completions. Otherwise a peer that sends faster
+        // than this thread handles completions could keep the thread in the loop.
         for _ in 0..=self.cq.cqe() as usize / completions.len() {
             let count = self.cq.poll(&mut completions)?;
             for completion in &completions[..count] {

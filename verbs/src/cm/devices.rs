@@ -104,8 +104,8 @@ fn open() -> MutexGuard<'static, Open> {
 ///
 /// The driver of a software device posts a work request by calling write(2) on the device's
 /// descriptor. The kernel allows this call only with the credentials with which the descriptor was
-/// opened, and it treats the credentials of a forked child as different. The descriptor of a
-/// context without objects can be replaced, because the kernel stores all state of a software
+/// opened, and it treats the credentials of a forked child as different. If a context has no
+/// objects, its descriptor can be replaced, because the kernel stores all state of a software
 /// device's context.
 ///
 /// The driver of an adapter also stores state in the process's memory, so a child continues to use
@@ -295,9 +295,9 @@ impl List {
         let copy: NonNull<*mut ffi::ibv_context> = cvt_ptr("malloc", copy.cast())?;
         // SAFETY: `copy` has room for all entries of `others`, and no other code has its address.
         unsafe { ptr::copy_nonoverlapping(others.as_ptr(), copy.as_ptr(), others.len()) };
-        // SAFETY: `rdma_free_devices` releases one use of each device in `copy`, which ends with
-        // null, and then frees `copy` with `free`. Those uses belong to `self`, which no longer
-        // uses these devices.
+        // SAFETY: `rdma_free_devices` drops one reference to each device in `copy`, which ends with
+        // null, and then frees `copy` with `free`. These references belong to `self`, which no
+        // longer uses these devices.
         unsafe { ffi::rdma_free_devices(copy.as_ptr()) };
         // SAFETY: `start` points to at least two entries, and `&mut self` excludes other users of
         // the list.
@@ -381,17 +381,17 @@ unsafe fn renew(context: NonNull<ffi::ibv_context>) -> Result<(), OsError> {
 unsafe fn release(context: NonNull<ffi::ibv_context>) {
     match List::get() {
         // When librdmacm created this list, it marked the device as removed. librdmacm closes the
-        // device when its last use is released.
+        // device when the last reference to it is dropped.
         Ok(list) => drop(list),
         // SAFETY: the caller of `release` guarantees the conditions of `detach` on `context`.
         Err(none_left) => match unsafe { detach(context) } {
             Ok(()) => debug!(
                 Rdma,
-                "released the descriptors of the last RDMA device: {none_left}"
+                "released a removed device's descriptors, because no device is left: {none_left}"
             ),
             Err(error) => error!(
                 Rdma,
-                "cannot close a removed device, which stays open until the process ends: {error}"
+                "cannot close a removed device: {error}; it stays open until the process ends"
             ),
         },
     }

@@ -178,7 +178,8 @@ impl CmEvent {
         &self.private_data
     }
 
-    /// Takes the new id of a CONNECT_REQUEST, for [`take_request`](Self::take_request).
+    /// Removes the new id of a CONNECT_REQUEST from the event and returns it. Implements
+    /// [`take_request`](Self::take_request).
     pub(super) fn take_owned_request(&mut self) -> Option<OwnedId> {
         self.request.take()
     }

@@ -44,8 +44,8 @@ struct Inner {
     /// Held while an event is read, and during calls on an id of this channel.
     ///
     /// While librdmacm reads an event, it writes to the event's id without a lock. A thread that
-    /// holds this lock acquires only two others: that of `devices::OPEN` and, to migrate an id,
-    /// that of a second channel.
+    /// holds this lock acquires only two other locks: the lock of `devices::OPEN` and, when it
+    /// migrates an id, the lock of the other channel.
     lock: Mutex<()>,
     /// The devices that this channel's ids use. They are cached because librdmacm needs a long time
     /// to list devices.

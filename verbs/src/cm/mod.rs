@@ -1,5 +1,5 @@
-//! Connections identified by addresses, with librdmacm. Dropping an object of this module destroys
-//! the corresponding C object.
+//! Connections between socket addresses, established by librdmacm. Dropping an object of this
+//! module destroys the corresponding C object.
 //!
 //! # Use
 //!
@@ -31,8 +31,8 @@
 // event that was read is acknowledged. No thread uses an id while an event of that id is read. A
 // removed device is released when no object of the crate uses it. The callers of this module are
 // `rsocket`, `valkey`, programs, and the engine, whose ids only the engine's thread uses. The
-// module starts no thread, retries no call, and sets no deadlines of its own. The callers decide
-// how to handle an event.
+// module starts no thread, sets no deadlines of its own, and retries no call except in
+// [`CmId::listen_on`]. The callers decide how to handle an event.
 
 // These modules are declared first, in this order. As a result, the documentation of `EventChannel`
 // begins with `new`, and that of `CmEvent` with the methods that return its content.

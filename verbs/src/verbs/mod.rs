@@ -48,8 +48,8 @@
 // cannot alias memory that the device writes. A function that cannot ensure this is an `unsafe fn`:
 // its callers must ensure it. The callers of this module are `cm`, `rsocket`, `valkey`, the memory
 // and queue modules of the engine, and programs. The name or the documentation of each function
-// shows whether the function can block. The module starts no thread, and does not know connections
-// or messages: its callers connect queue pairs.
+// shows whether the function can block. The module starts no thread, and implements neither
+// connections nor messages: its callers connect queue pairs.
 //
 // Its submodules depend on each other in one direction only. `memory` and `completion` use
 // `device`, `work_request` uses these three, and `queue_pair` uses all others.

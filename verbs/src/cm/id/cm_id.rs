@@ -152,8 +152,8 @@ impl CmId {
     /// # Errors
     ///
     /// Returns `EBUSY` if the id listens and its channel has unread events: the kernel keeps
-    /// connect requests on the old channel, so they would be lost. A request that arrives during
-    /// the call is lost. Otherwise returns the errors of
+    /// connect requests on the old channel, so they would be lost. A connect request that arrives
+    /// during the call is lost without an error. Otherwise returns the errors of
     /// [`rdma_migrate_id(3)`](https://man7.org/linux/man-pages/man3/rdma_migrate_id.3.html).
     #[doc(alias = "rdma_migrate_id")]
     pub fn migrate(&mut self, channel: &EventChannel) -> Result<(), OsError> {

@@ -128,8 +128,8 @@ impl CmId {
 
     /// Accepts a connection request.
     ///
-    /// The event ESTABLISHED reports the result on both sides, or only on the peer's side for
-    /// datagrams.
+    /// The event ESTABLISHED reports the result on both sides. For datagrams, only the peer
+    /// receives the event.
     ///
     /// # Errors
     ///

@@ -15,8 +15,8 @@ use crate::{
 impl CmId {
     /// Creates the id's queue pair in a protection domain of the program.
     ///
-    /// The id changes the queue pair's state together with the state of the connection. The program
-    /// may post receives immediately.
+    /// librdmacm changes the queue pair's state when the state of the connection changes. The
+    /// program may post receives immediately.
     ///
     /// # Errors
     ///

@@ -40,8 +40,8 @@ pub enum AsyncElement {
     Port(u8),
     /// The whole device.
     Device,
-    /// The type of the event is unknown to this crate, or this crate never creates objects of this
-    /// type.
+    /// This crate does not know the type of the event, or never creates the type of object to which
+    /// the event refers.
     Unknown,
 }
 

@@ -44,7 +44,7 @@ struct Inner {
 enum Owner {
     /// Dropping the last handle closes the device.
     Opened,
-    /// The owner closes the device, but only after `_keep_alive` is dropped.
+    /// Another object owns the device, and closes it only after `_keep_alive` is dropped.
     Borrowed {
         _keep_alive: Arc<dyn Any + Send + Sync>,
     },
@@ -225,8 +225,8 @@ impl Context {
     /// and of [`query_port`](Self::query_port).
     #[doc(alias = "ibv_query_gid_table")]
     pub fn gid_table(&self, port: u8) -> Result<Vec<GidEntry>, OsError> {
-        // Query the port first, because this call fails if the port does not exist. The query below
-        // reads the entries of all ports, so it would succeed.
+        // Query the port first, because the query below reads the entries of all ports and succeeds
+        // even if this port does not exist.
         self.query_port(port)?;
         let mut len = 0;
         for port in 1..=self.query_device()?.phys_port_cnt() {
@@ -265,7 +265,8 @@ impl Context {
         std::fs::read_to_string(path).ok()?.trim().parse().ok()
     }
 
-    /// Returns the number of completion vectors, which are the interrupts of completion queues.
+    /// Returns the number of completion vectors, the interrupts that signal the events of
+    /// completion queues.
     #[must_use]
     pub fn num_comp_vectors(&self) -> u32 {
         // SAFETY: `self` keeps the context open, and the field `num_comp_vectors` does not change.

@@ -41,9 +41,9 @@ impl DeviceMemory {
     ///
     /// # Errors
     ///
-    /// Returns `EOPNOTSUPP` if the device has no memory for programs, as
-    /// [`DeviceAttrEx::max_dm_size`](crate::verbs::DeviceAttrEx::max_dm_size) shows. Otherwise
-    /// returns the errors of
+    /// Returns `EOPNOTSUPP` if the device has no memory for programs: see
+    /// [`DeviceAttrEx::max_dm_size`](crate::verbs::DeviceAttrEx::max_dm_size). Otherwise returns
+    /// the errors of
     /// [`ibv_alloc_dm(3)`](https://man7.org/linux/man-pages/man3/ibv_alloc_dm.3.html).
     #[doc(alias = "ibv_alloc_dm")]
     pub fn new(context: &Context, len: usize) -> Result<Self, OsError> {

@@ -39,7 +39,7 @@ pub struct MemoryRegion {
     inner: Arc<Inner>,
 }
 
-/// The access for which a device prefetches memory: `enum ibv_advise_mr_advice`.
+/// The kind of access for which the device prefetches pages: `enum ibv_advise_mr_advice`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 #[doc(alias = "ibv_advise_mr_advice")]
@@ -116,8 +116,8 @@ impl MemoryRegion {
     /// process is not allowed to choose a node, or the calling thread has a memory policy, for
     /// example from `numactl(8)`. If `node` is `None`, the kernel always chooses.
     ///
-    /// A region of 2 MiB or more requests huge pages, so that the device needs fewer address
-    /// translations.
+    /// For a region of 2 MiB or more, this function requests huge pages, so that the device needs
+    /// fewer address translations.
     ///
     /// # Errors
     ///
@@ -292,8 +292,8 @@ impl MemoryRegion {
     /// library does not support dma-bufs, as is the case for software RoCE and software iWARP.
     /// Otherwise returns the errors of
     /// [`ibv_reg_dmabuf_mr(3)`](https://man7.org/linux/man-pages/man3/ibv_reg_mr.3.html), which
-    /// requires that `offset` and `iova` have the same position in their pages, and that `offset +
-    /// len` is within the buffer.
+    /// requires that `offset` and `iova` have the same offset within a page, and that `offset +
+    /// len` does not exceed the length of the buffer.
     ///
     /// # Examples
     ///

@@ -72,8 +72,8 @@ impl ThreadDomain {
     ///
     /// # Errors
     ///
-    /// Returns `EOPNOTSUPP` if the driver does not support thread domains; the drivers of software
-    /// devices do not. Returns `ENOMEM` or another error if the device has no doorbell register
+    /// Returns `EOPNOTSUPP` if the driver does not support thread domains, as is the case for
+    /// software devices. Returns `ENOMEM` or another error if the device has no doorbell register
     /// left. Otherwise returns the errors of
     /// [`ibv_alloc_td(3)`](https://man7.org/linux/man-pages/man3/ibv_alloc_td.3.html).
     #[doc(alias = "ibv_alloc_td")]
@@ -102,7 +102,7 @@ impl ProtectionDomain {
     /// Combines this domain with a thread domain. Queue pairs that are created in the result belong
     /// to both domains.
     ///
-    /// They can use the memory regions of this domain and of the result. A
+    /// These queue pairs can use the memory regions of this domain and of the result. A
     /// [`SharedReceiveQueue`](crate::verbs::SharedReceiveQueue) cannot belong to a thread domain,
     /// because threads that poll completions also change the queue.
     ///

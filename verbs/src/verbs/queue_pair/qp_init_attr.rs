@@ -64,15 +64,15 @@ impl<'a> QpInitAttr<'a> {
         }
     }
 
-    /// Returns the attributes of a reliable connection. The other attributes are the same as in
-    /// [`new`](Self::new).
+    /// Returns the same attributes as [`new`](Self::new), for a reliable connection
+    /// ([`QpType::RC`]).
     #[must_use]
     pub const fn rc(cq: &'a CompletionQueue, cap: QpCap) -> Self {
         Self::new(QpType::RC, cq, cap)
     }
 
-    /// Returns the attributes of an unreliable datagram queue pair. The other attributes are the
-    /// same as in [`new`](Self::new).
+    /// Returns the same attributes as [`new`](Self::new), for unreliable datagrams
+    /// ([`QpType::UD`]).
     #[must_use]
     pub const fn ud(cq: &'a CompletionQueue, cap: QpCap) -> Self {
         Self::new(QpType::UD, cq, cap)

@@ -23,7 +23,8 @@ pub struct RawRecv {
 }
 
 impl RawRecv {
-    /// The maximum number of receives that one call posts.
+    /// The maximum number of receives that one call of `ibv_post_recv` or `ibv_post_srq_recv`
+    /// posts.
     pub const MOST: usize = 8;
 
     /// Converts these receives to chains of at most [`MOST`](Self::MOST) C structures, and calls

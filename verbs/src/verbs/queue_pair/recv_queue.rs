@@ -50,9 +50,9 @@ pub(super) fn num_sge(len: usize, max: u32) -> Result<libc::c_int, libc::c_int> 
     }
 }
 
-/// Returns `EINVAL` if an element belongs to a dma-buf. Callers use this check for requests that
-/// write to their elements. Some drivers write this data with the processor, which cannot access a
-/// dma-buf.
+/// Returns `EINVAL` if an element belongs to a dma-buf. Callers use this check for requests whose
+/// results the device writes to the elements. Some drivers write short results with the processor,
+/// which cannot access a dma-buf.
 pub(super) fn check_targets(sges: &[Sge<'_>]) -> Result<(), libc::c_int> {
     if sges.iter().any(|sge| sge.region().is_dmabuf()) {
         return Err(libc::EINVAL);

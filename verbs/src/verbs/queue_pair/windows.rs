@@ -15,10 +15,10 @@ impl QueuePair {
     /// Posts a request that binds a window to the bytes `part` of a region.
     ///
     /// After the device has executed the request, the peer of this queue pair can access these
-    /// bytes as far as `access` permits. The peer uses the key that [`MemoryWindow::rkey`] returns
-    /// after this call. The device executes later requests of this queue pair after the bind, so
-    /// the program may immediately send the key to the peer. The request has a completion with
-    /// `wr_id` if it fails, or if it is `signaled`.
+    /// bytes with the operations that `access` permits. The peer uses the key that
+    /// [`MemoryWindow::rkey`] returns after this call. The device executes later requests of this
+    /// queue pair after the bind, so the program may immediately send the key to the peer. The
+    /// request has a completion with `wr_id` if it fails, or if it is `signaled`.
     ///
     /// # Errors
     ///
@@ -96,7 +96,7 @@ impl QueuePair {
         }
         let mut wr = request(wr_id, ffi::ibv_wr_opcode::IBV_WR_LOCAL_INV, signaled);
         wr.imm_data_invalidated_rkey_union.invalidated_rkey = window.rkey();
-        // SAFETY: the request names no memory.
+        // SAFETY: the request contains only a key, and no memory elements.
         unsafe { self.post_for_window(wr) }?;
         window.set_invalidated();
         Ok(())

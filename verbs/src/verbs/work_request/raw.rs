@@ -60,8 +60,8 @@ impl RawSend<'_> {
         wr
     }
 
-    /// Calls `post` with these requests as a chain of C structures, which point to the elements of
-    /// the requests.
+    /// Converts the requests to a chain of C structures, which point to the requests' elements, and
+    /// calls `post` with the chain.
     pub(in crate::verbs) fn with_list<T>(
         requests: &[Self],
         post: impl FnOnce(*mut ffi::ibv_send_wr) -> T,

@@ -117,8 +117,8 @@ impl<'a> SendWr<'a> {
         Self::new(wr_id, payload.into(), SendOp::Send)
     }
 
-    /// Creates a send with 32 bits of immediate data, which the completion on the peer's side
-    /// contains.
+    /// Creates a send with 32 bits of immediate data. The receive completion at the peer contains
+    /// this data.
     ///
     /// The immediate data is in host byte order on both sides.
     #[must_use]
