@@ -319,11 +319,11 @@ impl Link {
     #[cold]
     fn poll_failed(self: &Arc<Self>, error: OsError, deferred: &mut Option<Deferred>) {
         let mut core = self.core();
-        // The first error is the reason for the connection's end. Later errors are its
-        // consequences, so each is logged only at debug level.
+        // The reason for the connection's end contains the first error. Later errors are
+        // consequences of the first. The log therefore contains all of them only at debug level.
         let note = Note::new(
             Level::Debug,
-            format_args!("ends, because polling failed: {error}"),
+            format_args!("ends, because its completion queue cannot be polled: {error}"),
         );
         core.deferred.log(note);
         core.conn.handle_post_failure(error, Instant::now());
@@ -443,9 +443,9 @@ impl Completions for Queue<'_> {
         deadline: &Deadline,
         is_woken: impl Fn() -> bool,
     ) -> bool {
-        // `reserved.wait` blocks in a receive call, whose timer is coarse and which only a message
-        // ends early. This thread therefore calls it only if the deadline is more than `WAITS_FOR`
-        // away.
+        // `reserved.wait` blocks in a receive call. The timeout of this call is coarse, and only a
+        // message ends the call early. This thread therefore calls it only if the deadline is more
+        // than `WAITS_FOR` away.
         let may_continue = || deadline.is_beyond(WAITS_FOR) && !is_woken();
         if self.handoff.is_none() || !deadline.is_beyond(WAITS_FOR) {
             return false;

@@ -252,8 +252,7 @@ impl ListenerBuilder {
                     if pause == FIRST_PAUSE {
                         info!(
                             Listener,
-                            "listener: the address is in use, retrying for up to {:?}: {error}",
-                            self.within
+                            "listener: {error}; retrying for up to {:?}", self.within
                         );
                     }
                     thread::sleep(pause.min(left));

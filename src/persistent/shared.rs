@@ -252,8 +252,9 @@ impl Shared {
         ended
     }
 
-    /// Returns the connection. If it is still the `ended` one, waits until another thread has taken
-    /// its last events. Fails with [`Error::NotConnected`] if no other thread takes them.
+    /// Returns the current connection. If this is still the connection `ended`, first waits until
+    /// another thread has taken the last events of `ended`. Fails with [`Error::NotConnected`] if
+    /// no other thread takes events.
     fn connection_until(
         self: &Arc<Self>,
         ended: Option<&Endpoint>,
@@ -327,7 +328,7 @@ impl Shared {
                     Some(pause) => {
                         warn_sparsely!(
                             Connect,
-                            "{target}{label}: {error}; dials again in {pause:.1?}"
+                            "{target}{label}: {error}; the client dials again in {pause:.1?}"
                         );
                     }
                     None => warn_sparsely!(Connect, "{target}{label}: {error}; the client ends"),

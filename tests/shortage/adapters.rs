@@ -140,8 +140,8 @@ fn refused_inline_size_is_followed_by_smaller_ones() {
                     [_] => assert_eq!(lines, [""; 0]),
                     [.., granted] => {
                         let ending = format!(
-                            ": does not support rdma.max_inline {wanted} bytes; uses {granted} \
-                             bytes"
+                            ": refuses {wanted} bytes of inline data (rdma.max_inline); uses \
+                             {granted} bytes"
                         );
                         assert!(lines[0].ends_with(&ending), "{lines:?}");
                         assert_eq!(lines.len(), 1, "one line for both connections: {lines:?}");

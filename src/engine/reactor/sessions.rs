@@ -42,8 +42,8 @@ impl Reactor {
         match next {
             Next::Nothing => {
                 if entry.asked.is_some() {
-                    // A newer request of the peer superseded this connection before it was
-                    // established, so it ends.
+                    // The peer sent a newer request before this connection was established, so this
+                    // connection ends.
                     entry.link.in_engine(|core| core.lose(Instant::now()));
                 }
                 false
@@ -127,8 +127,8 @@ impl Reactor {
             return;
         }
         for key in mem::take(&mut self.suspended) {
-            // A session that is being resumed is skipped. If its attempt fails, it is added to this
-            // list again.
+            // A session that is being resumed is skipped. It is added to this list again if the
+            // attempt fails.
             let idle = self.links.get(&key).filter(|it| it.asked.is_none());
             let link = idle.map(|entry| Arc::clone(&entry.link));
             if let Some(link) = link
@@ -377,8 +377,8 @@ impl Reactor {
             Err(error) => {
                 warn_sparsely!(
                     Connection,
-                    "{link}: cannot read /dev/urandom ({error}), so no session is offered, and a \
-                     lost link will end the connection"
+                    "{link}: cannot read /dev/urandom: {error}; no session is offered, so a lost \
+                     link will end the connection"
                 );
                 return None;
             }

@@ -73,7 +73,8 @@ impl Devices {
                 let name = device.context.device_name();
                 debug!(
                     Rdma,
-                    "device {name}: cannot read events, so the engine stops watching them: {error}"
+                    "device {name}: cannot read the device's events: {error}; the engine stops \
+                     watching them"
                 );
                 if let Some(watch) = &device.watch {
                     watch.stop();
@@ -107,8 +108,8 @@ impl Devices {
             let name = context.device_name();
             warn_sparsely!(
                 Rdma,
-                "device {name}: the engine cannot watch the device's events, so it detects \
-                 failures of the device late: {error}"
+                "device {name}: cannot watch the device's events: {error}; the engine will detect \
+                 failures of the device late"
             );
             None
         });
@@ -166,8 +167,8 @@ impl Device {
             let name = self.context.device_name();
             info!(
                 Rdma,
-                "device {name}: does not support rdma.max_inline {wanted} bytes; uses {granted} \
-                 bytes"
+                "device {name}: refuses {wanted} bytes of inline data (rdma.max_inline); uses \
+                 {granted} bytes"
             );
         }
     }

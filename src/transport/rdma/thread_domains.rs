@@ -63,8 +63,8 @@ impl ThreadDomains {
                     let name = name();
                     debug!(
                         Rdma,
-                        "device {name}: cannot allocate a thread domain, so the driver locks the \
-                         queue pair: {error}"
+                        "device {name}: cannot allocate a thread domain: {error}; the driver locks \
+                         the queue pair"
                     );
                 }
                 None
