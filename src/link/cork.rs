@@ -21,7 +21,7 @@ use crate::proto::{BatchRoom, MAX_PARTS, PART_HEADER_LEN, parts};
 pub(super) const LONGEST_TO_JOIN: usize = 16 << 10;
 
 /// Messages or stream bytes that the application sent while the window was full. The next thread
-/// that finds room in the window sends them in full frames, including those of other threads.
+/// that finds room in the window sends all of them in full frames, whichever thread added them.
 #[derive(Debug, Default)]
 pub(super) struct Cork {
     /// The messages in the format of a batch: a length field precedes each message. After all
@@ -63,20 +63,20 @@ impl Cork {
         self.joined
     }
 
-    /// Returns whether the first `joined` of all bytes ever added have been sent.
+    /// Returns whether the first `joined` bytes that were ever added have been sent.
     pub(super) fn has_sent(&self, joined: u64) -> bool {
         self.left >= joined
     }
 
     /// Returns the number of stream bytes that can be added. `longest` is the maximum payload of a
-    /// frame. The limit of all held bytes is `most`, or one frame if that is more.
+    /// frame. The cork may hold up to `most` bytes, and always at least one frame.
     pub(super) fn room(&self, longest: usize, most: usize) -> usize {
         let most = most.max(PART_HEADER_LEN + longest);
         most.saturating_sub(self.len().max(PART_HEADER_LEN))
     }
 
     /// Appends bytes of `parts`: fills the last message up to `longest` bytes, and then begins new
-    /// messages. The limit of all held bytes is `most`, or one frame if that is more. Returns the
+    /// messages. The cork may hold up to `most` bytes, and always at least one frame. Returns the
     /// number of bytes added.
     pub(super) fn extend(&mut self, parts: &[IoSlice<'_>], longest: usize, most: usize) -> usize {
         let room = self.room(longest, most);

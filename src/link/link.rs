@@ -560,9 +560,9 @@ impl Link {
         *lock(&self.poll) = Some(poll_side);
     }
 
-    /// Returns whether no thread of the application uses the transport, in which case
-    /// [`uninstall`](Self::uninstall) does not have to wait. If a thread still uses the transport,
-    /// moves the queue pair to the error state, which makes that thread return soon.
+    /// Returns whether [`uninstall`](Self::uninstall) can run without waiting, because no thread of
+    /// the application uses the transport. If a thread still uses the transport, moves the queue
+    /// pair to the error state, so that the thread returns soon.
     pub(crate) fn is_released(&self) -> bool {
         if self.try_lock_poll().is_none() {
             return false;

@@ -161,7 +161,8 @@ impl Outbox {
         self.reports.len()
     }
 
-    /// Returns the number of completions that were taken from the queue in use.
+    /// Returns the number of completions that were taken from the current queue: that of the group,
+    /// or the connection's own channel.
     fn taken(&self) -> u64 {
         match &self.member {
             Some(member) => member.queue.taken(),

@@ -124,10 +124,10 @@ impl PeerPaths {
         self.at = (self.at + 1) % self.all.len();
     }
 
-    /// Returns the number of failed attempts from which the next wait is computed, if the peer
-    /// refused the last of `attempts` as busy. The peer may be busy only because it checks whether
-    /// the previous connection is still in use. The next attempt therefore uses the same path,
-    /// after a short wait.
+    /// Returns the failure count that replaces `attempts` after the peer refused the last attempt
+    /// as busy. The peer may be busy only because it checks whether the previous connection is
+    /// still in use. The next attempt therefore uses the same path. The returned count is a
+    /// multiple of the number of paths, so that there is a short wait before this attempt.
     pub(super) fn busy(&self, attempts: u32) -> u32 {
         let len = u32::try_from(self.all.len()).unwrap_or(u32::MAX);
         attempts

@@ -13,8 +13,9 @@ use super::{
 use crate::proto::{CloseReason, Note, ResumeRefused, ResumeRequest, SessionOver, Violation};
 
 /// The time limit for the peer's answer to a ping over the previous connection, after a request to
-/// resume. If the pong is late, the new request takes over the session. If the peer was merely slow
-/// and still used the previous connection, it can resume the session with a request of its own.
+/// resume. If the pong does not arrive in time, the new request takes over the session. If the peer
+/// was merely slow and still used the previous connection, it can resume the session with another
+/// request.
 const ANSWER: Duration = Duration::from_millis(250);
 
 /// Functions that the engine's thread calls.

@@ -139,10 +139,10 @@ pub(crate) enum Flush {
     /// The flush waits for held bytes. The value is the total number of bytes that had been added
     /// to the cork when the flush began.
     Held(u64),
-    /// The library has asked the peer over the connection with this generation.
+    /// The peer's library was asked for a confirmation, over the connection with this generation.
     Asked(proto::Flush, u32),
-    /// The session is suspended. The library asks the peer after all kept messages have been sent
-    /// again.
+    /// The session is suspended. The peer's library will be asked for a confirmation after all kept
+    /// messages have been sent again.
     Suspended,
 }
 

@@ -164,8 +164,8 @@ impl Core {
                 _ => kept.id = None,
             }
         }
-        // The session no longer keeps the messages of the other ids, because the peer has received
-        // them.
+        // The remaining ids belong to messages that the session no longer stores, because the peer
+        // has received them.
         for id in waiting {
             report(&mut self.completions, Completion::Sent(id));
         }
