@@ -70,8 +70,9 @@ pub(crate) enum Command {
     Statistics { reply: Sender<EngineStatistics> },
     /// Handle a device's event that another engine has read.
     Device(DeviceEvent),
-    /// Ask the peers of all accepted connections to leave, now and in the future. Reply with the
-    /// number of connections that were asked now.
+    /// Ask the peers of all accepted connections to leave, and later also the peer of each
+    /// connection that is accepted after this command. Reply with the number of peers that were
+    /// asked now.
     AskToLeave { reply: Sender<u64> },
     /// Close all listeners. Reply when no connection is left, unless the caller no longer waits.
     Drain { reply: Sender<()>, caller: Weak<()> },

@@ -277,7 +277,7 @@ impl Engine {
     /// ```
     pub fn drain(&self, timeout: Duration) -> Result<u64, Error> {
         let (reply, drained) = bounded(1);
-        // While this value exists, the engine ends suspended sessions for the drain.
+        // While this value exists, a drain is pending, and the engine ends suspended sessions.
         let waits = Arc::new(());
         let caller = Arc::downgrade(&waits);
         self.send(Command::Drain { reply, caller })?;

@@ -42,7 +42,7 @@ struct Engines {
 }
 
 /// The time that the exit handler waits beyond the longest `close_timeout`, so that the engine can
-/// report a close that took all of that time.
+/// still report a close that lasted for the whole `close_timeout`.
 const MARGIN: Duration = Duration::from_secs(1);
 
 /// An engine whose thread is running or about to start.

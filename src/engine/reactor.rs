@@ -57,7 +57,7 @@ const CM_TCP: u64 = 7;
 const CM_MEMORY: u64 = 8;
 /// The timer key for the next check of connections that the application polls.
 const ATTENDED: u64 = 2;
-/// The timer key for the next start of an [`Admission`] turn.
+/// The timer key for the time at which the next [`Admission`] turn may start.
 const TURNS: u64 = 3;
 const NOTICES: u64 = 4;
 /// The token of the epoll instance that collects events for the application's event loops.
@@ -662,7 +662,8 @@ mod tests {
         fn flush(&self) {}
     }
 
-    /// A second panic, in a destructor, would abort the process.
+    /// The engine panics, and then the logger panics in the engine's destructor. A panic that left
+    /// the destructor would abort the process.
     #[test]
     fn engine_that_panics_cuts_off_its_connections() {
         log::set_logger(&Fails).unwrap();

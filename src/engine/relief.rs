@@ -58,8 +58,8 @@ pub(super) struct Custody {
     state: Mutex<State>,
     /// Notified when the engine has ended, or when the sleeping relief thread must wake up.
     changed: Condvar,
-    /// The engine's thread and its relief thread, which are still to be joined. Lock order: `state`
-    /// before `threads`.
+    /// The engine's threads that have not been joined: the current one and the relief thread. Lock
+    /// order: `state` before `threads`.
     threads: Mutex<HashMap<ThreadId, JoinHandle<()>>>,
 }
 
@@ -247,9 +247,9 @@ impl Drop for EndGuard<'_> {
         }
         let foreign_calls = foreign::take_foreign_calls();
         if !foreign_calls.is_empty() {
-            // The remaining foreign code may block this thread. Removing the thread from the table
-            // first keeps a program that waits for the end of the engine from waiting for this
-            // code.
+            // The remaining foreign code may block this thread. The thread therefore first removes
+            // itself from the table, so that a program that waits for the engine's end does not
+            // wait for this code.
             lock(&self.custody.threads).remove(&thread::current().id());
         }
         lock(&self.custody.state).ended = true;

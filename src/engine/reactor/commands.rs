@@ -35,7 +35,7 @@ use crate::{
 /// kernel chooses a free TCP port.
 const FREE_PORT_TRIES: u32 = 64;
 
-/// The ids of a listener: over RDMA, over TCP.
+/// The ids of a listener over RDMA and over TCP.
 type ListenIds = (Option<ListenId>, Option<ListenId>);
 
 /// The reason why a listener with `TransportChoice::Auto` lacks one transport, and the log level
@@ -319,7 +319,7 @@ impl Reactor {
             return self.reject(key, &[]);
         }
         let Some(entry) = self.links.get_mut(&key) else {
-            // The request has ended before the accept.
+            // The request ended before the program accepted it.
             let reason = link
                 .ended()
                 .map_or(CloseReason::PeerDisconnected, |ended| ended.reason);

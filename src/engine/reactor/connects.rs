@@ -39,7 +39,8 @@ impl Reactor {
         let mut params = self.params(key, &config, path.transport);
         // The attempt gets the time that remains until the deadline.
         params.connect_timeout = request.deadline.saturating_duration_since(now);
-        // In an engine without a thread, no timer wakes a task before the next attempt.
+        // An engine without a thread has no timer that could wake a task for the next attempt, so
+        // it does not retry for a task.
         params.retry_refused &=
             path.transport != Transport::Memory || !matches!(reply, Reply::Task(_));
         let retries = params.retry_refused;
