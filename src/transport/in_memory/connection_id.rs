@@ -34,7 +34,7 @@ pub(crate) struct ConnectionId {
 /// The error of `accept` after the peer has left.
 const GONE: OsError = OsError::new("accept", libc::ECONNRESET);
 
-/// The error of a call that needs the connection between two attempts.
+/// The error of a call between two attempts, when the id has no connection.
 const NO_WIRE: OsError = OsError::new("connect", libc::ENOTCONN);
 
 impl ConnectionId {

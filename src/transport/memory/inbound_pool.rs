@@ -296,7 +296,8 @@ impl InboundBuffer {
         if let Some(step) = memory.steps.iter().find(covers) {
             let ready = step.end() - offset;
             // A step that begins before this chunk may still be in use by the read of the previous
-            // chunk. A step that begins with this chunk but is too short is replaced below.
+            // chunk. A step that begins at the start of this chunk but is too short is replaced
+            // below.
             if ready >= len || step.offset < offset {
                 return Ok(Some(ready.min(len)));
             }

@@ -28,7 +28,8 @@ impl<T> Default for Taken<T> {
 }
 
 impl<T> Taken<T> {
-    /// Adds a message, or `None`. Returns the number of messages to report.
+    /// Adds a message whose window is being invalidated, or `None` if the peer can no longer access
+    /// the message. Returns the number of messages to report.
     fn push(&mut self, invalidating: Option<T>) -> u32 {
         self.0.push_back(invalidating);
         self.report()
@@ -93,7 +94,7 @@ impl WorkQueues {
             hidden += match posted {
                 Some(Ok(())) => taken.push(Some(exposed)),
                 Some(Err(_)) | None => {
-                    // Dropping the message deregisters its memory, or frees its window.
+                    // This deregisters the memory of the message, or frees its window.
                     drop(exposed);
                     taken.push(None)
                 }

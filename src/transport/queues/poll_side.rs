@@ -168,7 +168,7 @@ impl CompletionEvents {
     }
 
     /// Locks the receiver for this thread, which is about to wait for bytes. Returns `None` if the
-    /// thread cannot wait, or bytes may have arrived already.
+    /// thread cannot wait, or if bytes may have arrived already.
     pub(crate) fn reserve(&self) -> Option<tcp::Reserved<'_>> {
         by_transport!(self, {
             Rdma(_) => None,

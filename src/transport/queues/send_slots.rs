@@ -68,7 +68,7 @@ pub(crate) struct SendSlots {
     oldest: u32,
     /// The number of consecutive slots, from `oldest` on, that completions have covered.
     covered: u32,
-    /// The number of slots that contain anything but [`Posted::Frame`].
+    /// The number of slots that contain a request other than [`Posted::Frame`].
     recorded: usize,
     /// The number of slots that contain one-sided operations.
     operations: usize,
@@ -188,7 +188,7 @@ impl SendSlots {
 }
 
 impl Posted {
-    /// Returns whether the slot contains anything but [`Posted::Frame`].
+    /// Returns whether this is a request other than [`Posted::Frame`].
     fn is_recorded(&self) -> bool {
         match self {
             Self::Frame => false,
@@ -278,7 +278,7 @@ mod tests {
         let mut slots = SendSlots::new(6);
         slots.put(1, READ);
         slots.put(3, READ);
-        // The sends that were posted after the reads complete first.
+        // The device completes each send before the READ that was posted before it.
         slots.complete(2);
         assert_eq!(done(&mut slots), [0]);
         slots.complete(4);

@@ -92,7 +92,7 @@ pub(super) fn are_usable(context: &Context, attr: &DeviceAttr) -> bool {
 /// The reason why a test failed.
 #[derive(Debug)]
 enum Failure {
-    /// A READ succeeded that the device should have refused.
+    /// The device allowed a READ that it should have refused.
     Allowed(Position),
     /// A work request completed with an unexpected status.
     Status(&'static str, WcStatus),
