@@ -39,15 +39,15 @@ pub(crate) use self::memory_names::{Shown, serves};
             `rdmsg::ToAddresses`; see the table in `rdmsg::guide::streams`"
 )]
 pub trait ToAddresses {
-    /// Returns the addresses. Looks up a host name, which may block.
+    /// Returns the addresses. The call may block, because it looks up host names.
     ///
     /// # Errors
     ///
     /// [`Error::AddressLookup`] for an invalid address and for an unknown name.
     fn to_addresses(&self) -> Result<Addresses, Error>;
 
-    /// Returns the text to look up if [`to_addresses`](Self::to_addresses) may query a name server,
-    /// and `None` if `to_addresses` returns without a query.
+    /// Returns the address as text if [`to_addresses`](Self::to_addresses) may query a name server
+    /// for it. Otherwise returns `None`.
     #[doc(hidden)]
     fn name(&self) -> Option<String> {
         None
@@ -206,7 +206,7 @@ impl ToAddresses for str {
         if TransportChoice::named(scheme) == Some(TransportChoice::Memory) {
             return None;
         }
-        // A text without a port fails without a query.
+        // An address without a port is rejected without a query.
         let is_name = address.contains(':') && literal(address).is_none();
         is_name.then(|| self.into())
     }

@@ -193,12 +193,13 @@ pub struct Config {
 
     /// The time limit for establishing a connection.
     ///
-    /// It covers address and route resolution, retries, and the wait for a free slot: an
+    /// It covers address and route resolution, retries, and the wait for a free slot. An
     /// [`Engine`](crate::Engine) establishes 8 connections at a time in each direction, the oldest
-    /// first, and registers their memory only then. If the limit expires while a connection waits
-    /// for a slot, the error names [`Phase::Waiting`](crate::error::Phase::Waiting). All addresses
-    /// of a host name share one limit. On a listener, the program must accept a request within this
-    /// time, and the connection must then be established within the same time again.
+    /// first, and registers the memory of a connection only when the connection gets a slot. If the
+    /// limit expires while a connection waits for a slot, the error names
+    /// [`Phase::Waiting`](crate::error::Phase::Waiting). All addresses of a host name share one
+    /// limit. On a listener, the program must accept a request within this time, and the connection
+    /// must then be established within the same time again.
     ///
     /// 10 ms to 10 min, default 5 s.
     #[cfg_attr(feature = "serde", serde(with = "text::as_text"))]

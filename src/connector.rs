@@ -264,8 +264,8 @@ impl Connector {
             if !(self.config.retry_refused && error.is_refusal()) {
                 return Err(error);
             }
-            // A connect within the process is not retried by a timer. Instead, this thread is woken
-            // when a listener is bound.
+            // No timer retries a connect within the process. Instead, this thread waits until a
+            // listener is bound.
             wait_for_engine(addresses.as_slice(), self.config.connect_timeout).ok_or(error)
         })?;
         let mut attempts = self.attempts(&addresses);
@@ -356,9 +356,9 @@ impl Connector {
         check_private_data(&self.private_data, limit, place)
     }
 
-    /// Returns the engine for connecting to the `known` addresses, or to a host name that has not
-    /// been looked up yet (`None`). A connection within the process later uses its listener's
-    /// engine.
+    /// Returns the engine for a connect. `known` contains the addresses, or is `None` if the host
+    /// name has not been looked up yet. A connection within the process later uses the engine of
+    /// its listener instead.
     pub(crate) fn ready_engine(&self, known: Option<&Addresses>) -> Result<Engine, Error> {
         self.check()?;
         match &self.engine {

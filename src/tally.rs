@@ -21,8 +21,8 @@ pub(crate) fn enable() {
     ENABLED.store(true, Ordering::Relaxed);
 }
 
-/// Returns whether the program has enabled statistics. Connections that existed before are not
-/// counted.
+/// Returns whether the program has enabled statistics. Connections that were created before that
+/// are not counted.
 pub(crate) fn is_enabled() -> bool {
     ENABLED.load(Ordering::Relaxed)
 }
@@ -45,7 +45,8 @@ pub(crate) struct Tally {
     pub(crate) round_trips: RoundTripTally,
 }
 
-/// Event counters by name: the name of the error or reason that ended or refused a connection.
+/// Event counters by name. The name is that of the error or reason for which a connection ended, a
+/// connect failed or a request was refused.
 #[derive(Debug)]
 pub(crate) struct ByReason(BTreeMap<&'static str, AtomicU64>);
 

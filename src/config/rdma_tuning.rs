@@ -112,7 +112,7 @@ impl Default for RdmaTuning {
 }
 
 impl RdmaTuning {
-    /// Returns an error for values that work on no device.
+    /// Returns an error for a value that is outside of its range.
     pub(super) fn check(&self) -> Result<(), Error> {
         let (least, most) = (Duration::from_millis(10), Duration::from_secs(60));
         within("rdma.max_inline", self.max_inline, 0, 1024)?;
@@ -124,7 +124,8 @@ impl RdmaTuning {
         Ok(())
     }
 
-    /// Raises the values until the device retransmits for at least `time`.
+    /// Raises `retry_count` and `ack_timeout`, so that the device retransmits for at least `time`
+    /// if the limits of these fields permit it.
     pub(super) fn retry_for_at_least(&mut self, time: Duration) {
         self.retry_count = 7;
         let least = self.ack_timeout.unwrap_or(DEFAULT_ACK_TIMEOUT);

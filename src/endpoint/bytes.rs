@@ -117,8 +117,8 @@ impl Endpoint {
         }
     }
 
-    /// From now on, a write on this side fails immediately if the peer has closed. Called when this
-    /// side has finished sending.
+    /// Makes writes fail immediately once the peer has closed, instead of discarding their bytes.
+    /// Called when this side has finished sending.
     pub(super) fn refuse_late_writes(&self) {
         self.inner.late.store(MAX_LATE, Ordering::Relaxed);
     }

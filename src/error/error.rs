@@ -132,7 +132,7 @@ pub enum Error {
     Undelivered(CloseReason),
 
     /// A [`Persistent`](crate::Persistent) client has no connection. The call cannot wait for a new
-    /// one, because the calling thread must first take the event that reports the loss.
+    /// connection, because the calling thread must first take the event that reports the loss.
     ///
     /// Nothing was sent; the client connects again.
     #[error(
@@ -441,8 +441,8 @@ impl Error {
         matches!(self, Self::Bind { error, .. } if error.errno == libc::EADDRINUSE)
     }
 
-    /// Returns whether a connector may try the other transport after this error. The condition is
-    /// that no rdmsg peer has answered over the failed transport.
+    /// Returns whether a connector may try the other transport after this error. It may if no rdmsg
+    /// peer has answered over the failed transport.
     pub(crate) fn leaves_other_transports(&self) -> bool {
         match self {
             Self::NoRdma(_)

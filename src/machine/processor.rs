@@ -6,10 +6,11 @@ pub(crate) fn prefers_relaxed_ordering() -> bool {
     *PREFERS.get_or_init(|| prefers(&fs::read_to_string("/proc/cpuinfo").unwrap_or_default()))
 }
 
-/// Returns whether the processor is in the list of UCX, `ucs_cpu_prefer_relaxed_order` in
-/// `src/ucs/arch/cpu.h`: Fujitsu A64FX (openucx/ucx pull request 4952), and the AMD EPYC processors
-/// Naples, Rome and Milan (8062). UCX could not distinguish Genoa from Milan (9097). Intel's
-/// Emerald Rapids was added (10955), and later removed for host memory (11532).
+/// Returns whether this is a processor for which UCX prefers relaxed ordering
+/// (`ucs_cpu_prefer_relaxed_order` in `src/ucs/arch/cpu.h`): Fujitsu A64FX, or AMD EPYC Naples,
+/// Rome or Milan. Genoa is included, because UCX could not distinguish it from Milan. Intel's
+/// Emerald Rapids is not included: UCX added it, and later removed it for host memory. See the pull
+/// requests 4952, 8062, 9097, 10955 and 11532 of openucx/ucx.
 fn prefers(cpuinfo: &str) -> bool {
     let value = |name: &str| {
         let fields = cpuinfo.lines().filter_map(|line| line.split_once(':'));

@@ -172,7 +172,7 @@ impl Registry {
 }
 
 impl Registered {
-    /// Returns a value that stands for a connection outside the registry. Dropping it has no
+    /// Returns a value for a connection that is not in the registry. Dropping the value has no
     /// effect.
     pub(crate) fn nowhere() -> Self {
         Self(None)
