@@ -73,10 +73,10 @@ pub use self::{rdma_tuning::RdmaTuning, relaxed_ordering::RelaxedOrdering};
 pub struct Config {
     /// The number of messages from the peer that may be in flight or held by the program.
     ///
-    /// A message is held from its receipt until the program drops it. The connection has this many
-    /// receives. Each held [`Message`](crate::Message) occupies one of them; while all are
-    /// occupied, the peer's `send` waits. Each connection costs `receive_window` ×
-    /// [`eager_size`](Self::eager_size) bytes of locked memory.
+    /// A message is held from its receipt until the program drops it. The connection has one
+    /// receive buffer for each of these messages. A held [`Message`](crate::Message) occupies one
+    /// of the buffers; while all are occupied, the peer's `send` waits. Each connection costs
+    /// `receive_window` × [`eager_size`](Self::eager_size) bytes of locked memory.
     ///
     /// 1 to 8192, default 32.
     #[cfg_attr(feature = "serde", serde(with = "text::as_number"))]
@@ -260,11 +260,11 @@ pub struct Config {
     /// The maximum time without progress while a message above the eager size is read.
     ///
     /// The limit exists because the message's memory is unavailable to other connections. The
-    /// connection ends with [`CloseReason::ReadTimeout`](crate::CloseReason::ReadTimeout) when no
-    /// byte of the message, nor of any other read from the same engine of the peer, has arrived for
-    /// this time (detected within 1.5 × this time). It ends with
-    /// [`CloseReason::OutOfMemory`](crate::CloseReason::OutOfMemory) when no memory was available
-    /// for the message for this time. A message may arrive slowly, and may wait while the
+    /// connection ends with [`CloseReason::ReadTimeout`](crate::CloseReason::ReadTimeout) when for
+    /// this time no byte has arrived, neither of the message nor of another read from the same
+    /// engine of the peer. A timeout is detected within 1.5 × this time. The connection ends with
+    /// [`CloseReason::OutOfMemory`](crate::CloseReason::OutOfMemory) when for this time no memory
+    /// was available for the message. A message may arrive slowly, and may wait while the
     /// application holds other messages (see [`EngineLimits`](crate::EngineLimits)). But if other
     /// connections wait for its memory, the number of bytes that have arrived must grow by at least
     /// an eighth within each `read_timeout`.

@@ -340,8 +340,8 @@ impl Connector {
     fn check(&self) -> Result<(), Error> {
         self.config.check()?;
         // Private data that does not fit into the connect request is sent in a frame, so it must
-        // fit into a send buffer. The eager size must also have room for a reply of up to
-        // `REPLY_DATA_MAX` bytes.
+        // fit into a send buffer. A reply of up to `REPLY_DATA_MAX` bytes must fit into the eager
+        // size, too.
         let (limit, place) = match self.config.eager_size.map(|size| size as usize) {
             Some(..REPLY_DATA_MAX) => (
                 REQUEST_DATA_MAX,

@@ -45,8 +45,8 @@ pub enum TransportChoice {
     ///
     /// A host that answers over TCP but not over RDMA is remembered for 60 s; the process remembers
     /// up to 256 hosts. During that time connectors try TCP first at this host, and then RDMA if
-    /// TCP finds no route to it. If the host refuses a connection over TCP, the process forgets it
-    /// immediately.
+    /// there is no route over TCP. If the host refuses a connection over TCP, the process forgets
+    /// the host immediately.
     Auto,
     /// RDMA, or an error.
     Rdma,

@@ -505,7 +505,7 @@ mod tests {
             .unwrap();
         let default = format!("{:?}", Config::default());
         let shown = format!("{config:?}");
-        // The field names, which precede the values, as in `send_depth: 9`.
+        // Returns the field names in a `Debug` text. A field looks like `send_depth: 9`.
         let words = |text: &str| -> Vec<String> {
             let words = text.split([' ', '{', '(']);
             let names = words.filter_map(|word| word.strip_suffix(':'));

@@ -1,4 +1,4 @@
-//! Hosts that answered over TCP but not over RDMA, called silent hosts. For a while,
+//! Remembers silent hosts: hosts that answered over TCP but not over RDMA. For a while,
 //! [`TransportChoice::Auto`](crate::TransportChoice) tries TCP first at these hosts.
 
 use std::{

@@ -1,4 +1,4 @@
-//! Looks up host names for tasks in separate threads, because a lookup blocks until the name server
+//! Looks up host names in separate threads, so that a task is not blocked until the name server
 //! answers.
 
 use std::{

@@ -8,7 +8,7 @@ use crate::{
     transport::{OneSidedOp, Region, RemoteRegion},
 };
 
-/// One-sided operations, in which the devices transfer the bytes without the peer's program.
+/// One-sided operations: the devices transfer the bytes, and the peer's program is not involved.
 ///
 /// Each method takes a range of a [`Region`] of this side, a peer's [`RemoteRegion`] with an offset
 /// in bytes, and an id for its completion. The method checks bounds and rights first. Only the

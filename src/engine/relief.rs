@@ -37,7 +37,7 @@ use std::{
 use crate::os::{foreign, lock, unpoisoned};
 
 /// The time that foreign code may run before the relief thread takes the reactor. It is far longer
-/// than an ordinary waker needs, and too short for a peer to notice.
+/// than an ordinary waker takes, and so short that no peer notices the delay.
 const FOREIGN_CALL_LIMIT: Duration = Duration::from_millis(10);
 
 /// The number of consecutive checks without foreign code after which the relief thread sleeps. The

@@ -46,7 +46,7 @@ impl Inflow {
         self.count(&queue);
     }
 
-    /// Inserts messages at the front. They arrived before all others.
+    /// Inserts messages that arrived before all others at the front of the queue.
     pub(crate) fn put_first(&self, messages: Vec<Message>) {
         let mut queue = lock(&self.queue);
         for message in messages.into_iter().rev() {

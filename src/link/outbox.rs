@@ -307,7 +307,7 @@ impl GroupQueue {
 
     /// Closes the queue after the group was dropped.
     pub(crate) fn close(&self) {
-        // The sender is dropped after the lock is released, because this may drop unread
+        // The sender is dropped after the lock is released, because dropping it may drop unread
         // completions.
         let tail = lock(&self.tail).take();
         drop(tail);

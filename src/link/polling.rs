@@ -443,9 +443,9 @@ impl Completions for Queue<'_> {
         deadline: &Deadline,
         is_woken: impl Fn() -> bool,
     ) -> bool {
-        // `reserved.wait` blocks in a receive call. The timeout of this call is coarse, and only a
-        // message ends the call early. This thread therefore calls it only if the deadline is more
-        // than `WAITS_FOR` away.
+        // `reserved.wait` blocks in a receive call, whose timeout is coarse. Only a message ends
+        // this call before its timeout. This thread therefore calls `reserved.wait` only if the
+        // deadline is more than `WAITS_FOR` away.
         let may_continue = || deadline.is_beyond(WAITS_FOR) && !is_woken();
         if self.handoff.is_none() || !deadline.is_beyond(WAITS_FOR) {
             return false;
@@ -507,8 +507,9 @@ impl Link {
         match interest {
             // An event loop can poll an RDMA connection itself, so it gets an fd that also reports
             // completion events. Over TCP each poll costs a system call, so the loop gets a plain
-            // fd. A session gets the first kind even over TCP if it offers resumption: the program
-            // keeps the fd for the whole session, and the session may later use RDMA.
+            // fd. If this side has offered a session, the loop gets the first kind of fd even over
+            // TCP, because the program keeps the fd for the whole session, and the session may
+            // later use RDMA.
             Interest::Readable
                 if !self.is_in_memory() && (!self.is_over_tcp() || self.resumes()) =>
             {

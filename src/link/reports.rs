@@ -1,5 +1,5 @@
-//! Reports to the application: completions of sends and operations, and room for a send. They go to
-//! the connection's own channel or to its group's queue.
+//! Reports events to the application: completions of sends and operations, and room for a send. The
+//! reports go to the connection's own channel, or to its group's queue.
 
 use std::{
     iter,

@@ -20,9 +20,9 @@ const ANSWER: Duration = Duration::from_millis(250);
 
 /// Functions that the engine's thread calls.
 impl Core {
-    /// Checks the peer's request to resume the session. If the request is valid and the peer no
-    /// longer uses the previous connection, ends that connection, which then delivers no further
-    /// messages, and returns true. Returns false while the peer may still use the previous
+    /// Checks the peer's request to resume the session. Returns true if the request is valid and
+    /// the peer no longer uses the previous connection. That connection has then been ended, and
+    /// delivers no further messages. Returns false while the peer may still use the previous
     /// connection; the caller then refuses the request, and the peer retries.
     ///
     /// Before the call, the caller must have handled all completions that have arrived.

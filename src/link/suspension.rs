@@ -230,8 +230,8 @@ impl Core {
         self.report_session_event(suspended);
     }
 
-    /// Reports the failure of the messages that the session has not resent. `order` contains the
-    /// other messages.
+    /// Reports as failed the kept messages that have not been sent again. `order` contains the ids
+    /// of the other unconfirmed messages.
     pub(super) fn fail_kept(&mut self, reason: &CloseReason) {
         self.over = self.counts_at_close(reason);
         if let Some(session) = &mut self.session {

@@ -48,8 +48,8 @@ fn lowest(mount: &Path, group: &str, file: &str) -> Option<u64> {
     let groups = Path::new(group.trim_start_matches('/')).ancestors();
     let limits = groups.filter_map(|group| {
         let limit = fs::read_to_string(mount.join(group).join(file)).ok()?;
-        // Version 2 contains "max" for no limit, which is skipped because it is not a number.
-        // Version 1 contains a very large number instead.
+        // In version 2 the file contains "max" if there is no limit. This text is skipped, because
+        // it is not a number. In version 1 the file contains a very large number instead.
         limit.trim().parse().ok()
     });
     limits.min()

@@ -226,7 +226,7 @@ impl Stream {
         Ok(())
     }
 
-    /// Sets that the connection is reset when the stream, or its last half, is dropped.
+    /// Makes the connection reset when the stream, or its last half, is dropped.
     ///
     /// Bytes that have not arrived are lost, and a read of the peer fails with
     /// [`ConnectionReset`](io::ErrorKind::ConnectionReset).

@@ -50,7 +50,7 @@ pub(super) unsafe fn copy_frame(from: Span, to: *mut u8) {
 unsafe fn words<'a>(start: *mut u8, len: usize) -> Option<(SharedBytes<'a>, usize)> {
     let before = start.addr() % WORD;
     let first = NonNull::new(start.wrapping_sub(before))?;
-    // SAFETY: the caller guarantees whole, initialised words.
+    // SAFETY: the caller guarantees that these words are whole and initialised.
     let bytes = unsafe { SharedBytes::new(first, (before + len).next_multiple_of(WORD)) };
     Some((bytes, before))
 }

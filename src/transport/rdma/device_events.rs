@@ -1,4 +1,4 @@
-//! The asynchronous events of devices: their descriptor in the epoll of an engine, and their
+//! The asynchronous events of devices: their descriptor in an engine's epoll instance, and their
 //! effects.
 //!
 //! librdmacm opens each device once per process, so all engines share one descriptor. The kernel
@@ -27,9 +27,10 @@ use crate::{
     verbs::{AsyncElement, AsyncEvent, AsyncEventType, Context},
 };
 
-/// The registration of a device's event descriptor with the epoll of an engine. Dropping it removes
-/// the descriptor from the epoll before librdmacm closes the device. Otherwise, if a child process
-/// after fork(2) holds the same file open, the epoll would report the descriptor indefinitely.
+/// The registration of a device's event descriptor in an engine's epoll instance. Dropping it
+/// removes the descriptor from the epoll instance before librdmacm closes the device. Otherwise, if
+/// a child process after fork(2) holds the same file open, the epoll instance would report the
+/// descriptor indefinitely.
 pub(super) struct Watch {
     epolls: Arc<Epolls>,
     /// The device. It stays open until the descriptor is removed.
@@ -57,17 +58,18 @@ impl Watch {
         }))
     }
 
-    /// Removes the descriptor from the epoll. The engine also calls this function if reading an
-    /// event fails, for example after the device was removed.
+    /// Removes the descriptor from the epoll instance. The engine also calls this function if
+    /// reading an event fails, for example after the device was removed.
     pub(super) fn stop(&self) {
-        // The call fails if the descriptor is no longer in the epoll.
+        // The call fails if the descriptor is no longer in the epoll instance.
         let _ = self.epolls.engine.delete(&self.context);
     }
 }
 
 impl Drop for Watch {
     fn drop(&mut self) {
-        // A child process shares the epoll with its parent, so it must not remove the descriptor.
+        // A child process shares the epoll instance with its parent, so it must not remove the
+        // descriptor.
         if self.process.is_this() {
             self.stop();
         }

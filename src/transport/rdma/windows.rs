@@ -50,8 +50,8 @@ static OUTCOMES: PerProcess<Mutex<HashMap<Model, bool>>> = PerProcess::new(Mutex
 /// tested before.
 pub(super) fn are_usable(context: &Context, attr: &DeviceAttr) -> bool {
     let flags = attr.device_cap_flags();
-    // On iWARP no memory stays registered: the completion of a send does not cover earlier
-    // requests, and peers could write to the targets of READs.
+    // Windows are not used on iWARP. There, the completion of a send does not cover earlier
+    // requests, and peers could write to the targets of READs, so no memory may stay registered.
     let has_windows = flags.contains(DeviceCapFlags::MEM_WINDOW_TYPE_2B)
         && context.transport_type() != TransportType::IWARP;
     if !has_windows {
