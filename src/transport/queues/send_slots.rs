@@ -292,7 +292,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_covers_the_questions_before_it() {
+    fn answer_covers_earlier_requests() {
         let mut slots = SendSlots::new(6);
         slots.put(1, READ);
         slots.put(3, READ);
