@@ -119,7 +119,7 @@ pub struct Config {
     ///
     /// Over TCP no memory is locked, and a buffer occupies memory from its first use; the most
     /// recently used buffer is reused first. With the default a connection over TCP reserves about
-    /// 5 MB of address space, of which a peer can fill 2 MiB while the program receives nothing.
+    /// 8 MB of address space, of which a peer can fill 2 MiB while the program receives nothing.
     ///
     /// 64 B to 1 MiB. `None`, the default, is 16 KiB over RDMA and 64 KiB over TCP.
     #[cfg_attr(feature = "serde", serde(with = "text::as_number"))]
@@ -184,8 +184,9 @@ pub struct Config {
     /// The depth of the send queue: the number of messages and one-sided operations that may be in
     /// flight.
     ///
-    /// Each connection costs `send_depth` × [`eager_size`](Self::eager_size) bytes of locked
-    /// memory.
+    /// Each connection costs `send_depth` × [`eager_size`](Self::eager_size) bytes of locked memory
+    /// over RDMA. Over TCP it costs only memory for the messages for which the socket has no room.
+    /// So the default, 16, stands for 64 there.
     ///
     /// 1 to 8192, default 16.
     #[cfg_attr(feature = "serde", serde(with = "text::as_number"))]
@@ -397,7 +398,7 @@ impl Default for Config {
             large_memory: 64 << 20,
             registration_cache: 16 << 20,
             stream_buffer: 4 << 20,
-            send_depth: 16,
+            send_depth: DEPTH_OVER_RDMA,
             connect_timeout: Duration::from_secs(5),
             retry_refused: false,
             source: None,
@@ -434,6 +435,12 @@ impl Default for Listening {
 ///
 /// After this time the queue pair is destroyed even if work requests are outstanding.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// The depths of the send queue, if the application chose none. The depth over TCP is twice the
+/// default window, so that a sender waits for grants, which carry the peer's acknowledgements, and
+/// not for an acknowledgement alone.
+const DEPTH_OVER_RDMA: u16 = 16;
+const DEPTH_OVER_TCP: u16 = 64;
 
 /// The default eager sizes in bytes. The size is larger over TCP, because its buffers are not
 /// locked, and a round trip costs more than copying the bytes.
@@ -607,6 +614,10 @@ impl Config {
                 (EAGER_OVER_TCP, FRAGMENTS_OVER_TCP, UNSIGNALLED_OVER_TCP)
             }
         };
+        let send_slots = match (transport, self.send_depth) {
+            (Transport::Tcp, DEPTH_OVER_RDMA) => DEPTH_OVER_TCP,
+            (_, depth) => depth,
+        };
         proto::Params {
             window: self.receive_window,
             shared: self.shared_receive.is_some(),
@@ -615,8 +626,9 @@ impl Config {
             large_memory: self.large_memory,
             longest_chunk: LONGEST_CHUNK,
             read_timeout: self.read_timeout,
-            send_slots: u32::from(self.send_depth),
+            send_slots: u32::from(send_slots),
             max_fragments,
+            completes_unsignalled: transport == Transport::Tcp,
             max_unsignalled,
             // Delayed grants need a timer, and connections within the process have none.
             delays_grants: transport != Transport::Memory,
