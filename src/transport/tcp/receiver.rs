@@ -2,6 +2,8 @@
 //! this side's requests.
 #![allow(unsafe_code)]
 
+mod staged;
+
 use std::{
     collections::VecDeque,
     ops::Range,
@@ -265,35 +267,6 @@ impl Receiver {
                 Ok(false)
             }
         }
-    }
-
-    /// Processes staged bytes until a PDU is incomplete, or `done` contains `enough` completions.
-    fn take_staged(&mut self, parts: &mut Parts<'_>, enough: usize) -> Result<(), Fault> {
-        while parts.done.len() < enough {
-            if let Some(incoming) = &mut self.incoming {
-                let staged = &self.staged[self.unread.clone()];
-                let count = staged.len().min(incoming.left);
-                if count > 0 {
-                    incoming.copy(&staged[..count]);
-                    self.unread.start += count;
-                    self.payload_received(count, parts)?;
-                    continue;
-                }
-                if incoming.left > 0 {
-                    return Ok(());
-                }
-                self.payload_received(0, parts)?;
-                continue;
-            }
-            match Pdu::parse(&self.staged[self.unread.clone()])? {
-                Some((pdu, len)) => {
-                    self.unread.start += len;
-                    self.begin(pdu, parts)?;
-                }
-                None => return Ok(()),
-            }
-        }
-        Ok(())
     }
 
     /// Receives into the destination of the current payload, and then into the staging buffer.

@@ -428,6 +428,18 @@ impl SendQueue {
         Ok(true)
     }
 
+    /// Writes the gathered bytes to the socket, without a payload behind them.
+    fn write_gathered(&mut self, socket: &Socket) {
+        // SAFETY: there is no payload.
+        let moved = unsafe { self.writing.send(socket, None, false) };
+        if self.writing.is_taken() {
+            self.writing.clear();
+        } else {
+            // The end of the stream is reported elsewhere, so it does not count as a full socket.
+            self.blocked = moved != Moved::Ended;
+        }
+    }
+
     /// Returns whether more bytes will certainly be sent immediately after these.
     fn follows(&self) -> bool {
         match self.writing.payload() {

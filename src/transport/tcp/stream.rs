@@ -228,7 +228,7 @@ impl Stream {
             unsafe { frame.copy_to(memory.start) };
             send.post(id, SendOp::Send, memory, signalled);
         }
-        if open && !send.is_blocked() {
+        if open && !send.is_blocked() && send.is_waiting() {
             self.send_more(&mut send, Acks::Alone);
         } else {
             self.watch_room(&mut send);
@@ -265,7 +265,7 @@ impl Stream {
                 send.post(id, SendOp::Send, memory, signalled);
             }
         }
-        if open && !send.is_blocked() {
+        if open && !send.is_blocked() && send.is_waiting() {
             self.send_more(&mut send, Acks::Alone);
         } else {
             self.watch_room(&mut send);

@@ -43,9 +43,8 @@ impl SendQueue {
         let len = frame.len as u32;
         self.writing.push(&tcp::Pdu::Send { signalled, len }.emit());
         if self.writing.push_short_frame(frame) {
-            // The frame was copied to `writing`. The caller sends it, possibly together with other
-            // PDUs.
             self.request_sent();
+            self.write_gathered(socket);
             return Ok(());
         }
         self.writing
