@@ -90,7 +90,7 @@ fn acks_of_unsignalled_frames_travel_with_grants() {
 
 #[test]
 fn peer_without_acks_gets_as_many_frames_as_slots() {
-    for (depth, slots) in [(None, 64), (Some(4), 4), (Some(100), 100)] {
+    for (depth, slots) in [(None, 32), (Some(4), 4), (Some(100), 100)] {
         let stage = stage(depth);
         let (mut peer, endpoint) = stage.connect_with(200);
         assert_eq!(fill(&endpoint), slots, "{depth:?}");
