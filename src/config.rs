@@ -444,8 +444,8 @@ const DRAIN_TIMEOUT: Duration = Duration::from_secs(2);
 const WINDOW_OVER_RDMA: u16 = 32;
 const WINDOW_OVER_TCP: u16 = 128;
 
-/// The depths of the send queue, if the application chose none. More over TCP would make a sender of
-/// long messages copy frames for which the socket has no room.
+/// The depths of the send queue, if the application chose none. With a greater depth over TCP, a
+/// sender of long messages copies more frames for which the socket has no room.
 const DEPTH_OVER_RDMA: u16 = 16;
 const DEPTH_OVER_TCP: u16 = 32;
 

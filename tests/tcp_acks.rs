@@ -1,4 +1,4 @@
-//! Tests of the acknowledgements that the library sends over TCP, and of those that it expects.
+//! Tests of acknowledgements over TCP: the library sends few, and needs few.
 
 use std::io::Read;
 

@@ -53,7 +53,7 @@ pub(super) struct SendQueue {
     most_reads: u8,
     /// The answers that this side has to send, oldest first.
     answers: VecDeque<Answer>,
-    /// The number of the peer's requests that this side has executed. The receiver counts them.
+    /// The number of executed requests of the peer, which the receiver counts.
     executed: Arc<AtomicU32>,
     /// The value of `executed` that the last Ack contained.
     reported: u32,
