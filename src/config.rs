@@ -78,6 +78,9 @@ pub struct Config {
     /// of the buffers; while all are occupied, the peer's `send` waits. Each connection costs
     /// `receive_window` × [`eager_size`](Self::eager_size) bytes of locked memory.
     ///
+    /// Over TCP no memory is locked, so the default, 32, stands for 128 there, except on a
+    /// [`Stream`](crate::Stream) and with [`shared_receive`](Self::shared_receive).
+    ///
     /// 1 to 8192, default 32.
     #[cfg_attr(feature = "serde", serde(with = "text::as_number"))]
     pub receive_window: u16,
@@ -118,8 +121,8 @@ pub struct Config {
     /// the cost. The two sides use the smaller of their values.
     ///
     /// Over TCP no memory is locked, and a buffer occupies memory from its first use; the most
-    /// recently used buffer is reused first. With the default a connection over TCP reserves about
-    /// 5 MB of address space, of which a peer can fill 2 MiB while the program receives nothing.
+    /// recently used buffer is reused first. With the default a connection over TCP reserves up to
+    /// 12 MB of address space, of which a peer can fill 8 MiB while the program receives nothing.
     ///
     /// 64 B to 1 MiB. `None`, the default, is 16 KiB over RDMA and 64 KiB over TCP.
     #[cfg_attr(feature = "serde", serde(with = "text::as_number"))]
@@ -184,8 +187,9 @@ pub struct Config {
     /// The depth of the send queue: the number of messages and one-sided operations that may be in
     /// flight.
     ///
-    /// Each connection costs `send_depth` × [`eager_size`](Self::eager_size) bytes of locked
-    /// memory.
+    /// Each connection costs `send_depth` × [`eager_size`](Self::eager_size) bytes of locked memory
+    /// over RDMA. Over TCP it costs only memory for the messages for which the socket has no room.
+    /// So the default, 16, stands for 32 there.
     ///
     /// 1 to 8192, default 16.
     #[cfg_attr(feature = "serde", serde(with = "text::as_number"))]
@@ -391,14 +395,14 @@ impl Eq for Inherited {}
 impl Default for Config {
     fn default() -> Self {
         Self {
-            receive_window: 32,
+            receive_window: WINDOW_OVER_RDMA,
             shared_receive: None,
             eager_size: None,
             max_message: 1 << 30,
             large_memory: 64 << 20,
             registration_cache: 16 << 20,
             stream_buffer: 4 << 20,
-            send_depth: 16,
+            send_depth: DEPTH_OVER_RDMA,
             connect_timeout: Duration::from_secs(5),
             retry_refused: false,
             source: None,
@@ -435,6 +439,16 @@ impl Default for Listening {
 ///
 /// After this time the queue pair is destroyed even if work requests are outstanding.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// The windows, if the application chose none. Over TCP no buffer is locked, and only used buffers
+/// have memory.
+const WINDOW_OVER_RDMA: u16 = 32;
+const WINDOW_OVER_TCP: u16 = 128;
+
+/// The depths of the send queue, if the application chose none. With a greater depth over TCP, a
+/// sender of long messages copies more frames for which the socket has no room.
+const DEPTH_OVER_RDMA: u16 = 16;
+const DEPTH_OVER_TCP: u16 = 32;
 
 /// The default eager sizes in bytes. The size is larger over TCP, because its buffers are not
 /// locked, and a round trip costs more than copying the bytes.
@@ -599,6 +613,18 @@ impl Config {
         self.close_timeout + DRAIN_TIMEOUT
     }
 
+    /// Returns the window of a connection over this transport. Streams and shared receives keep the
+    /// default window, because they are also limited in bytes or buffers.
+    fn window(&self, transport: Transport) -> u16 {
+        let is_default = self.receive_window == WINDOW_OVER_RDMA;
+        let is_limited = self.stream || self.shared_receive.is_some();
+        if transport == Transport::Tcp && is_default && !is_limited {
+            WINDOW_OVER_TCP
+        } else {
+            self.receive_window
+        }
+    }
+
     /// Returns the parameters for the state machine of the protocol. The engine sets `engine` and
     /// `number`.
     pub(crate) fn params(&self, transport: Transport) -> proto::Params {
@@ -608,16 +634,21 @@ impl Config {
                 (EAGER_OVER_TCP, FRAGMENTS_OVER_TCP, UNSIGNALLED_OVER_TCP)
             }
         };
+        let send_slots = match (transport, self.send_depth) {
+            (Transport::Tcp, DEPTH_OVER_RDMA) => DEPTH_OVER_TCP,
+            (_, depth) => depth,
+        };
         proto::Params {
-            window: self.receive_window,
+            window: self.window(transport),
             shared: self.shared_receive.is_some(),
             eager_size: self.eager_size.unwrap_or(eager_size),
             max_message: self.max_message,
             large_memory: self.large_memory,
             longest_chunk: LONGEST_CHUNK,
             read_timeout: self.read_timeout,
-            send_slots: u32::from(self.send_depth),
+            send_slots: u32::from(send_slots),
             max_fragments,
+            completes_unsignalled: transport == Transport::Tcp,
             max_unsignalled,
             // Delayed grants need a timer, and connections within the process have none.
             delays_grants: transport != Transport::Memory,

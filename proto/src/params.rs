@@ -30,6 +30,9 @@ pub struct Params {
     /// The maximum number of frames in which a message above the eager size is sent. If the maximum
     /// is 1, the peer reads each such message from this side's memory.
     pub max_fragments: u32,
+    /// Whether the peer's side also acknowledges unsignalled frames, as over TCP. Then fewer frames
+    /// are signalled.
+    pub completes_unsignalled: bool,
     /// The number of bytes in consecutive data frames after which a frame must be signalled. The
     /// completion of that frame shows the sender that the bytes have arrived.
     pub max_unsignalled: u32,

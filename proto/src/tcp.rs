@@ -196,6 +196,19 @@ impl Pdu {
         }
     }
 
+    /// Returns whether the Send at the beginning of `bytes` is signalled, and its frame. Returns
+    /// `None` if the Send is incomplete or not valid, or if there is another PDU:
+    /// [`parse`](Self::parse) handles these cases.
+    #[inline]
+    pub fn whole_send(bytes: &[u8]) -> Option<(bool, &[u8])> {
+        let (prefix, rest) = bytes.split_first_chunk::<PREFIX>()?;
+        let [SEND, flags @ (0 | SIGNALLED), 0, 0, length @ ..] = *prefix else {
+            return None;
+        };
+        let frame = rest.get(..u32::from_be_bytes(length) as usize)?;
+        Some((flags == SIGNALLED, frame))
+    }
+
     /// Parses the header at the beginning of `bytes`. Returns the PDU and the header's length in
     /// bytes, or `None` if the header is incomplete.
     pub fn parse(bytes: &[u8]) -> Result<Option<(Self, usize)>, Violation> {
@@ -409,6 +422,30 @@ mod tests {
             for len in 0..bytes.len() {
                 assert_eq!(Pdu::parse(&bytes[..len]), Ok(None), "{pdu:?} cut to {len}");
             }
+        }
+    }
+
+    #[test]
+    fn whole_send_agrees_with_parse_for_each_prefix() {
+        for (_, good) in all() {
+            for place in 0..PREFIX {
+                for value in 0..=u8::MAX {
+                    let mut bytes = [&good[..PREFIX], b"nine more bytes"].concat();
+                    bytes[place] = value;
+                    let parsed = match Pdu::parse(&bytes) {
+                        Ok(Some((Pdu::Send { signalled, len }, PREFIX))) => bytes
+                            .get(PREFIX..PREFIX + len as usize)
+                            .map(|frame| (signalled, frame)),
+                        _ => None,
+                    };
+                    assert_eq!(Pdu::whole_send(&bytes), parsed, "{bytes:?}");
+                }
+            }
+        }
+        let send = [1, 1, 0, 0, 0, 0, 0, 2, 7, 8];
+        assert_eq!(Pdu::whole_send(&send), Some((true, &[7, 8][..])));
+        for len in 0..send.len() {
+            assert_eq!(Pdu::whole_send(&send[..len]), None);
         }
     }
 

@@ -336,12 +336,14 @@ impl Reactor {
         let config = config.into();
         let messages = 2 * usize::from(config.receive_window) + CONTROL_WINDOW as usize + 3;
         let max_ids = usize::from(config.receive_window) + usize::from(config.send_depth);
-        let (sender, receiver) = if config.resume.is_zero() {
-            bounded(messages + max_ids + 1)
-        } else {
-            // The channel is unbounded, because messages of the lost connection may remain in it
-            // while messages of its successor arrive.
-            unbounded()
+        let (sender, receiver) = match id.transport() {
+            Transport::Rdma | Transport::Memory if config.resume.is_zero() => {
+                bounded(messages + max_ids + 1)
+            }
+            // A bounded channel would allocate all of its places at once. Over TCP idle connections
+            // stay small, and the window is larger. With a session, messages of the lost connection
+            // may remain in the channel while messages of its successor arrive.
+            Transport::Rdma | Transport::Memory | Transport::Tcp => unbounded(),
         };
         let path = PeerPath::new(peer, id.transport());
         let link = Link::new(

@@ -20,6 +20,7 @@ pub(crate) fn params() -> Params {
         read_timeout: Duration::from_secs(30),
         send_slots: 4,
         max_fragments: 4,
+        completes_unsignalled: false,
         max_unsignalled: 64 << 10,
         delays_grants: true,
         connect_timeout: Duration::from_secs(5),

@@ -170,7 +170,11 @@ impl Transfer {
             sequence: Sequence::new(start as u16),
             send_credit: SendCredit::new(hello.window, granted, start),
             recv_credit,
-            ring: SendRing::new(params.send_slots, params.max_unsignalled),
+            ring: SendRing::new(
+                params.send_slots,
+                params.completes_unsignalled,
+                params.max_unsignalled,
+            ),
             outbound: Outbound::new(params.outbound_limit()),
             inbound: Inbound::new(params.window, params.inbound_limit(), params.longest_chunk),
             timers: Tracked::new(Timers {

@@ -63,7 +63,11 @@ pub(crate) struct SlotBytes {
 /// the order of posting.
 #[derive(Debug)]
 pub(crate) struct SendSlots {
-    slots: Box<[Slot]>,
+    /// The slots; empty until one contains anything but [`Posted::Frame`], because most connections
+    /// send only such frames.
+    slots: Vec<Slot>,
+    /// The number of slots.
+    count: u32,
     /// The slot after the last completed one.
     oldest: u32,
     /// The number of consecutive slots, from `oldest` on, that completions have covered.
@@ -82,13 +86,10 @@ struct Slot {
 }
 
 impl SendSlots {
-    pub(crate) fn new(slots: u32) -> Self {
-        let slot = || Slot {
-            posted: Posted::Frame,
-            waits: false,
-        };
+    pub(crate) fn new(count: u32) -> Self {
         Self {
-            slots: (0..slots).map(|_| slot()).collect(),
+            slots: Vec::new(),
+            count,
             oldest: 0,
             covered: 0,
             recorded: 0,
@@ -100,7 +101,18 @@ impl SendSlots {
         self.recorded += usize::from(posted.is_recorded());
         self.operations += usize::from(posted.is_operation());
         let waits = posted.is_answered();
+        self.allocate();
         self.slots[slot as usize] = Slot { posted, waits };
+    }
+
+    /// Allocates the slots, if this has not been done.
+    fn allocate(&mut self) {
+        if self.slots.is_empty() {
+            self.slots.resize_with(self.count as usize, || Slot {
+                posted: Posted::Frame,
+                waits: false,
+            });
+        }
     }
 
     /// Returns the number of one-sided operations among the recorded requests.
@@ -116,11 +128,7 @@ impl SendSlots {
         let has_frames_only = self.recorded == 0 && self.covered == 0;
         if has_frames_only {
             let next = slot + 1;
-            self.oldest = if (next as usize) < self.slots.len() {
-                next
-            } else {
-                0
-            };
+            self.oldest = if next < self.count { next } else { 0 };
         }
         has_frames_only
     }
@@ -128,6 +136,7 @@ impl SendSlots {
     /// Handles the completion of the request in `slot`. [`pop_done`](Self::pop_done) then returns
     /// the requests that the completion covers.
     pub(crate) fn complete(&mut self, slot: u32) {
+        self.allocate();
         let ahead = self.ahead_of(slot);
         self.covered = self.covered.max(ahead + 1);
         // The peer answers requests in the order of posting, so earlier answers have arrived too.
@@ -155,11 +164,13 @@ impl SendSlots {
     /// [`pop_done`](Self::pop_done) returns the completed requests, and [`take`](Self::take) the
     /// failed one.
     pub(crate) fn fail(&mut self, slot: u32) {
+        self.allocate();
         self.covered = self.covered.max(self.ahead_of(slot));
     }
 
     /// Removes and returns the request in a slot.
     pub(crate) fn take(&mut self, slot: u32) -> Posted {
+        self.allocate();
         let slot = &mut self.slots[slot as usize];
         slot.waits = false;
         let posted = std::mem::replace(&mut slot.posted, Posted::Frame);
@@ -170,19 +181,19 @@ impl SendSlots {
 
     /// Returns the number of slots from the oldest one to this one.
     fn ahead_of(&self, slot: u32) -> u32 {
-        let count = self.slots.len() as u32;
-        (slot + count - self.oldest) % count
+        (slot + self.count - self.oldest) % self.count
     }
 
     /// Returns the slot that is `behind` slots after the oldest one.
     fn at(&self, behind: u32) -> usize {
-        (self.oldest as usize + behind as usize) % self.slots.len()
+        ((self.oldest + behind) % self.count) as usize
     }
 
     /// Returns the posted requests, oldest first, without removing them. The device may use the
     /// memory of a request until the queue pair is destroyed.
     pub(crate) fn iter(&self) -> impl Iterator<Item = &Posted> {
-        let (newer, older) = self.slots.split_at(self.oldest as usize);
+        let oldest = (self.oldest as usize).min(self.slots.len());
+        let (newer, older) = self.slots.split_at(oldest);
         older.iter().chain(newer).map(|slot| &slot.posted)
     }
 }

@@ -48,7 +48,7 @@ pub(super) fn create_transport(
     let own_keys = Domain::default();
     let stream = carrier.open(|socket| {
         let (keys, own) = (own_keys.clone(), shared.is_none());
-        Stream::new(socket, keys, receives, own, layout.send_depth())
+        Stream::new(socket, keys, receives, own)
     })?;
     let domain = memory::Domain::Tcp(own_keys);
     let keep = config.registration_cache;

@@ -16,7 +16,8 @@
 //! event has to be requested. The engine's thread handles bytes that one batch left in the staging
 //! buffer, and room in a full socket, because no descriptor reports these two.
 //!
-//! An acknowledgement is sent together with the next frame. It is sent alone when a poll finds
+//! An acknowledgement is sent together with the next frame, if a request of the peer is signalled
+//! or 8 requests are not acknowledged. For a signalled request it is sent alone when a poll finds
 //! nothing, before the thread sleeps, or when the engine starts to poll the connection.
 //!
 //! The receive that was posted last is used first. So a connection has memory only for the maximum

@@ -2,12 +2,14 @@
 //! this side's requests.
 #![allow(unsafe_code)]
 
+mod staged;
+
 use std::{
     collections::VecDeque,
     ops::Range,
     sync::{
-        Mutex,
-        atomic::{AtomicU64, Ordering},
+        Arc, Mutex,
+        atomic::{AtomicU32, AtomicU64, Ordering},
     },
     time::Duration,
 };
@@ -63,8 +65,8 @@ pub(super) struct Receiver {
     unread: Range<usize>,
     /// The payload that is being received.
     incoming: Option<IncomingPayload>,
-    /// The number of executed requests of the peer.
-    requests: u32,
+    /// The number of executed requests of the peer. Only the receiver changes it.
+    executed: Arc<AtomicU32>,
     writes: WriteParts,
     /// Whether the stream has ended, so that only staged bytes remain.
     over: bool,
@@ -116,12 +118,13 @@ impl From<Violation> for Fault {
 }
 
 impl Receiver {
-    pub(super) fn new() -> Self {
+    /// Creates a receiver that counts the executed requests in `executed`.
+    pub(super) fn new(executed: Arc<AtomicU32>) -> Self {
         Self {
             staged: vec![0; STAGED].into(),
             unread: 0..0,
             incoming: None,
-            requests: 0,
+            executed,
             writes: WriteParts::default(),
             over: false,
             ended: false,
@@ -189,7 +192,7 @@ impl Receiver {
         enough: usize,
         may_continue: impl Fn() -> bool,
     ) -> Result<(), Fault> {
-        let requests = self.requests;
+        let executed = self.executed();
         let mut flows = true;
         for _ in 0..MAX_CALLS {
             let left = self.left();
@@ -206,7 +209,7 @@ impl Receiver {
             };
             self.stopped = self.receive_once(parts, wait)?;
             self.take_staged(parts, enough)?;
-            let to_do = !parts.done.is_empty() || self.requests != requests;
+            let to_do = !parts.done.is_empty() || self.executed() != executed;
             flows = self.left() != left;
             let is_over = wait == Wait::ForSome && !flows;
             if to_do || is_over || self.is_exposed() || self.left() < LONG || !may_continue() {
@@ -264,35 +267,6 @@ impl Receiver {
                 Ok(false)
             }
         }
-    }
-
-    /// Processes staged bytes until a PDU is incomplete, or `done` contains `enough` completions.
-    fn take_staged(&mut self, parts: &mut Parts<'_>, enough: usize) -> Result<(), Fault> {
-        while parts.done.len() < enough {
-            if let Some(incoming) = &mut self.incoming {
-                let staged = &self.staged[self.unread.clone()];
-                let count = staged.len().min(incoming.left);
-                if count > 0 {
-                    incoming.copy(&staged[..count]);
-                    self.unread.start += count;
-                    self.payload_received(count, parts)?;
-                    continue;
-                }
-                if incoming.left > 0 {
-                    return Ok(());
-                }
-                self.payload_received(0, parts)?;
-                continue;
-            }
-            match Pdu::parse(&self.staged[self.unread.clone()])? {
-                Some((pdu, len)) => {
-                    self.unread.start += len;
-                    self.begin(pdu, parts)?;
-                }
-                None => return Ok(()),
-            }
-        }
-        Ok(())
     }
 
     /// Receives into the destination of the current payload, and then into the staging buffer.
@@ -402,7 +376,7 @@ impl Receiver {
             Pdu::Read { at } => {
                 let part = self.exposed(at, Right::Read, parts)?;
                 lock(parts.send).answer_read(part)?;
-                self.requests = self.requests.wrapping_add(1);
+                self.count_request();
                 return Ok(());
             }
             Pdu::Atomic { addr, rkey, change } => {
@@ -415,7 +389,7 @@ impl Receiver {
                     return Err(self.refuse(Cause::Access, parts));
                 };
                 lock(parts.send).answer_atomic(old)?;
-                self.requests = self.requests.wrapping_add(1);
+                self.count_request();
                 return Ok(());
             }
             Pdu::Ack { requests } => {
@@ -537,10 +511,22 @@ impl Receiver {
 
     /// Counts a request of the peer that was executed, and acknowledges it if it is `signalled`.
     fn request_completed(&mut self, signalled: bool, parts: &mut Parts<'_>) {
-        self.requests = self.requests.wrapping_add(1);
+        self.count_request();
         if signalled {
-            lock(parts.send).acknowledge_peer(self.requests);
+            lock(parts.send).acknowledge_peer();
         }
+    }
+
+    /// Returns the number of executed requests of the peer.
+    fn executed(&self) -> u32 {
+        self.executed.load(Ordering::Relaxed)
+    }
+
+    fn count_request(&self) {
+        // A thread that sends reads the counter with Acquire, so the request was executed before
+        // its Ack is sent.
+        let executed = self.executed().wrapping_add(1);
+        self.executed.store(executed, Ordering::Release);
     }
 
     /// Returns the memory that the peer addresses. As over RDMA, a request for 0 bytes needs no
@@ -563,7 +549,7 @@ impl Receiver {
     /// Refuses the peer's current request, which ends the connection.
     fn refuse(&mut self, cause: Cause, parts: &mut Parts<'_>) -> Fault {
         self.ended = true;
-        lock(parts.send).refuse_peer(self.requests, cause);
+        lock(parts.send).refuse_peer(self.executed(), cause);
         Fault::Refused
     }
 

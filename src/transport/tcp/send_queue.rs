@@ -3,7 +3,13 @@
 
 mod frames;
 
-use std::collections::VecDeque;
+use std::{
+    collections::VecDeque,
+    sync::{
+        Arc,
+        atomic::{AtomicU32, Ordering},
+    },
+};
 
 use super::{
     keys::ExposedPart,
@@ -25,6 +31,10 @@ pub(super) const READS: u8 = 16;
 /// so that a peer that receives fast does not delay other connections.
 const MAX_CALLS: usize = 16;
 
+/// The number of executed requests of the peer from which on the next PDU carries an Ack. So the
+/// peer's slots become free without a call, even if none of its requests is signalled.
+const UNACKNOWLEDGED: u32 = 8;
+
 /// The requests and answers that this side has to send, and the requests whose answer or
 /// acknowledgement is outstanding.
 #[derive(Debug)]
@@ -43,8 +53,12 @@ pub(super) struct SendQueue {
     most_reads: u8,
     /// The answers that this side has to send, oldest first.
     answers: VecDeque<Answer>,
-    /// The total number of the peer's requests to acknowledge, if an Ack is pending.
-    acknowledgement: Option<u32>,
+    /// The number of executed requests of the peer, which the receiver counts.
+    executed: Arc<AtomicU32>,
+    /// The value of `executed` that the last Ack contained.
+    reported: u32,
+    /// Whether a signalled request of the peer waits for an Ack.
+    owes_ack: bool,
     refusal: Option<(u32, tcp::Cause)>,
     /// The bytes that are written to the socket next.
     writing: Writing,
@@ -81,16 +95,20 @@ pub(super) enum Acks {
 pub(super) struct AnswerAborted;
 
 impl SendQueue {
-    pub(super) fn new(depth: u32) -> Self {
+    /// Creates an empty queue. `executed` is the number of executed requests of the peer, which the
+    /// receiver counts.
+    pub(super) fn new(executed: Arc<AtomicU32>) -> Self {
         Self {
-            requests: VecDeque::with_capacity(depth as usize),
+            requests: VecDeque::new(),
             sent: 0,
             completed: 0,
             acknowledged: 0,
             unanswered: 0,
             most_reads: READS,
-            answers: VecDeque::with_capacity(READS.into()),
-            acknowledgement: None,
+            answers: VecDeque::new(),
+            executed,
+            reported: 0,
+            owes_ack: false,
             refusal: None,
             writing: Writing::new(),
             answers_turn: false,
@@ -198,11 +216,14 @@ impl SendQueue {
             .ok_or_else(|| Violation::new(what, 0, "none, as nothing was asked for"))
     }
 
-    /// Removes the completed requests, in order, and adds their completions to `done`.
+    /// Removes the completed requests, in order, and adds the completions of the signalled ones and
+    /// of the last one to `done`. An Ack that travels with another PDU may count requests none of
+    /// which is signalled.
     pub(super) fn complete(&mut self, done: &mut VecDeque<Done>) {
+        let mut uncovered = None;
         while self.sent > 0 {
             let Some(oldest) = self.requests.front() else {
-                return;
+                break;
             };
             let complete = if oldest.wants_value() {
                 oldest.answered
@@ -210,15 +231,22 @@ impl SendQueue {
                 self.acknowledged != self.completed
             };
             if !complete {
-                return;
+                break;
             }
-            if let (WorkId::Send(slot), true) = (oldest.id, oldest.signalled) {
-                done.push_back(Done::Sent { slot });
+            if let WorkId::Send(slot) = oldest.id {
+                let sent = Done::Sent { slot };
+                if oldest.signalled {
+                    done.push_back(sent);
+                    uncovered = None;
+                } else {
+                    uncovered = Some(sent);
+                }
             }
             self.requests.pop_front();
             self.sent -= 1;
             self.completed = self.completed.wrapping_add(1);
         }
+        done.extend(uncovered);
     }
 
     /// Handles a Nak: the peer has processed `requests` requests and refused the next one. The
@@ -266,9 +294,25 @@ impl SendQueue {
 
     // Answers to the peer.
 
-    /// Acknowledges the first `requests` requests of the peer.
-    pub(super) fn acknowledge_peer(&mut self, requests: u32) {
-        self.acknowledgement = Some(requests);
+    /// Makes the next call of [`send`](Self::send) send an Ack, because a signalled request of the
+    /// peer was executed.
+    pub(super) fn acknowledge_peer(&mut self) {
+        self.owes_ack = true;
+    }
+
+    /// Gathers an Ack of the executed requests, for a call that sends another PDU as well, or
+    /// because a request was signalled. Returns whether there are requests to acknowledge.
+    fn gather_ack(&mut self) -> bool {
+        let executed = self.executed.load(Ordering::Acquire);
+        let unacknowledged = executed.wrapping_sub(self.reported);
+        let due = self.owes_ack || unacknowledged >= UNACKNOWLEDGED;
+        if due {
+            self.owes_ack = false;
+            self.reported = executed;
+            let pdu = tcp::Pdu::Ack { requests: executed };
+            self.writing.push(&pdu.emit());
+        }
+        due
     }
 
     /// Refuses the peer's request that follows the first `requests` ones.
@@ -384,6 +428,18 @@ impl SendQueue {
         Ok(true)
     }
 
+    /// Writes the gathered bytes to the socket, without a payload behind them.
+    fn write_gathered(&mut self, socket: &Socket) {
+        // SAFETY: there is no payload.
+        let moved = unsafe { self.writing.send(socket, None, false) };
+        if self.writing.is_taken() {
+            self.writing.clear();
+        } else {
+            // The end of the stream is reported elsewhere, so it does not count as a full socket.
+            self.blocked = moved != Moved::Ended;
+        }
+    }
+
     /// Returns whether more bytes will certainly be sent immediately after these.
     fn follows(&self) -> bool {
         match self.writing.payload() {
@@ -414,15 +470,11 @@ impl SendQueue {
 
     /// Gathers the next PDUs. Returns whether there were any.
     fn gather_next(&mut self, alone: Acks) -> bool {
-        let acknowledged = match (self.acknowledgement, alone) {
-            (Some(_), Acks::WaitForCompany) if !self.has_more() => return false,
-            (Some(requests), _) => {
-                self.acknowledgement = None;
-                self.writing.push(&tcp::Pdu::Ack { requests }.emit());
-                true
-            }
-            (None, _) => false,
-        };
+        let may_be_alone = self.owes_ack && alone == Acks::Alone;
+        if !may_be_alone && !self.has_more() {
+            return false;
+        }
+        let acknowledged = self.gather_ack();
         // The Nak is sent after all answers. Otherwise the peer would count the answered requests
         // as refused.
         if let Some((requests, cause)) = self.refusal.take_if(|_| self.answers.is_empty()) {
@@ -439,7 +491,7 @@ impl SendQueue {
 
     /// Returns whether there may be bytes to send.
     pub(super) fn is_waiting(&self) -> bool {
-        self.acknowledgement.is_some() || !self.writing.is_empty() || self.has_more()
+        self.owes_ack || !self.writing.is_empty() || self.has_more()
     }
 
     /// Returns whether there may be bytes to send other than an acknowledgement.

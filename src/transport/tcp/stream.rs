@@ -16,7 +16,7 @@ use std::{
     os::fd::{AsFd, BorrowedFd, OwnedFd},
     sync::{
         Arc, Mutex, MutexGuard, OnceLock,
-        atomic::{AtomicU8, AtomicU64, Ordering},
+        atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering},
     },
 };
 
@@ -96,26 +96,25 @@ enum Phase {
 }
 
 impl Stream {
-    /// Creates a stream on a nonblocking socket, for a queue pair with a send queue of `depth`
-    /// requests.
+    /// Creates a stream on a nonblocking socket.
     pub(super) fn new(
         fd: Unshared<OwnedFd>,
         domain: Domain,
         receives: Arc<ReceiveQueue>,
         own_receives: bool,
-        depth: u32,
     ) -> Arc<Self> {
+        let executed = Arc::<AtomicU32>::default();
         Arc::new(Self {
             socket: Socket::new(fd),
             domain,
             receives,
             own_receives,
             receiver: Mutex::new(Incoming {
-                receiver: Receiver::new(),
+                receiver: Receiver::new(Arc::clone(&executed)),
                 done: VecDeque::new(),
                 fresh: false,
             }),
-            send: Mutex::new(SendQueue::new(depth)),
+            send: Mutex::new(SendQueue::new(executed)),
             phase: AtomicU8::new(Phase::SettingUp as u8),
             read: AtomicU64::new(0),
             watch: OnceLock::new(),
@@ -229,7 +228,7 @@ impl Stream {
             unsafe { frame.copy_to(memory.start) };
             send.post(id, SendOp::Send, memory, signalled);
         }
-        if open && !send.is_blocked() {
+        if open && !send.is_blocked() && send.is_waiting() {
             self.send_more(&mut send, Acks::Alone);
         } else {
             self.watch_room(&mut send);
@@ -266,7 +265,7 @@ impl Stream {
                 send.post(id, SendOp::Send, memory, signalled);
             }
         }
-        if open && !send.is_blocked() {
+        if open && !send.is_blocked() && send.is_waiting() {
             self.send_more(&mut send, Acks::Alone);
         } else {
             self.watch_room(&mut send);
@@ -504,7 +503,6 @@ mod tests {
             Domain::default(),
             Arc::default(),
             true,
-            4,
         );
         stream.reach(Phase::Open);
         let payload = vec![7; 4 << 20];

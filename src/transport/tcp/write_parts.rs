@@ -17,6 +17,12 @@ struct Unfinished {
 }
 
 impl WriteParts {
+    /// Returns whether another part of a write must follow.
+    #[inline]
+    pub(super) fn is_unfinished(&self) -> bool {
+        self.0.is_some()
+    }
+
     /// Checks that each part of a write begins at the end of the previous part, and that no other
     /// request comes between the parts. Over RDMA the device checks this.
     ///

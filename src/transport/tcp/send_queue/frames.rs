@@ -39,15 +39,12 @@ impl SendQueue {
             len: frame.len,
         };
         self.post(id, SendOp::Send, memory, signalled);
-        if let Some(requests) = self.acknowledgement.take() {
-            self.writing.push(&tcp::Pdu::Ack { requests }.emit());
-        }
+        self.gather_ack();
         let len = frame.len as u32;
         self.writing.push(&tcp::Pdu::Send { signalled, len }.emit());
         if self.writing.push_short_frame(frame) {
-            // The frame was copied to `writing`. The caller sends it, possibly together with other
-            // PDUs.
             self.request_sent();
+            self.write_gathered(socket);
             return Ok(());
         }
         self.writing
@@ -87,9 +84,7 @@ impl SendQueue {
         slot: impl Fn(usize) -> Result<*mut u8, OsError>,
         socket: &Socket,
     ) -> Result<(), OsError> {
-        if let Some(requests) = self.acknowledgement.take() {
-            self.writing.push(&tcp::Pdu::Ack { requests }.emit());
-        }
+        self.gather_ack();
         let pdu = |&(_, frame, signalled): &(WorkId, Frame<'_>, bool)| {
             let len = frame.len as u32;
             tcp::Pdu::Send { signalled, len }.emit()
