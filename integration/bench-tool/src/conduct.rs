@@ -20,6 +20,7 @@ use crate::{
     program::{Commands, Program, Run},
     report::Report,
     row::{Part, Row, Side},
+    sweep,
     traffic::Reading,
     work::{Scope, Task},
 };
@@ -134,6 +135,7 @@ impl Conductor {
             instructions::add_calls(self);
         }
         let pairs = match (scope, &self.device) {
+            (Scope::Sweep, _) => Vec::new(),
             (Scope::Full | Scope::Quick, _) => plan::pairs(&part.to_string(), quick)?,
             (Scope::Polling, Some(_)) if part == Part::Free => {
                 plan::pairs("polling free rdma", false)?
@@ -152,6 +154,9 @@ impl Conductor {
         }
         for pair in &pairs {
             self.add_pair(&readings, pair);
+        }
+        if part == Part::Counted && scope != Scope::Polling {
+            sweep::add(self, scope, rounds);
         }
         Ok(())
     }

@@ -17,6 +17,7 @@ use crate::{
     program::is_installed,
     report::Report,
     row::Part,
+    sweep,
     work::{Scope, Task, Work},
 };
 
@@ -111,6 +112,27 @@ pub(crate) fn polling(lab: bool, write: bool) -> Result<ExitCode> {
     end(&report, start)
 }
 
+/// Counts the cost of many sizes, and prints the table.
+pub(crate) fn sweep(write: bool) -> Result<ExitCode> {
+    let start = Instant::now();
+    let task = Task {
+        parts: vec![Part::Counted],
+        scope: Scope::Sweep,
+        rounds: 1,
+    };
+    let mut report = Report::default();
+    run(&task, Some(Launch::counted(QUICK_LIMIT)), &mut report)?;
+    if write {
+        report.write_sweeps()?;
+    }
+    report.print_sweeps();
+    println!("bench: it took {} s", start.elapsed().as_secs());
+    Ok(match sweep::is_beyond_bound(&report.sweeps) {
+        true => ExitCode::FAILURE,
+        false => ExitCode::SUCCESS,
+    })
+}
+
 fn end(report: &Report, start: Instant) -> Result<ExitCode> {
     report.print();
     println!("bench: it took {} s", start.elapsed().as_secs());
@@ -176,7 +198,7 @@ fn measure(parts: &[Part], scope: Scope, rounds: u32) -> Result<Report> {
     }
     let limit = match scope {
         Scope::Full => LIMIT,
-        Scope::Quick | Scope::Polling => QUICK_LIMIT,
+        Scope::Quick | Scope::Polling | Scope::Sweep => QUICK_LIMIT,
     };
     let task = Task {
         parts: parts.to_vec(),

@@ -3,7 +3,7 @@
 //! On a developer's machine, [`drive`] starts this program again in the lab. There, [`conduct`]
 //! measures one part after the other. It runs the servers and clients of a [`plan`], in which our
 //! programs and the stock programs alternate, or runs clients under callgrind with the help of
-//! [`instructions`]. The results are [`row`]s of a [`report`], which [`drive`] prints or compares
+//! [`instructions`], or the [`sweep`] of sizes. The results are [`row`]s of a [`report`], which [`drive`] prints or compares
 //! with the [`budget`]. [`program`] contains the command lines. Our own programs are [`messages`],
 //! [`many`], [`one_sided`] and [`calls`]; [`mod@work`] selects one of them. [`alternatives`] has
 //! the same programs with other libraries, among them [`c_sockets`] and [`plain_verbs`].
@@ -26,6 +26,7 @@ mod plan;
 mod program;
 mod report;
 mod row;
+mod sweep;
 mod traffic;
 mod work;
 
@@ -117,6 +118,19 @@ enum Command {
         #[arg(long)]
         no_lab: bool,
     },
+    /// Look for a message size that costs more than its neighbours
+    ///
+    /// Counts half a round trip of 60 sizes from 1 B to 4 MiB, at and around each size at which the
+    /// cost can change: the inline size, packets, the eager size, the longest message in frames, and
+    /// the memory that one RDMA READ takes. Measures rdmsg over RDMA and over TCP, and for comparison
+    /// `verbs`, up to 128 KiB, and `std`.
+    ///
+    /// A "step" is the larger of two ratios: the cost per byte of a size to the cost per byte of the
+    /// next smaller size in the table, and the cost of a size to the cost of the next larger one. So
+    /// one byte more may not cost 10 % more, and a shorter message may not cost more than a longer
+    /// one. The bound is 1.10, and a star marks a step beyond it. The exit status is 1 if a step of
+    /// rdmsg is beyond the bound. The budget has a row for the worst step of each transport.
+    Sweep,
     /// Compare counted times and instructions of calls with the stored figures
     ///
     /// The exit status is 1 if a figure is worse than the stored one by more than 3 %. Instructions
@@ -140,6 +154,7 @@ fn main() -> Result<ExitCode> {
         Some(Command::Counted) => drive::compare(&[Part::Counted], scope, write),
         Some(Command::Instructions) => drive::compare(&[Part::Instructions], scope, write),
         Some(Command::Polling { no_lab }) => drive::polling(!no_lab, write),
+        Some(Command::Sweep) => drive::sweep(write),
         Some(Command::Budget { renew }) => drive::budget(renew),
         Some(Command::Work { json }) => work(serde_json::from_str(&json)?),
     }
@@ -152,6 +167,9 @@ fn work(work: Work) -> Result<ExitCode> {
     match work {
         Work::Perform(task, here) => conduct::perform(&task, here.as_deref())?,
         Work::Serve(traffic) => serve(&traffic)?,
+        Work::Measure(traffic) if traffic.measure == Measure::Step => {
+            println!("{}", serde_json::to_string(&sweep::measure(&traffic)?)?);
+        }
         Work::Measure(traffic) => println!("{}", serde_json::to_string(&measure(&traffic)?)?),
     }
     Ok(ExitCode::SUCCESS)
@@ -161,6 +179,7 @@ fn serve(traffic: &Traffic) -> Result<()> {
     match traffic.measure {
         Measure::Read | Measure::Write => one_sided::serve(traffic),
         Measure::Call => calls::serve(traffic),
+        Measure::Step => sweep::serve(traffic),
         _ if traffic.manner.has(Way::EventFd) => many::serve(traffic),
         _ => messages::serve(traffic),
     }

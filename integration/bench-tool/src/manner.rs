@@ -103,6 +103,10 @@ impl Manner {
         self.ways & 1 << way as u16 != 0
     }
 
+    pub(crate) fn is_over_tcp(self) -> bool {
+        self.has(Way::Tcp) || self.library.is_over_tcp()
+    }
+
     /// Returns the configuration for messages of `size` bytes.
     pub(crate) fn config(self, size: usize) -> Config {
         let mut config = Config::default();

@@ -33,6 +33,9 @@ pub(crate) enum Measure {
     /// The instructions that one process executes per round trip, without the kernel
     #[value(name = "instructions a round trip")]
     Loop,
+    /// The worst step between two sizes of a sweep: see [`crate::sweep`]
+    #[value(name = "worst step of 60 sizes")]
+    Step,
 }
 
 impl Measure {
@@ -54,7 +57,7 @@ impl Measure {
                 format!("{:.2} MiB/s", figure * size as f64 / f64::from(1 << 20))
             }
             Self::Call | Self::Loop => format!("{figure:.0}"),
-            Self::Allocations => format!("{figure:.2}"),
+            Self::Allocations | Self::Step => format!("{figure:.2}"),
         }
     }
 }

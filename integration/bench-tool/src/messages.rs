@@ -118,7 +118,7 @@ async fn run(traffic: &Traffic, carriers: &mut [Carrier], count: u64) -> Result<
     }
 }
 
-fn runtime() -> Result<Runtime> {
+pub(crate) fn runtime() -> Result<Runtime> {
     Ok(Builder::new_current_thread().enable_io().build()?)
 }
 
@@ -129,7 +129,7 @@ fn processor_time() -> Result<Duration> {
 
 /// One end of a connection. Except for `Tasks` and tokio's codec, its futures block the thread and
 /// never return pending.
-enum Carrier {
+pub(crate) enum Carrier {
     Messages { endpoint: Endpoint, owned: bool },
     Tasks(tasks::Endpoint),
     Bytes(Stream),
@@ -138,7 +138,7 @@ enum Carrier {
 
 impl Carrier {
     /// Returns this side's end of each connection.
-    fn all(traffic: &Traffic, side: Side) -> Result<Vec<Self>> {
+    pub(crate) fn all(traffic: &Traffic, side: Side) -> Result<Vec<Self>> {
         if traffic.manner.library != Library::Rdmsg {
             return Ok(vec![Self::Other(Alternative::new(traffic, side)?)]);
         }
@@ -161,7 +161,7 @@ impl Carrier {
         Ok(Self::Messages { endpoint, owned })
     }
 
-    async fn send(&mut self, message: &[u8]) -> Result<()> {
+    pub(crate) async fn send(&mut self, message: &[u8]) -> Result<()> {
         match self {
             // Leave the buffer unfilled, because filling it would be the application's work, not
             // the library's.
@@ -189,7 +189,7 @@ impl Carrier {
     }
 
     /// Receives a message of `len` bytes, or `len` bytes of a stream.
-    async fn receive(&mut self, len: usize) -> Result<()> {
+    pub(crate) async fn receive(&mut self, len: usize) -> Result<()> {
         let came = match self {
             Self::Messages { endpoint, .. } => endpoint.recv_timeout(SILENCE)?.len(),
             Self::Tasks(endpoint) => endpoint.recv().await?.len(),
@@ -210,7 +210,7 @@ impl Carrier {
     }
 
     /// Receives a message of `len` bytes and sends it back.
-    async fn send_back(&mut self, len: usize) -> Result<()> {
+    pub(crate) async fn send_back(&mut self, len: usize) -> Result<()> {
         fn bytes(stream: &mut (impl Read + Write), len: usize) -> Result<()> {
             let mut bytes = vec![0; len];
             stream.read_exact(&mut bytes)?;
@@ -231,7 +231,7 @@ impl Carrier {
         Ok(())
     }
 
-    async fn close(self) -> Result<()> {
+    pub(crate) async fn close(self) -> Result<()> {
         match self {
             Self::Messages { endpoint, .. } => endpoint.close()?,
             Self::Tasks(endpoint) => endpoint.close().await?,

@@ -36,6 +36,8 @@ pub(crate) enum Scope {
     Quick,
     /// Only comparisons of the ways to wait.
     Polling,
+    /// Only the sweeps, also of the programs to compare with.
+    Sweep,
 }
 
 impl Work {
