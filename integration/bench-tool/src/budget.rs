@@ -31,7 +31,7 @@ pub(crate) struct Budget {
     /// ratio differs.
     kernel: String,
     /// The ratio of each counted comparison: rdmsg's figure divided by the other program's figure.
-    /// Also the worst step of each sweep.
+    /// Also the worst step of each sweep, and the figures of measures with absolute targets.
     ratios: BTreeMap<String, f64>,
     /// The version and options of the compiler that built the measured program.
     built_by: String,

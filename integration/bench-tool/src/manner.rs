@@ -46,6 +46,8 @@ pub(crate) enum Way {
     Resume,
     /// The server waits with epoll for the event_fd of each connection.
     EventFd,
+    /// The server's thread waits for the completions of a `Group`.
+    Group,
 }
 
 /// The library that a program of this tool uses.

@@ -126,7 +126,8 @@ impl Run {
             ),
             Program::Rdmsg(manner) => {
                 let connections = match self.measure {
-                    Measure::Connect => u32::try_from(count)?,
+                    Measure::Connect | Measure::SystemCalls => u32::try_from(count)?,
+                    measure if measure.is_of_idle() => u32::try_from(count)?,
                     _ => manner.connections,
                 };
                 let traffic = Traffic {

@@ -157,11 +157,8 @@ fn cells(row: &Row) -> [String; 8] {
         Some(name) => format!("default{name}"),
         None => side.name.clone(),
     };
-    let values = row.values();
-    let ratio = match (&row.theirs, median(&values)) {
-        (Some(_), Some(ratio)) => format!("{ratio:.3}"),
-        _ => String::new(),
-    };
+    let ratio = row.ratios().and_then(|ratios| median(&ratios));
+    let ratio = ratio.map_or_else(String::new, |ratio| format!("{ratio:.3}"));
     let theirs = row.theirs.as_ref();
     [
         row.part.to_string(),

@@ -37,7 +37,7 @@ const LONGEST_OF_VERBS: usize = 131_072;
 /// The maximum of [`Step::ratio`].
 const BOUND: f64 = 1.10;
 
-/// The programs of a sweep: those that are judged, and the ones to compare with.
+/// The programs to which the bound applies, and the programs to compare with.
 const OUR_PROGRAMS: [&str; 2] = ["rdmsg event", "rdmsg event tcp"];
 const OTHER_PROGRAMS: [&str; 2] = ["verbs", "std"];
 
@@ -235,7 +235,7 @@ fn measured(conductor: &mut Conductor, what: &str, name: &str) -> Result<Sweep> 
 
 /// Returns the number of unmeasured and of measured round trips of a size. The receiver grants room
 /// for each 16 messages, so a multiple of 16 is measured if the grants matter. Over TCP, the costs
-/// vary more and are lower, so four times as many are measured.
+/// are lower but vary more, so the number of measured round trips is four times higher.
 fn counts(traffic: &Traffic, size: usize) -> (u64, u64) {
     let (before, count) = match size {
         1 => (64, 32),
@@ -259,7 +259,7 @@ fn sizes(longest: usize) -> impl Iterator<Item = usize> {
 /// Sends all messages back.
 pub(crate) fn serve(traffic: &Traffic) -> Result<()> {
     runtime()?.block_on(async {
-        let mut carriers = Carrier::all(traffic, Side::Server)?;
+        let mut carriers = Carrier::all(traffic, Side::Server).await?;
         let carrier = carriers.first_mut().context("no connection")?;
         for size in sizes(traffic.size) {
             let (before, count) = counts(traffic, size);
@@ -276,7 +276,7 @@ pub(crate) fn serve(traffic: &Traffic) -> Result<()> {
 /// Returns half a round trip in µs for each size.
 pub(crate) fn measure(traffic: &Traffic) -> Result<Vec<(usize, f64)>> {
     runtime()?.block_on(async {
-        let mut carriers = Carrier::all(traffic, Side::Client)?;
+        let mut carriers = Carrier::all(traffic, Side::Client).await?;
         let mut carrier = carriers.pop().context("no connection")?;
         let message = vec![0x5a; traffic.size];
         let mut costs = Vec::new();
