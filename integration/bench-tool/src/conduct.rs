@@ -43,12 +43,12 @@ const END_LIMIT: Duration = Duration::from_secs(10);
 pub(crate) const OURS: u32 = 1;
 pub(crate) const THEIRS: u32 = 3;
 
-/// The time before a run that opens and closes connections. During this time, the kernel finishes the
-/// work that the connections of the run before have left to it.
+/// The time before a run that opens and closes connections. During this time, the kernel finishes
+/// the work that the connections of the run before have left to it.
 const SETTLE: Duration = Duration::from_millis(300);
 
-/// The `netem` arguments of each host in the part with two hosts. The product of rate and round trip
-/// is that of a network with 100 Gbit/s and 1 µs: 12.5 kB, or 80 short messages.
+/// The `netem` arguments of each host in the part with two hosts. The product of rate and round
+/// trip is that of a network with 100 Gbit/s and 1 µs: 12.5 kB, or 80 short messages.
 const WIRE: &str = "rate 10mbit delay 5ms";
 
 /// The number of busy processes per processor in the part with load.
@@ -92,8 +92,8 @@ pub(crate) struct Conductor {
     results: PathBuf,
     server: Host,
     next_port: u16,
-    /// The value of [`work`] at the start of the last client, if connections are measured. The search
-    /// for a server that listens takes a varying time, so it is not measured.
+    /// The value of [`work`] at the start of the last client, if connections are measured. The
+    /// search for a server that listens takes a varying time, so it is not measured.
     began: Duration,
     /// The log file, to which the output of each run is written.
     log: File,
@@ -223,8 +223,8 @@ impl Conductor {
         Ok(Reading::mean(micros / run.count as f64))
     }
 
-    /// Measures the number of system calls per connection of both programs, as the difference between
-    /// two runs, as above.
+    /// Measures the number of system calls per connection of both programs, as the difference
+    /// between two runs, as above.
     fn calls_of_connections(&mut self, what: &str, run: &Run) -> Result<Reading> {
         let mut calls_of = |count| {
             let files = ["client", "server"].map(|side| format!("/tmp/bench-strace-{side}"));

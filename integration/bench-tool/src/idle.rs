@@ -57,9 +57,9 @@ impl Usage {
         })
     }
 
-    /// Returns the figure of a measure: for a share, that of all `count` connections with both ends,
-    /// otherwise that of one end of one connection. `self` is the usage with one connection, `more`
-    /// that with `count` connections more.
+    /// Returns the figure of a measure: for a share, that of all `count` connections with both
+    /// ends, otherwise that of one end of one connection. `self` is the usage with one connection,
+    /// `more` that with `count` connections more.
     pub(crate) fn figure(self, more: Self, measure: Measure, count: f64) -> f64 {
         match measure {
             Measure::IdleMemory | Measure::IdleHuge => (more.memory - self.memory) / (2.0 * count),
@@ -69,8 +69,8 @@ impl Usage {
     }
 }
 
-/// Disables huge pages for this process unless the measure includes them. With huge pages, a touched
-/// byte can count 2 MiB, so the figure would depend on the kernel's settings.
+/// Disables huge pages for this process unless the measure includes them. With huge pages, a
+/// touched byte can count 2 MiB, so the figure would depend on the kernel's settings.
 fn set_huge_pages(measure: Measure) -> Result<()> {
     Ok(set_thp_disable(measure != Measure::IdleHuge)?)
 }

@@ -3,10 +3,11 @@
 //! On a developer's machine, [`drive`] starts this program again in the lab. There, [`conduct`]
 //! measures one part after the other. It runs the servers and clients of a [`plan`], in which our
 //! programs and the stock programs alternate, or runs clients under callgrind with the help of
-//! [`instructions`], or the [`sweep`] of sizes. The results are [`row`]s of a [`report`], which [`drive`] prints or compares
-//! with the [`budget`]. [`program`] contains the command lines. Our own programs are [`messages`],
-//! [`many`], [`one_sided`] and [`calls`]; [`mod@work`] selects one of them. [`alternatives`] has
-//! the same programs with other libraries, among them [`c_sockets`] and [`plain_verbs`].
+//! [`instructions`], or the [`sweep`] of sizes. The results are [`row`]s of a [`report`], which
+//! [`drive`] prints or compares with the [`budget`]. [`program`] contains the command lines. Our
+//! own programs are [`messages`], [`many`], [`one_sided`] and [`calls`]; [`mod@work`] selects one
+//! of them. [`alternatives`] has the same programs with other libraries, among them [`c_sockets`]
+//! and [`plain_verbs`].
 
 mod alternatives;
 mod budget;
@@ -104,8 +105,8 @@ enum Command {
     Counted {
         /// Measure only comparisons whose name contains this text; can be repeated
         ///
-        /// The name is that of a row in integration/bench-tool/budget.json, for instance "one way, 64
-        /// B: rdmsg event tcp / std". Without sweeps.
+        /// The name is that of a row in integration/bench-tool/budget.json, for instance "one way,
+        /// 64 B: rdmsg event tcp / std". Without sweeps.
         #[arg(long, value_name = "TEXT", conflicts_with = "write")]
         only: Vec<String>,
     },
@@ -128,32 +129,34 @@ enum Command {
     },
     /// Compare servers with many connections over TCP, and idle connections
     ///
-    /// Counts, for rdmsg and for the same program with std or tokio's codec: half a round trip of 64 B
-    /// with 1, 100 and 1000 connections that one thread serves, with one message under way and "at
-    /// once", with one on each connection; the processor time and the system calls to open and close
-    /// a connection, of both ends; the memory and the descriptors of one end of an idle connection;
-    /// and the processor time of idle connections, of both ends and their kernel. The memory is
-    /// measured without huge pages, unless the row says otherwise. The targets of system calls,
-    /// memory, descriptors and shares are for the figure, not for the ratio.
+    /// Counts, for rdmsg and for the same program with std or tokio's codec: half a round trip of
+    /// 64 B with 1, 100 and 1000 connections that one thread serves, with one message under way and
+    /// "at once", with one on each connection; the processor time and the system calls to open and
+    /// close a connection, of both ends; the memory and the descriptors of one end of an idle
+    /// connection; and the processor time of idle connections, of both ends and their kernel. The
+    /// memory is measured without huge pages, unless the row says otherwise. The targets of system
+    /// calls, memory, descriptors and shares are for the figure, not for the ratio.
     Many,
     /// Compare the default Config with perftest, between two guests over a slow network
     ///
-    /// Measures the rate in one direction by the clock, in seven rounds. Both programs use the windows
-    /// and depths of their defaults. netem limits the network to a rate and a delay at which it, and
-    /// not the processors, limits the rate. Other load on this machine makes this less certain.
+    /// Measures the rate in one direction by the clock, in seven rounds. Both programs use the
+    /// windows and depths of their defaults. netem limits the network to a rate and a delay at
+    /// which it, and not the processors, limits the rate. Other load on this machine makes this
+    /// less certain.
     Hosts,
     /// Look for a message size that costs more than its neighbours
     ///
     /// Counts half a round trip of 60 sizes from 1 B to 4 MiB, at and around each size at which the
-    /// cost can change: the inline size, packets, the eager size, the longest message in frames, and
-    /// the memory that one RDMA READ takes. Measures rdmsg over RDMA and over TCP, and for comparison
-    /// `verbs`, up to 128 KiB, and `std`.
+    /// cost can change: the inline size, packets, the eager size, the longest message in frames,
+    /// and the memory that one RDMA READ takes. Measures rdmsg over RDMA and over TCP, and for
+    /// comparison `verbs`, up to 128 KiB, and `std`.
     ///
-    /// A "step" is the larger of two ratios: the cost per byte of a size to the cost per byte of the
-    /// next smaller size in the table, and the cost of a size to the cost of the next larger one. So
-    /// one byte more may not cost 10 % more, and a shorter message may not cost more than a longer
-    /// one. The bound is 1.10, and a star marks a step beyond it. The exit status is 1 if a step of
-    /// rdmsg is beyond the bound. The budget has a row for the worst step of each transport.
+    /// A "step" is the larger of two ratios: the cost per byte of a size to the cost per byte of
+    /// the next smaller size in the table, and the cost of a size to the cost of the next larger
+    /// one. So one byte more may not cost 10 % more, and a shorter message may not cost more than a
+    /// longer one. The bound is 1.10, and a star marks a step beyond it. The exit status is 1 if a
+    /// step of rdmsg is beyond the bound. The budget has a row for the worst step of each
+    /// transport.
     Sweep,
     /// Compare counted times and instructions of calls with the stored figures
     ///
@@ -190,8 +193,8 @@ fn main() -> Result<ExitCode> {
 const DESCRIPTORS: u64 = 100_000;
 
 fn work(work: Work) -> Result<ExitCode> {
-    // Raise the limit of descriptors, because thousands of connections need several descriptors each.
-    // Only root can raise the hard limit, as in the lab.
+    // Raise the limit of descriptors, because thousands of connections need several descriptors
+    // each. Only root can raise the hard limit, as in the lab.
     let (_, most) = getrlimit(Resource::RLIMIT_NOFILE)?;
     let raise = |most| setrlimit(Resource::RLIMIT_NOFILE, most, most);
     raise(most.max(DESCRIPTORS)).or_else(|_| raise(most))?;

@@ -9,8 +9,8 @@ pub(crate) enum Measure {
     /// Half the time from a message to its answer
     #[value(name = "half round trip")]
     HalfRoundTrip,
-    /// The time to send a message on each connection and then to receive all answers, divided by the
-    /// number of messages
+    /// The time to send a message on each connection and then to receive all answers, divided by
+    /// the number of messages
     #[value(name = "half round trip at once")]
     AtOnce,
     /// The rate of messages to a server, which answers only the last one

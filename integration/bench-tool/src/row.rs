@@ -73,9 +73,9 @@ impl Row {
         name
     }
 
-    /// Returns the values to be compared with the target, in ascending order: one per round. A value
-    /// is our figure if there is no comparison or the measure has absolute targets, and otherwise the
-    /// ratio of ours to theirs.
+    /// Returns the values to be compared with the target, in ascending order: one per round. A
+    /// value is our figure if there is no comparison or the measure has absolute targets, and
+    /// otherwise the ratio of ours to theirs.
     pub(crate) fn values(&self) -> Vec<f64> {
         match self.measure.has_absolute_targets() {
             true => sorted(self.ours.figures.clone()),

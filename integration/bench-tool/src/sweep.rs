@@ -1,5 +1,5 @@
-//! The sweep: half a round trip of 60 message sizes around all boundaries, to find a size that costs
-//! more than its neighbours. One connection carries all sizes, one after the other.
+//! The sweep: half a round trip of 60 message sizes around all boundaries, to find a size that
+//! costs more than its neighbours. One connection carries all sizes, one after the other.
 
 use anyhow::{Context, Result};
 use serde::{Deserialize, Serialize};
@@ -15,11 +15,11 @@ use crate::{
     work::Scope,
 };
 
-/// The message sizes in bytes, in ascending order. They are below, at and above the sizes at which a
-/// cost can change: the inline size, the packets of 1024 B, with and without the header of 16 B, the
-/// eager size (16 KiB over RDMA, 64 KiB over TCP) and its multiples, the longest message in frames
-/// (48 KiB over RDMA, 1 MiB over TCP), the memory that one RDMA READ takes (64 KiB to 1 MiB), and
-/// the segment of loopback (64 KiB).
+/// The message sizes in bytes, in ascending order. They are below, at and above the sizes at which
+/// a cost can change: the inline size, the packets of 1024 B, with and without the header of 16 B,
+/// the eager size (16 KiB over RDMA, 64 KiB over TCP) and its multiples, the longest message in
+/// frames (48 KiB over RDMA, 1 MiB over TCP), the memory that one RDMA READ takes (64 KiB to 1
+/// MiB), and the segment of loopback (64 KiB).
 #[rustfmt::skip]
 pub(crate) const SIZES: [usize; 60] = [
     1, 64, 112, 113, 128, 240, 241, 256, 257, 512, 768,
@@ -56,8 +56,8 @@ pub(crate) struct Step {
     size: usize,
     /// Half a round trip in µs.
     cost: f64,
-    /// The larger of two ratios: the cost per byte to that of the next smaller size, and the cost to
-    /// that of the next larger size.
+    /// The larger of two ratios: the cost per byte to that of the next smaller size, and the cost
+    /// to that of the next larger size.
     ratio: f64,
     /// The neighbour with which `ratio` compares.
     beside: usize,
@@ -123,9 +123,9 @@ pub(crate) fn is_beyond_bound(sweeps: &[Sweep]) -> bool {
     ours().count() < OUR_PROGRAMS.len() || ours().any(is_beyond)
 }
 
-/// Returns the lines of a table: a title, and for each size the cost and the step of each program. A
-/// star marks a step beyond the bound. If `only_beyond` is set, omits the sizes at which none of our
-/// programs is beyond the bound.
+/// Returns the lines of a table: a title, and for each size the cost and the step of each program.
+/// A star marks a step beyond the bound. If `only_beyond` is set, omits the sizes at which none of
+/// our programs is beyond the bound.
 pub(crate) fn table(sweeps: &[Sweep], only_beyond: bool) -> Vec<Vec<String>> {
     let mut title = vec!["bytes".to_owned()];
     title.extend(sweeps.iter().flat_map(|sweep| {
@@ -180,8 +180,8 @@ fn unit(size: usize, beside: usize) -> &'static str {
 
 /// Measures the sweeps, and adds a row for each of our programs.
 pub(crate) fn add(conductor: &mut Conductor, scope: Scope, rounds: u32) {
-    // The first program after a boot also pays for work that the boot has left to the kernel, so the
-    // programs that are not judged run first.
+    // The first program after a boot also pays for work that the boot has left to the kernel, so
+    // the programs that are not judged run first.
     let others = OTHER_PROGRAMS.iter().filter(|_| scope == Scope::Sweep);
     for name in others.chain(&OUR_PROGRAMS) {
         let mut rows: Vec<Row> = Vec::new();
