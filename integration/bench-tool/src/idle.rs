@@ -29,8 +29,8 @@ use crate::{
 /// several intervals of keepalive.
 const INTERVAL: Duration = Duration::from_secs(10);
 
-/// The port of the server's own connection, relative to the measured port. Over it, the client asks
-/// for the usage of the server.
+/// The difference between the measured port and the port of a separate TCP connection, over which
+/// the client asks for the usage of the server.
 const ASIDE: u16 = 10_000;
 
 /// The usage of a process, or of several, while all connections are idle.
