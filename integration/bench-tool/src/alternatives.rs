@@ -2,7 +2,7 @@
 
 use std::{
     io::{BufReader, IoSlice, Read, Write},
-    net::{SocketAddr, TcpListener, TcpStream},
+    net::{TcpListener, TcpStream},
 };
 
 use anyhow::{Context, Result, ensure};
@@ -30,17 +30,42 @@ pub(crate) enum Alternative {
 }
 
 impl Alternative {
-    /// Returns this side's end of a connection.
-    pub(crate) fn new(traffic: &Traffic, side: Side) -> Result<Self> {
-        Ok(match traffic.manner.library {
-            Library::Zeromq => Self::C(CSocket::zeromq(traffic.server, side)?),
-            Library::Nng => Self::C(CSocket::nng(traffic.server, side)?),
-            Library::Verbs => Self::Verbs(Box::new(PlainVerbs::new(traffic, side)?)),
-            Library::Codec => Self::Codec(Box::new(Codec::new(socket(traffic.server, side)?)?)),
-            Library::Std | Library::Rdmsg => {
-                Self::Std(Box::new(StdSocket::new(socket(traffic.server, side)?)?))
+    /// Returns this side's end of each connection. Only std and tokio have several connections.
+    pub(crate) async fn all(traffic: &Traffic, side: Side) -> Result<Vec<Self>> {
+        let (server, count) = (traffic.server, traffic.manner.connections);
+        let mut all = Vec::new();
+        match traffic.manner.library {
+            Library::Zeromq => all.push(Self::C(CSocket::zeromq(server, side)?)),
+            Library::Nng => all.push(Self::C(CSocket::nng(server, side)?)),
+            Library::Verbs => all.push(Self::Verbs(Box::new(PlainVerbs::new(traffic, side)?))),
+            Library::Codec if side == Side::Server => {
+                let listener = tokio::net::TcpListener::bind(server).await?;
+                for _ in 0..count {
+                    let (socket, _) = listener.accept().await?;
+                    all.push(Self::Codec(Box::new(Codec::new(socket)?)));
+                }
             }
-        })
+            Library::Codec => {
+                for _ in 0..count {
+                    let socket = tokio::net::TcpStream::connect(server).await?;
+                    all.push(Self::Codec(Box::new(Codec::new(socket)?)));
+                }
+            }
+            Library::Std | Library::Rdmsg if side == Side::Server => {
+                let listener = TcpListener::bind(server)?;
+                for _ in 0..count {
+                    let (socket, _) = listener.accept()?;
+                    all.push(Self::Std(Box::new(StdSocket::new(socket)?)));
+                }
+            }
+            Library::Std | Library::Rdmsg => {
+                for _ in 0..count {
+                    let socket = TcpStream::connect(server)?;
+                    all.push(Self::Std(Box::new(StdSocket::new(socket)?)));
+                }
+            }
+        }
+        Ok(all)
     }
 
     /// Sends the same message `times` times, with as few calls as the library needs.
@@ -86,16 +111,6 @@ impl Alternative {
     }
 }
 
-fn socket(server: SocketAddr, side: Side) -> Result<TcpStream> {
-    let socket = match side {
-        Side::Server => TcpListener::bind(server)?.accept()?.0,
-        Side::Client => TcpStream::connect(server)?,
-    };
-    socket.set_nodelay(true)?;
-    socket.set_read_timeout(Some(SILENCE))?;
-    Ok(socket)
-}
-
 /// A socket that carries the length of each message, in 4 bytes, before its bytes.
 pub(crate) struct StdSocket {
     reader: BufReader<TcpStream>,
@@ -108,6 +123,8 @@ pub(crate) struct StdSocket {
 
 impl StdSocket {
     fn new(socket: TcpStream) -> Result<Self> {
+        socket.set_nodelay(true)?;
+        socket.set_read_timeout(Some(SILENCE))?;
         Ok(Self {
             reader: BufReader::new(socket.try_clone()?),
             writer: socket,
@@ -157,19 +174,19 @@ impl StdSocket {
 
 /// A socket of tokio with `LengthDelimitedCodec`.
 pub(crate) struct Codec {
-    frames: Framed<tokio::net::TcpStream, LengthDelimitedCodec>,
+    pub(crate) frames: Framed<tokio::net::TcpStream, LengthDelimitedCodec>,
     /// The message that was sent last. A program that sends owned bytes makes no copy of them.
     message: Bytes,
 }
 
 impl Codec {
-    fn new(socket: TcpStream) -> Result<Self> {
-        socket.set_nonblocking(true)?;
+    fn new(socket: tokio::net::TcpStream) -> Result<Self> {
+        socket.set_nodelay(true)?;
         let codec = LengthDelimitedCodec::builder()
             .max_frame_length(usize::MAX >> 1)
             .new_codec();
         Ok(Self {
-            frames: Framed::new(tokio::net::TcpStream::from_std(socket)?, codec),
+            frames: Framed::new(socket, codec),
             message: Bytes::new(),
         })
     }

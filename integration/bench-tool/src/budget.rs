@@ -31,6 +31,7 @@ pub(crate) struct Budget {
     /// ratio differs.
     kernel: String,
     /// The ratio of each counted comparison: rdmsg's figure divided by the other program's figure.
+    /// Also the worst step of each sweep, and the figures of measures with absolute targets.
     ratios: BTreeMap<String, f64>,
     /// The version and options of the compiler that built the measured program.
     built_by: String,
@@ -53,7 +54,7 @@ impl Budget {
             };
             // Round, so that only the significant digits are stored.
             let value = |digits: f64| (value * digits).round() / digits;
-            if row.theirs.is_some() {
+            if row.theirs.is_some() || row.measure == Measure::Step {
                 budget.ratios.insert(key(&row), value(1000.0));
             } else if row.measure == Measure::Call {
                 budget.instructions.insert(key(&row), value(1.0));

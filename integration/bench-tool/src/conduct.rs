@@ -6,20 +6,22 @@ use std::{
     io::Write,
     net::{IpAddr, Ipv4Addr},
     path::{Path, PathBuf},
-    thread::available_parallelism,
+    thread::{available_parallelism, sleep},
     time::{Duration, Instant},
 };
 
 use anyhow::{Context, Result, bail};
-use toolbox::{Host, Lab, Load, Process};
+use toolbox::{Host, Lab, Load, Process, agent, network, words};
 
 use crate::{
+    idle::Usage,
     instructions,
     measure::Measure,
     plan::{self, Pair},
     program::{Commands, Program, Run},
     report::Report,
     row::{Part, Row, Side},
+    sweep,
     traffic::Reading,
     work::{Scope, Task},
 };
@@ -41,6 +43,14 @@ const END_LIMIT: Duration = Duration::from_secs(10);
 pub(crate) const OURS: u32 = 1;
 pub(crate) const THEIRS: u32 = 3;
 
+/// The time before a run that opens and closes connections. During this time, the kernel finishes
+/// the work that the connections of the run before have left to it.
+const SETTLE: Duration = Duration::from_millis(300);
+
+/// The `netem` arguments of each host in the part with two hosts. The product of rate and round
+/// trip is that of a network with 100 Gbit/s and 1 µs: 12.5 kB, or 80 short messages.
+const WIRE: &str = "rate 10mbit delay 5ms";
+
 /// The number of busy processes per processor in the part with load.
 const LOAD: usize = 4;
 
@@ -51,10 +61,15 @@ pub(crate) const REPORTS: &str = "bench.json";
 /// `here` is this folder if the task runs on this machine. It is `None` in the lab, which sets its
 /// own results folder.
 pub(crate) fn perform(task: &Task, here: Option<&Path>) -> Result<()> {
+    if task.parts == [Part::Hosts] && Lab::find()?.host != "a" {
+        return agent::serve();
+    }
     let mut reports = Vec::new();
     for part in &task.parts {
         let mut conductor = Conductor::new(*part, task, here)?;
-        conductor.measure(task.scope)?;
+        let measured = conductor.measure(task.scope, &task.only);
+        conductor.server.quit()?;
+        measured?;
         reports.push(conductor.report);
         // Write the file after each part, because a later part may fail.
         let file = conductor.results.join(REPORTS);
@@ -77,14 +92,27 @@ pub(crate) struct Conductor {
     results: PathBuf,
     server: Host,
     next_port: u16,
+    /// The value of [`work`] at the start of the last client, if connections are measured. The
+    /// search for a server that listens takes a varying time, so it is not measured.
+    began: Duration,
     /// The log file, to which the output of each run is written.
     log: File,
 }
 
 impl Conductor {
     fn new(part: Part, task: &Task, here: Option<&Path>) -> Result<Self> {
+        let (mut server, mut place) = (Host::here(), String::new());
         let (address, device, results) = match here {
             Some(here) => (Ipv4Addr::LOCALHOST.into(), None, here.to_owned()),
+            None if part == Part::Hosts => {
+                let lab = Lab::find()?;
+                server = Host::connect(lab.peer)?;
+                let impair = network::impair(WIRE);
+                server.shell(&impair)?;
+                Host::here().shell(&impair)?;
+                place = format!("two hosts, each of which sends through netem {WIRE}, ");
+                (lab.peer, Some(lab.device), lab.results)
+            }
             None => {
                 let lab = Lab::find()?;
                 (lab.addr, Some(lab.device), lab.results)
@@ -93,8 +121,8 @@ impl Conductor {
         let log = results.join(format!("bench-{part}.log"));
         let kernel = fs::read_to_string("/proc/sys/kernel/osrelease")?;
         let kernel = kernel.trim().to_owned();
-        let place = format!(
-            "{part}: on {}, processors: {}, Linux {kernel}",
+        let note = format!(
+            "{part}: {place}on {}, processors: {}, Linux {kernel}",
             device.as_deref().unwrap_or("TCP only"),
             available_parallelism()?
         );
@@ -105,7 +133,7 @@ impl Conductor {
             device,
             report: Report {
                 kernel,
-                notes: vec![place],
+                notes: vec![note],
                 ..Report::default()
             },
             limit: match part {
@@ -113,14 +141,15 @@ impl Conductor {
                 Part::Instructions => CALLGRIND_LIMIT,
                 _ => CLIENT_LIMIT,
             },
-            server: Host::here(),
+            server,
             next_port: FIRST_PORT,
+            began: Duration::ZERO,
             log: File::create(&log).with_context(|| format!("cannot write {log:?}"))?,
             results,
         })
     }
 
-    fn measure(&mut self, scope: Scope) -> Result<()> {
+    fn measure(&mut self, scope: Scope, only: &[String]) -> Result<()> {
         let part = self.part;
         let _load = (part == Part::Loaded)
             .then(|| Load::start(LOAD))
@@ -133,13 +162,18 @@ impl Conductor {
             }
             instructions::add_calls(self);
         }
-        let pairs = match (scope, &self.device) {
-            (Scope::Full | Scope::Quick, _) => plan::pairs(&part.to_string(), quick)?,
+        let mut pairs = match (scope, &self.device) {
+            (Scope::Sweep, _) => Vec::new(),
+            (Scope::Many, _) => plan::pairs("many", false)?,
+            (Scope::Full | Scope::Quick | Scope::Hosts, _) => {
+                plan::pairs(&part.to_string(), quick)?
+            }
             (Scope::Polling, Some(_)) if part == Part::Free => {
                 plan::pairs("polling free rdma", false)?
             }
             (Scope::Polling, _) => plan::pairs(&format!("polling {part}"), false)?,
         };
+        plan::select(&mut pairs, only);
         let runs = plan::runs(&pairs).into_iter();
         let mut readings: Vec<(Run, Vec<Reading>)> = runs.map(|run| (run, Vec::new())).collect();
         let (rounds, runs) = (self.rounds, readings.len());
@@ -153,6 +187,10 @@ impl Conductor {
         for pair in &pairs {
             self.add_pair(&readings, pair);
         }
+        let has_sweep = matches!(scope, Scope::Full | Scope::Quick | Scope::Sweep);
+        if part == Part::Counted && has_sweep && only.is_empty() {
+            sweep::add(self, scope, rounds);
+        }
         Ok(())
     }
 
@@ -164,6 +202,8 @@ impl Conductor {
         };
         self.attempt(what, attempts, |this| match run.measure {
             Measure::Connect => this.work_of_connections(what, run),
+            Measure::SystemCalls => this.calls_of_connections(what, run),
+            measure if measure.is_of_idle() => this.usage_of_connections(what, run),
             Measure::Loop => instructions::round_trip(this, run),
             _ => run.read(&this.client_of(what, run, |_| {})?),
         })
@@ -174,13 +214,51 @@ impl Conductor {
     /// closing a connection wait for timers of the kernel.
     fn work_of_connections(&mut self, what: &str, run: &Run) -> Result<Reading> {
         let mut work_of = |count| {
-            let before = work()?;
+            sleep(SETTLE);
             self.client_of(what, &Run { count, ..*run }, |_| {})?;
-            anyhow::Ok(work()?.saturating_sub(before))
+            anyhow::Ok(work()?.saturating_sub(self.began))
         };
         let (one, more) = (work_of(1)?, work_of(run.count + 1)?);
         let micros = more.saturating_sub(one).as_secs_f64() * 1e6;
         Ok(Reading::mean(micros / run.count as f64))
+    }
+
+    /// Measures the number of system calls per connection of both programs, as the difference
+    /// between two runs, as above.
+    fn calls_of_connections(&mut self, what: &str, run: &Run) -> Result<Reading> {
+        let mut calls_of = |count| {
+            let files = ["client", "server"].map(|side| format!("/tmp/bench-strace-{side}"));
+            self.client_of(what, &Run { count, ..*run }, |commands| {
+                let sides = [&mut commands.client, &mut commands.server];
+                for (argv, file) in sides.into_iter().zip(&files) {
+                    argv.splice(..0, words(&format!("strace -f -q -c -o {file}")));
+                }
+            })?;
+            let counts = files.iter().map(|file| calls(&fs::read_to_string(file)?));
+            counts.sum::<Result<u64>>()
+        };
+        let (one, more) = (calls_of(1)?, calls_of(run.count + 1)?);
+        Ok(Reading::mean(
+            more.saturating_sub(one) as f64 / run.count as f64,
+        ))
+    }
+
+    /// Measures the usage of idle connections, as the difference between two runs, as above.
+    fn usage_of_connections(&mut self, what: &str, run: &Run) -> Result<Reading> {
+        let mut usage_of = |count| {
+            let output = self.client_of(what, &Run { count, ..*run }, |_| {})?;
+            let usage = output
+                .lines()
+                .rev()
+                .find_map(|line| serde_json::from_str(line).ok());
+            usage.context("the client printed no usage")
+        };
+        let (one, more): (Usage, Usage) = (usage_of(1)?, usage_of(run.count + 1)?);
+        Ok(Reading::mean(one.figure(
+            more,
+            run.measure,
+            run.count as f64,
+        )))
     }
 
     fn add_pair(&mut self, readings: &[(Run, Vec<Reading>)], pair: &Pair) {
@@ -197,7 +275,7 @@ impl Conductor {
         // median for times by the clock, because another process can interrupt a measurement. Use
         // the median for READs, too, because a READ sometimes waits for a thread of the kernel.
         let Run { measure, size, .. } = pair.ours;
-        let by_clock = matches!(self.part, Part::Free | Part::Loaded);
+        let by_clock = matches!(self.part, Part::Free | Part::Loaded | Part::Hosts);
         let has_median = |reading: &Reading| reading.median.is_some();
         let medians =
             (by_clock || measure == Measure::Read) && ours.iter().chain(theirs).all(has_median);
@@ -260,7 +338,15 @@ impl Conductor {
             let server = self.server.finish(END_LIMIT)?;
             bail!("{} ended before it listened: {server}", commands.server[0]);
         }
-        let client = Process::start(&commands.client)?.finish(self.limit)?;
+        if run.measure == Measure::Connect {
+            self.began = work()?;
+        }
+        // Idle connections are idle for a while.
+        let limit = match run.measure.is_of_idle() {
+            true => self.limit.max(CLIENT_LIMIT),
+            false => self.limit,
+        };
+        let client = Process::start(&commands.client)?.finish(limit)?;
         // If the client has failed, kill the server, because it would wait for the client.
         let limit = match client.succeeded() {
             true => END_LIMIT,
@@ -291,11 +377,19 @@ impl Conductor {
 }
 
 /// Returns the total time since boot during which the processor was not idle.
-fn work() -> Result<Duration> {
+pub(crate) fn work() -> Result<Duration> {
     let timers = fs::read_to_string("/proc/timer_list")?;
     let now = nanos(&timers, "now at ")?;
     let idle = nanos(&timers, ".idle_sleeptime :")?;
     Ok(Duration::from_nanos(now.saturating_sub(idle)))
+}
+
+/// Returns the number of system calls in the summary that strace writes. In its last line, the time
+/// in percent, in seconds and per call come before the number of calls.
+fn calls(summary: &str) -> Result<u64> {
+    let total = summary.lines().rfind(|line| line.ends_with(" total"));
+    let number = total.and_then(|line| line.split_whitespace().nth(3)?.parse().ok());
+    number.context("strace wrote no total")
 }
 
 /// Returns the number that follows `word` in /proc/timer_list. The host must have only one
@@ -309,6 +403,17 @@ fn nanos(timers: &str, word: &str) -> Result<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn summary_of_strace_has_the_number_of_calls() {
+        let summary = "% time     seconds  usecs/call     calls    errors syscall\n\
+                       ------ ----------- ----------- --------- --------- ---------------\n \
+                       40.00    0.000012           1        12         2 read\n\
+                       ------ ----------- ----------- --------- --------- ---------------\n\
+                       100.00    0.000030           1        34         2 total\n";
+        assert_eq!(calls(summary).unwrap(), 34);
+        assert!(calls("").is_err());
+    }
 
     #[test]
     fn kernel_tells_nanoseconds() {

@@ -17,6 +17,7 @@ use crate::{
     program::is_installed,
     report::Report,
     row::Part,
+    sweep,
     work::{Scope, Task, Work},
 };
 
@@ -26,6 +27,9 @@ const QUICK_LIMIT: Duration = Duration::from_secs(1200);
 
 /// The number of rounds when the ways to wait are measured by the clock.
 const POLLING_ROUNDS: u32 = 7;
+
+/// The number of rounds between two hosts.
+const HOSTS_ROUNDS: u32 = 7;
 
 /// The number of rounds for a new budget. The budget stores the medians of these rounds.
 const RENEWAL_ROUNDS: u32 = 3;
@@ -69,9 +73,14 @@ fn run(task: &Task, guest: Option<Launch>, report: &mut Report) -> Result<()> {
 }
 
 /// Measures the given parts, and prints the table.
-pub(crate) fn compare(parts: &[Part], scope: Scope, write: bool) -> Result<ExitCode> {
+pub(crate) fn compare(
+    parts: &[Part],
+    scope: Scope,
+    only: &[String],
+    write: bool,
+) -> Result<ExitCode> {
     let start = Instant::now();
-    let report = measure(parts, scope, 1)?;
+    let report = measure(parts, scope, 1, only)?;
     for part in parts.iter().filter(|_| write) {
         report.write_page(&part.to_string(), &[*part])?;
     }
@@ -94,6 +103,7 @@ pub(crate) fn polling(lab: bool, write: bool) -> Result<ExitCode> {
         parts: vec![part],
         scope: Scope::Polling,
         rounds,
+        only: Vec::new(),
     };
     for part in [Part::OneProcessor, Part::Loaded, Part::Free] {
         run(&task(part, POLLING_ROUNDS), None, &mut report)?;
@@ -111,6 +121,55 @@ pub(crate) fn polling(lab: bool, write: bool) -> Result<ExitCode> {
     end(&report, start)
 }
 
+/// Compares programs with many connections over TCP, and prints the table.
+pub(crate) fn many(write: bool) -> Result<ExitCode> {
+    let start = Instant::now();
+    let report = measure(&[Part::Counted], Scope::Many, 1, &[])?;
+    if write {
+        report.write_page("many", &[Part::Counted])?;
+    }
+    end(&report, start)
+}
+
+/// Compares rates between two hosts, and prints the table.
+pub(crate) fn hosts(write: bool) -> Result<ExitCode> {
+    let start = Instant::now();
+    let task = Task {
+        parts: vec![Part::Hosts],
+        scope: Scope::Hosts,
+        rounds: HOSTS_ROUNDS,
+        only: Vec::new(),
+    };
+    let mut report = Report::default();
+    run(&task, Some(Launch::new(2, QUICK_LIMIT)), &mut report)?;
+    if write {
+        report.write_page("hosts", &[Part::Hosts])?;
+    }
+    end(&report, start)
+}
+
+/// Counts the cost of many sizes, and prints the table.
+pub(crate) fn sweep(write: bool) -> Result<ExitCode> {
+    let start = Instant::now();
+    let task = Task {
+        parts: vec![Part::Counted],
+        scope: Scope::Sweep,
+        rounds: 1,
+        only: Vec::new(),
+    };
+    let mut report = Report::default();
+    run(&task, Some(Launch::counted(QUICK_LIMIT)), &mut report)?;
+    if write {
+        report.write_sweeps()?;
+    }
+    report.print_sweeps();
+    println!("bench: it took {} s", start.elapsed().as_secs());
+    Ok(match sweep::is_beyond_bound(&report.sweeps) {
+        true => ExitCode::FAILURE,
+        false => ExitCode::SUCCESS,
+    })
+}
+
 fn end(report: &Report, start: Instant) -> Result<ExitCode> {
     report.print();
     println!("bench: it took {} s", start.elapsed().as_secs());
@@ -126,7 +185,12 @@ pub(crate) fn budget(renew: bool) -> Result<ExitCode> {
     let start = Instant::now();
     let file = Path::new(budget::FILE);
     let budget = |rounds| {
-        let report = measure(&[Part::Counted, Part::Instructions], Scope::Quick, rounds)?;
+        let report = measure(
+            &[Part::Counted, Part::Instructions],
+            Scope::Quick,
+            rounds,
+            &[],
+        )?;
         for what in &report.missing {
             println!("budget: not measured: {what}");
         }
@@ -159,13 +223,13 @@ pub(crate) fn budget(renew: bool) -> Result<ExitCode> {
 }
 
 /// Measures all parts. All run in the same guest, because a boot takes long.
-fn measure(parts: &[Part], scope: Scope, rounds: u32) -> Result<Report> {
+fn measure(parts: &[Part], scope: Scope, rounds: u32, only: &[String]) -> Result<Report> {
     let mut packages = Vec::new();
     if parts.contains(&Part::Instructions) && !is_installed("valgrind") {
         packages.push("valgrind");
     }
     if parts.contains(&Part::Counted) {
-        packages.extend(["libzmq5", "libnng1"]);
+        packages.extend(["libzmq5", "libnng1", "strace"]);
     }
     if !packages.is_empty() {
         let mut setup = Command::new("integration/lab");
@@ -175,13 +239,14 @@ fn measure(parts: &[Part], scope: Scope, rounds: u32) -> Result<Report> {
         setup.status()?;
     }
     let limit = match scope {
-        Scope::Full => LIMIT,
-        Scope::Quick | Scope::Polling => QUICK_LIMIT,
+        Scope::Full | Scope::Many => LIMIT,
+        Scope::Quick | Scope::Polling | Scope::Hosts | Scope::Sweep => QUICK_LIMIT,
     };
     let task = Task {
         parts: parts.to_vec(),
         scope,
         rounds,
+        only: only.to_vec(),
     };
     let mut report = Report::default();
     run(&task, Some(Launch::counted(limit)), &mut report)?;

@@ -3,10 +3,11 @@
 //! On a developer's machine, [`drive`] starts this program again in the lab. There, [`conduct`]
 //! measures one part after the other. It runs the servers and clients of a [`plan`], in which our
 //! programs and the stock programs alternate, or runs clients under callgrind with the help of
-//! [`instructions`]. The results are [`row`]s of a [`report`], which [`drive`] prints or compares
-//! with the [`budget`]. [`program`] contains the command lines. Our own programs are [`messages`],
-//! [`many`], [`one_sided`] and [`calls`]; [`mod@work`] selects one of them. [`alternatives`] has
-//! the same programs with other libraries, among them [`c_sockets`] and [`plain_verbs`].
+//! [`instructions`], or the [`sweep`] of sizes. The results are [`row`]s of a [`report`], which
+//! [`drive`] prints or compares with the [`budget`]. [`program`] contains the command lines. Our
+//! own programs are [`messages`], [`many`], [`one_sided`] and [`calls`]; [`mod@work`] selects one
+//! of them. [`alternatives`] has the same programs with other libraries, among them [`c_sockets`]
+//! and [`plain_verbs`].
 
 mod alternatives;
 mod budget;
@@ -15,6 +16,7 @@ mod callgrind;
 mod calls;
 mod conduct;
 mod drive;
+mod idle;
 mod instructions;
 mod manner;
 mod many;
@@ -26,6 +28,7 @@ mod plan;
 mod program;
 mod report;
 mod row;
+mod sweep;
 mod traffic;
 mod work;
 
@@ -36,7 +39,6 @@ use clap::{Parser, Subcommand};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 
 use crate::{
-    manner::Way,
     measure::Measure,
     row::Part,
     traffic::{Reading, Traffic},
@@ -68,6 +70,7 @@ use crate::{
 ///   small       a Config for many connections
 ///   shared      one pool of receives for all connections
 ///   event_fd    a server that waits with epoll
+///   group       a server that waits for a Group
 ///
 /// Programs to compare with:
 ///
@@ -99,7 +102,14 @@ struct Cli {
 #[derive(Subcommand)]
 enum Command {
     /// Measure only times, by the clock that counts instructions
-    Counted,
+    Counted {
+        /// Measure only comparisons whose name contains this text; can be repeated
+        ///
+        /// The name is that of a row in integration/bench-tool/budget.json, for instance "one way,
+        /// 64 B: rdmsg event tcp / std". Without sweeps.
+        #[arg(long, value_name = "TEXT", conflicts_with = "write")]
+        only: Vec<String>,
+    },
     /// Measure only the instructions of single calls
     Instructions,
     /// Compare the default Config with Polling::Event, Polling::Busy and a socket of std
@@ -117,6 +127,37 @@ enum Command {
         #[arg(long)]
         no_lab: bool,
     },
+    /// Compare servers with many connections over TCP, and idle connections
+    ///
+    /// Counts, for rdmsg and for the same program with std or tokio's codec: half a round trip of
+    /// 64 B with 1, 100 and 1000 connections that one thread serves, with one message under way and
+    /// "at once", with one on each connection; the processor time and the system calls to open and
+    /// close a connection, of both ends; the memory and the descriptors of one end of an idle
+    /// connection; and the processor time of idle connections, of both ends and their kernel. The
+    /// memory is measured without huge pages, unless the row says otherwise. The targets of system
+    /// calls, memory, descriptors and shares are for the figure, not for the ratio.
+    Many,
+    /// Compare the default Config with perftest, between two guests over a slow network
+    ///
+    /// Measures the rate in one direction by the clock, in seven rounds. Both programs use the
+    /// windows and depths of their defaults. netem limits the network to a rate and a delay at
+    /// which it, and not the processors, limits the rate. Other load on this machine makes this
+    /// less certain.
+    Hosts,
+    /// Look for a message size that costs more than its neighbours
+    ///
+    /// Counts half a round trip of 60 sizes from 1 B to 4 MiB, at and around each size at which the
+    /// cost can change: the inline size, packets, the eager size, the longest message in frames,
+    /// and the memory that one RDMA READ takes. Measures rdmsg over RDMA and over TCP, and for
+    /// comparison `verbs`, up to 128 KiB, and `std`.
+    ///
+    /// A "step" is the larger of two ratios: the cost per byte of a size to the cost per byte of
+    /// the next smaller size in the table, and the cost of a size to the cost of the next larger
+    /// one. So one byte more may not cost 10 % more, and a shorter message may not cost more than a
+    /// longer one. The bound is 1.10, and a star marks a step beyond it. The exit status is 1 if a
+    /// step of rdmsg is beyond the bound. The budget has a row for the worst step of each
+    /// transport.
+    Sweep,
     /// Compare counted times and instructions of calls with the stored figures
     ///
     /// The exit status is 1 if a figure is worse than the stored one by more than 3 %. Instructions
@@ -136,22 +177,36 @@ fn main() -> Result<ExitCode> {
     let scope = if cli.quick { Scope::Quick } else { Scope::Full };
     let write = cli.write;
     match cli.command {
-        None => drive::compare(&[Part::Counted, Part::Instructions], scope, write),
-        Some(Command::Counted) => drive::compare(&[Part::Counted], scope, write),
-        Some(Command::Instructions) => drive::compare(&[Part::Instructions], scope, write),
+        None => drive::compare(&[Part::Counted, Part::Instructions], scope, &[], write),
+        Some(Command::Counted { only }) => drive::compare(&[Part::Counted], scope, &only, write),
+        Some(Command::Instructions) => drive::compare(&[Part::Instructions], scope, &[], write),
         Some(Command::Polling { no_lab }) => drive::polling(!no_lab, write),
+        Some(Command::Many) => drive::many(write),
+        Some(Command::Hosts) => drive::hosts(write),
+        Some(Command::Sweep) => drive::sweep(write),
         Some(Command::Budget { renew }) => drive::budget(renew),
         Some(Command::Work { json }) => work(serde_json::from_str(&json)?),
     }
 }
 
+/// The number of descriptors that suffices for 10,000 connections.
+const DESCRIPTORS: u64 = 100_000;
+
 fn work(work: Work) -> Result<ExitCode> {
-    // Raise the limit of descriptors, because a thousand connections need several descriptors each.
+    // Raise the limit of descriptors, because thousands of connections need several descriptors
+    // each. Only root can raise the hard limit, as in the lab.
     let (_, most) = getrlimit(Resource::RLIMIT_NOFILE)?;
-    setrlimit(Resource::RLIMIT_NOFILE, most, most)?;
+    let raise = |most| setrlimit(Resource::RLIMIT_NOFILE, most, most);
+    raise(most.max(DESCRIPTORS)).or_else(|_| raise(most))?;
     match work {
         Work::Perform(task, here) => conduct::perform(&task, here.as_deref())?,
         Work::Serve(traffic) => serve(&traffic)?,
+        Work::Measure(traffic) if traffic.measure.is_of_idle() => {
+            println!("{}", serde_json::to_string(&idle::measure(&traffic)?)?);
+        }
+        Work::Measure(traffic) if traffic.measure == Measure::Step => {
+            println!("{}", serde_json::to_string(&sweep::measure(&traffic)?)?);
+        }
         Work::Measure(traffic) => println!("{}", serde_json::to_string(&measure(&traffic)?)?),
     }
     Ok(ExitCode::SUCCESS)
@@ -161,7 +216,9 @@ fn serve(traffic: &Traffic) -> Result<()> {
     match traffic.measure {
         Measure::Read | Measure::Write => one_sided::serve(traffic),
         Measure::Call => calls::serve(traffic),
-        _ if traffic.manner.has(Way::EventFd) => many::serve(traffic),
+        Measure::Step => sweep::serve(traffic),
+        measure if measure.is_of_idle() => idle::serve(traffic),
+        Measure::HalfRoundTrip | Measure::AtOnce if many::serves(traffic) => many::serve(traffic),
         _ => messages::serve(traffic),
     }
 }

@@ -46,6 +46,8 @@ pub(crate) enum Way {
     Resume,
     /// The server waits with epoll for the event_fd of each connection.
     EventFd,
+    /// The server's thread waits for the completions of a `Group`.
+    Group,
 }
 
 /// The library that a program of this tool uses.
@@ -101,6 +103,10 @@ impl Manner {
 
     pub(crate) fn has(self, way: Way) -> bool {
         self.ways & 1 << way as u16 != 0
+    }
+
+    pub(crate) fn is_over_tcp(self) -> bool {
+        self.has(Way::Tcp) || self.library.is_over_tcp()
     }
 
     /// Returns the configuration for messages of `size` bytes.

@@ -9,6 +9,10 @@ pub(crate) enum Measure {
     /// Half the time from a message to its answer
     #[value(name = "half round trip")]
     HalfRoundTrip,
+    /// The time to send a message on each connection and then to receive all answers, divided by
+    /// the number of messages
+    #[value(name = "half round trip at once")]
+    AtOnce,
     /// The rate of messages to a server, which answers only the last one
     #[value(name = "one way")]
     OneWay,
@@ -24,6 +28,21 @@ pub(crate) enum Measure {
     /// The time to open and close a connection
     #[value(name = "connect and close")]
     Connect,
+    /// The system calls of both ends to open and close a connection
+    #[value(name = "system calls to connect and close")]
+    SystemCalls,
+    /// The memory of one end of an idle connection, without that of the kernel
+    #[value(name = "memory of an idle connection")]
+    IdleMemory,
+    /// The same if the kernel gives the process huge pages
+    #[value(name = "memory of an idle connection (huge pages)")]
+    IdleHuge,
+    /// The file descriptors of one end of an idle connection
+    #[value(name = "descriptors of an idle connection")]
+    IdleDescriptors,
+    /// The share of a processor that idle connections use, with both ends and the kernel
+    #[value(name = "processor share of idle connections")]
+    IdleWork,
     /// The instructions of a call, without those of the driver
     #[value(name = "instructions a call")]
     Call,
@@ -33,6 +52,9 @@ pub(crate) enum Measure {
     /// The instructions that one process executes per round trip, without the kernel
     #[value(name = "instructions a round trip")]
     Loop,
+    /// The worst step between two sizes of a sweep: see [`crate::sweep`]
+    #[value(name = "worst step of 60 sizes")]
+    Step,
 }
 
 impl Measure {
@@ -41,10 +63,24 @@ impl Measure {
         matches!(self, Self::OneWay | Self::Write)
     }
 
+    /// Returns whether targets and the budget limit our figure, not its ratio to that of another
+    /// program.
+    pub(crate) fn has_absolute_targets(self) -> bool {
+        self == Self::SystemCalls || self.is_of_idle()
+    }
+
+    /// Returns whether the measure is one of idle connections.
+    pub(crate) fn is_of_idle(self) -> bool {
+        matches!(
+            self,
+            Self::IdleMemory | Self::IdleHuge | Self::IdleDescriptors | Self::IdleWork
+        )
+    }
+
     /// Formats a figure with its unit.
     pub(crate) fn show(self, size: usize, figure: f64) -> String {
         match self {
-            Self::HalfRoundTrip | Self::Sparse | Self::Read | Self::Connect => {
+            Self::HalfRoundTrip | Self::AtOnce | Self::Sparse | Self::Read | Self::Connect => {
                 format!("{figure:.2} µs")
             }
             Self::OneWay | Self::Write if size < 4096 => {
@@ -53,8 +89,11 @@ impl Measure {
             Self::OneWay | Self::Write => {
                 format!("{:.2} MiB/s", figure * size as f64 / f64::from(1 << 20))
             }
-            Self::Call | Self::Loop => format!("{figure:.0}"),
-            Self::Allocations => format!("{figure:.2}"),
+            Self::IdleMemory | Self::IdleHuge => format!("{figure:.2} KiB"),
+            Self::IdleDescriptors => format!("{figure:.2}"),
+            Self::IdleWork => format!("{figure:.3} %"),
+            Self::Call | Self::Loop | Self::SystemCalls => format!("{figure:.0}"),
+            Self::Allocations | Self::Step => format!("{figure:.2}"),
         }
     }
 }

@@ -28,11 +28,11 @@ const INTERVAL: Duration = Duration::from_millis(2);
 /// Serves one client until the client has closed its connections.
 pub(crate) fn serve(traffic: &Traffic) -> Result<()> {
     runtime()?.block_on(async {
-        let mut carriers = Carrier::all(traffic, Side::Server)?;
+        let mut carriers = Carrier::all(traffic, Side::Server).await?;
         let carrier = carriers.first_mut().context("no connection")?;
         let message = vec![0x5a; traffic.size];
         let counts = match traffic.measure {
-            Measure::Connect => [0; 2],
+            Measure::Connect | Measure::SystemCalls => [0; 2],
             _ => [traffic.warm_up(), traffic.count],
         };
         for count in counts {
@@ -61,7 +61,7 @@ pub(crate) fn serve(traffic: &Traffic) -> Result<()> {
 /// Runs the client against a server. Returns the client's reading.
 pub(crate) fn measure(traffic: &Traffic) -> Result<Reading> {
     runtime()?.block_on(async {
-        let mut carriers = Carrier::all(traffic, Side::Client)?;
+        let mut carriers = Carrier::all(traffic, Side::Client).await?;
         run(traffic, &mut carriers, traffic.warm_up()).await?;
         let reading = run(traffic, &mut carriers, traffic.count).await?;
         for carrier in carriers {
@@ -103,8 +103,23 @@ async fn run(traffic: &Traffic, carriers: &mut [Carrier], count: u64) -> Result<
             Ok(Reading::mean(taken.as_secs_f64() * 1e6 / count as f64))
         }
         // This reading is unused, because the conductor measures the processor time of the whole
-        // host.
-        Measure::Connect => Ok(Reading::mean(0.0)),
+        // host, or counts the system calls.
+        Measure::Connect | Measure::SystemCalls => Ok(Reading::mean(0.0)),
+        Measure::AtOnce => {
+            let (start, mut left) = (Instant::now(), count);
+            while left > 0 {
+                let some = carriers.len().min(usize::try_from(left)?);
+                for carrier in &mut carriers[..some] {
+                    carrier.send(&message).await?;
+                }
+                for carrier in &mut carriers[..some] {
+                    carrier.receive(message.len()).await?;
+                }
+                left -= some as u64;
+            }
+            let micros = start.elapsed().as_secs_f64() * 1e6;
+            Ok(Reading::mean(micros / (2 * count) as f64))
+        }
         _ => {
             let mut times = Times::start(count);
             let places = (0..carriers.len()).cycle();
@@ -118,7 +133,7 @@ async fn run(traffic: &Traffic, carriers: &mut [Carrier], count: u64) -> Result<
     }
 }
 
-fn runtime() -> Result<Runtime> {
+pub(crate) fn runtime() -> Result<Runtime> {
     Ok(Builder::new_current_thread().enable_io().build()?)
 }
 
@@ -129,7 +144,7 @@ fn processor_time() -> Result<Duration> {
 
 /// One end of a connection. Except for `Tasks` and tokio's codec, its futures block the thread and
 /// never return pending.
-enum Carrier {
+pub(crate) enum Carrier {
     Messages { endpoint: Endpoint, owned: bool },
     Tasks(tasks::Endpoint),
     Bytes(Stream),
@@ -138,9 +153,10 @@ enum Carrier {
 
 impl Carrier {
     /// Returns this side's end of each connection.
-    fn all(traffic: &Traffic, side: Side) -> Result<Vec<Self>> {
+    pub(crate) async fn all(traffic: &Traffic, side: Side) -> Result<Vec<Self>> {
         if traffic.manner.library != Library::Rdmsg {
-            return Ok(vec![Self::Other(Alternative::new(traffic, side)?)]);
+            let others = Alternative::all(traffic, side).await?;
+            return Ok(others.into_iter().map(Self::Other).collect());
         }
         let endpoints = traffic.endpoints(side)?.into_iter();
         endpoints.map(|one| Self::of(one, traffic)).collect()
@@ -161,7 +177,7 @@ impl Carrier {
         Ok(Self::Messages { endpoint, owned })
     }
 
-    async fn send(&mut self, message: &[u8]) -> Result<()> {
+    pub(crate) async fn send(&mut self, message: &[u8]) -> Result<()> {
         match self {
             // Leave the buffer unfilled, because filling it would be the application's work, not
             // the library's.
@@ -189,7 +205,7 @@ impl Carrier {
     }
 
     /// Receives a message of `len` bytes, or `len` bytes of a stream.
-    async fn receive(&mut self, len: usize) -> Result<()> {
+    pub(crate) async fn receive(&mut self, len: usize) -> Result<()> {
         let came = match self {
             Self::Messages { endpoint, .. } => endpoint.recv_timeout(SILENCE)?.len(),
             Self::Tasks(endpoint) => endpoint.recv().await?.len(),
@@ -210,7 +226,7 @@ impl Carrier {
     }
 
     /// Receives a message of `len` bytes and sends it back.
-    async fn send_back(&mut self, len: usize) -> Result<()> {
+    pub(crate) async fn send_back(&mut self, len: usize) -> Result<()> {
         fn bytes(stream: &mut (impl Read + Write), len: usize) -> Result<()> {
             let mut bytes = vec![0; len];
             stream.read_exact(&mut bytes)?;
@@ -231,7 +247,7 @@ impl Carrier {
         Ok(())
     }
 
-    async fn close(self) -> Result<()> {
+    pub(crate) async fn close(self) -> Result<()> {
         match self {
             Self::Messages { endpoint, .. } => endpoint.close()?,
             Self::Tasks(endpoint) => endpoint.close().await?,

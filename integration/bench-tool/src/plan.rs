@@ -36,6 +36,26 @@ pub(crate) fn pairs(part: &str, quick: bool) -> Result<Vec<Pair>> {
     Ok(pairs)
 }
 
+/// Keeps the comparisons whose name contains one of these texts, or all if there are no texts. The
+/// name is that of a row in the budget.
+pub(crate) fn select(pairs: &mut Vec<Pair>, only: &[String]) {
+    pairs.retain(|pair| {
+        let name = pair.name();
+        only.is_empty() || only.iter().any(|text| name.contains(text))
+    });
+}
+
+impl Pair {
+    fn name(&self) -> String {
+        let (measure, size) = (self.ours.measure, self.ours.size);
+        let names = format!("{} / {}", self.ours.name(), self.theirs.name());
+        match size {
+            0 => format!("{measure}: {names}"),
+            _ => format!("{measure}, {}: {names}", crate::measure::bytes(size)),
+        }
+    }
+}
+
 /// Parses a line of `rows.txt`, and adds its comparisons.
 fn add(pairs: &mut Vec<Pair>, measure: &str, line: &str, quick: bool) -> Result<()> {
     let measure = Measure::from_str(measure, false).map_err(anyhow::Error::msg)?;
@@ -128,6 +148,8 @@ mod tests {
             ("counted", true),
             ("counted", false),
             ("instructions", false),
+            ("hosts", false),
+            ("many", false),
             ("polling counted", false),
             ("polling one-processor", false),
             ("polling loaded", false),
@@ -155,7 +177,7 @@ mod tests {
 
     #[test]
     fn counted_programs_sleep() {
-        let [_, counted, _, polling, ..] = &all()[..] else {
+        let [_, counted, _, _, _, polling, ..] = &all()[..] else {
             panic!()
         };
         for run in runs(&[&counted[..], &polling[..]].concat()) {
@@ -166,6 +188,27 @@ mod tests {
             };
             assert!(!manner.has(Way::Busy), "{run}");
         }
+    }
+
+    #[test]
+    fn selection_is_by_the_name_of_the_row() {
+        let all = pairs("many", false).unwrap();
+        let selected = |only: &[&str]| {
+            let mut pairs = all.clone();
+            select(
+                &mut pairs,
+                &only
+                    .iter()
+                    .map(|text| (*text).to_owned())
+                    .collect::<Vec<_>>(),
+            );
+            pairs
+        };
+        assert_eq!(selected(&[]).len(), all.len());
+        let one = selected(&["half round trip, 64 B: rdmsg event tcp tasks ×100 / codec ×100"]);
+        assert_eq!(one.len(), 1);
+        assert!(selected(&["descriptors", "memory"]).len() > 3);
+        assert!(selected(&["no such row"]).is_empty());
     }
 
     #[test]

@@ -10,7 +10,7 @@ use anyhow::{Context, Error, Result};
 use toolbox::{Listening, words};
 
 use crate::{
-    manner::{Manner, Way},
+    manner::Manner,
     measure::Measure,
     traffic::{Reading, Traffic},
     work::Work,
@@ -126,7 +126,8 @@ impl Run {
             ),
             Program::Rdmsg(manner) => {
                 let connections = match self.measure {
-                    Measure::Connect => u32::try_from(count)?,
+                    Measure::Connect | Measure::SystemCalls => u32::try_from(count)?,
+                    measure if measure.is_of_idle() => u32::try_from(count)?,
                     _ => manner.connections,
                 };
                 let traffic = Traffic {
@@ -139,10 +140,9 @@ impl Run {
                         ..manner
                     },
                 };
-                let is_tcp = manner.has(Way::Tcp) || manner.library.is_over_tcp();
                 return Ok(Commands {
                     server: Work::Serve(traffic.clone()).argv()?,
-                    listening: match is_tcp {
+                    listening: match manner.is_over_tcp() {
                         true => Listening::Tcp(port),
                         false => Listening::Cm(port),
                     },

@@ -5,7 +5,10 @@ use std::{fs, iter};
 use anyhow::{Context, Result};
 use serde::{Deserialize, Serialize};
 
-use crate::row::{Part, Row, Side, median};
+use crate::{
+    row::{Part, Row, Side, median},
+    sweep::{self, Sweep},
+};
 
 /// The results of one part or of several parts.
 #[derive(Debug, Default, Deserialize, Serialize)]
@@ -13,6 +16,8 @@ pub(crate) struct Report {
     /// The kernel of the host on which the last part was measured.
     pub(crate) kernel: String,
     pub(crate) rows: Vec<Row>,
+    /// The sweeps, in the order in which they were measured.
+    pub(crate) sweeps: Vec<Sweep>,
     /// The missing measurements, each with the reason.
     pub(crate) missing: Vec<String>,
     /// Notes that are printed below the table.
@@ -36,22 +41,31 @@ impl Report {
         self.notes.extend(part.notes);
         self.missing.extend(part.missing);
         self.rows.extend(part.rows);
+        self.sweeps.extend(part.sweeps);
     }
 
     /// Prints the table as Markdown, and then the missing measurements and the notes.
     pub(crate) fn print(&self) {
-        let lines: Vec<_> = iter::once(TITLE.map(str::to_owned))
-            .chain(self.rows.iter().map(cells))
+        let lines: Vec<_> = iter::once(TITLE.map(str::to_owned).to_vec())
+            .chain(self.rows.iter().map(|row| cells(row).to_vec()))
             .collect();
-        println!();
-        for line in &lines {
-            for (column, cell) in line.iter().enumerate() {
-                let widths = lines.iter().map(|line| line[column].chars().count());
-                print!("| {cell:0$} ", widths.max().unwrap_or(0));
-            }
-            println!("|");
-        }
+        print_table(&lines);
         println!("\nBuilt by {BUILT_BY}.");
+        self.print_notes();
+    }
+
+    /// Prints the table of the sweeps, and then the worst steps.
+    pub(crate) fn print_sweeps(&self) {
+        print_table(&sweep::table(&self.sweeps, false));
+        println!();
+        for line in sweep::summary(&self.sweeps) {
+            println!("{line}");
+        }
+        self.print_notes();
+    }
+
+    /// Prints the missing measurements and the notes.
+    fn print_notes(&self) {
         for (title, lines) in [("not measured", &self.missing), ("note", &self.notes)] {
             for line in lines {
                 println!("{title}: {line}");
@@ -59,15 +73,43 @@ impl Report {
         }
     }
 
+    /// Replaces the table of sweeps on the page.
+    pub(crate) fn write_sweeps(&self) -> Result<()> {
+        let lines = sweep::table(&self.sweeps, true);
+        let columns = lines.first().map_or(0, Vec::len);
+        let mut lines = lines.iter().map(|line| format!("|{}|\n", line.join("|")));
+        let title = lines.next().unwrap_or_default();
+        let body: String = lines.collect();
+        let table = title + &"|---".repeat(columns) + "|\n" + &body;
+        write_table("sweep", &table)
+    }
+
     /// Replaces the table `name` on the page. The new table contains the rows of these parts.
     pub(crate) fn write_page(&self, name: &str, parts: &[Part]) -> Result<()> {
-        let page = fs::read_to_string(PAGE).with_context(|| format!("cannot read {PAGE}"))?;
         let rows = self.rows.iter().filter(|row| parts.contains(&row.part));
-        let page = with_table(&page, name, &table(rows, parts.len() > 1))?;
-        fs::write(PAGE, page).with_context(|| format!("cannot write {PAGE}"))?;
-        println!("bench: {PAGE}, table {name}");
-        Ok(())
+        write_table(name, &table(rows, parts.len() > 1))
     }
+}
+
+/// Prints a table as Markdown. All lines have the same number of cells.
+fn print_table(lines: &[Vec<String>]) {
+    println!();
+    for line in lines {
+        for (column, cell) in line.iter().enumerate() {
+            let widths = lines.iter().map(|line| line[column].chars().count());
+            print!("| {cell:0$} ", widths.max().unwrap_or(0));
+        }
+        println!("|");
+    }
+}
+
+/// Replaces the table `name` on the page by `table`.
+fn write_table(name: &str, table: &str) -> Result<()> {
+    let page = fs::read_to_string(PAGE).with_context(|| format!("cannot read {PAGE}"))?;
+    let page = with_table(&page, name, table)?;
+    fs::write(PAGE, page).with_context(|| format!("cannot write {PAGE}"))?;
+    println!("bench: {PAGE}, table {name}");
+    Ok(())
 }
 
 /// Returns `page`, in which `table` replaces the text between the two comments for `name`.
@@ -115,11 +157,8 @@ fn cells(row: &Row) -> [String; 8] {
         Some(name) => format!("default{name}"),
         None => side.name.clone(),
     };
-    let values = row.values();
-    let ratio = match (&row.theirs, median(&values)) {
-        (Some(_), Some(ratio)) => format!("{ratio:.3}"),
-        _ => String::new(),
-    };
+    let ratio = row.ratios().and_then(|ratios| median(&ratios));
+    let ratio = ratio.map_or_else(String::new, |ratio| format!("{ratio:.3}"));
     let theirs = row.theirs.as_ref();
     [
         row.part.to_string(),

@@ -18,6 +18,8 @@ pub(crate) enum Part {
     Loaded,
     /// Measures by the clock, on idle processors.
     Free,
+    /// Measures by the clock, between two hosts with a slow network between them.
+    Hosts,
 }
 
 /// A row of the table: the figures of one of our programs, and in most rows the figures of another
@@ -43,7 +45,8 @@ pub(crate) struct Side {
     pub(crate) figures: Vec<f64>,
 }
 
-/// The target for the ratio of ours to theirs, or for our figure if there is no comparison.
+/// The target for the ratio of ours to theirs, or for our figure if there is no comparison or the
+/// measure has absolute targets.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Serialize)]
 pub(crate) enum Target {
     /// No target.
@@ -70,16 +73,24 @@ impl Row {
         name
     }
 
-    /// Returns the values to be compared with the target, in ascending order. Each value is the
-    /// ratio of ours to theirs in one round, or our figure if there is no comparison.
+    /// Returns the values to be compared with the target, in ascending order: one per round. A
+    /// value is our figure if there is no comparison or the measure has absolute targets, and
+    /// otherwise the ratio of ours to theirs.
     pub(crate) fn values(&self) -> Vec<f64> {
-        let mut values = self.ours.figures.clone();
-        if let Some(theirs) = &self.theirs {
-            let pairs = values.iter().zip(&theirs.figures);
-            values = pairs.map(|(ours, theirs)| ours / theirs).collect();
+        match self.measure.has_absolute_targets() {
+            true => sorted(self.ours.figures.clone()),
+            false => self
+                .ratios()
+                .unwrap_or_else(|| sorted(self.ours.figures.clone())),
         }
-        values.sort_by(f64::total_cmp);
-        values
+    }
+
+    /// Returns the ratios of ours to theirs, one per round, in ascending order. Returns `None` if
+    /// there is no comparison.
+    pub(crate) fn ratios(&self) -> Option<Vec<f64>> {
+        let theirs = &self.theirs.as_ref()?.figures;
+        let pairs = self.ours.figures.iter().zip(theirs);
+        Some(sorted(pairs.map(|(ours, theirs)| ours / theirs).collect()))
     }
 
     /// Returns the target and whether it is met, missed, or undecided because the rounds differ.
@@ -117,6 +128,11 @@ impl fmt::Display for Target {
             Self::AtLeast(limit) => write!(f, "≥ {limit}"),
         }
     }
+}
+
+fn sorted(mut values: Vec<f64>) -> Vec<f64> {
+    values.sort_by(f64::total_cmp);
+    values
 }
 
 /// Returns the median, or `None` if there are no values.
@@ -168,6 +184,14 @@ mod tests {
             row.name(),
             "half round trip, 64 B: rdmsg busy / ib_send_lat -R"
         );
+    }
+
+    #[test]
+    fn memory_is_compared_with_an_absolute_target() {
+        let mut row = row(&[40.0], &[4.0], Target::AtMost(12.0));
+        row.measure = Measure::IdleMemory;
+        assert_eq!((row.values(), row.ratios()), (vec![40.0], Some(vec![10.0])));
+        assert_eq!(row.verdict(), "≤ 12 MISSED");
     }
 
     #[test]

@@ -25,6 +25,8 @@ pub(crate) struct Task {
     pub(crate) parts: Vec<Part>,
     pub(crate) scope: Scope,
     pub(crate) rounds: u32,
+    /// The texts of which a comparison contains one, or empty for all comparisons.
+    pub(crate) only: Vec<String>,
 }
 
 /// The selection of comparisons.
@@ -36,6 +38,12 @@ pub(crate) enum Scope {
     Quick,
     /// Only comparisons of the ways to wait.
     Polling,
+    /// Only comparisons with many connections over TCP.
+    Many,
+    /// Only comparisons between two hosts.
+    Hosts,
+    /// Only the sweeps, also of the programs to compare with.
+    Sweep,
 }
 
 impl Work {
