@@ -499,7 +499,7 @@ impl Stream {
     pub fn connect_timeout(address: impl ToAddresses, timeout: Duration) -> io::Result<Self> {
         let mut connector = Connector::new();
         connector.config.connect_timeout = match timeout {
-            // The check of the configuration rejects this value.
+            // The check of the configuration rejects this value later.
             Duration::ZERO => timeout,
             _ => timeout.clamp(Duration::from_millis(10), Duration::from_secs(600)),
         };

@@ -18,12 +18,12 @@ use super::sys::{AtomicU64, Ordering};
 /// The owner of a connection, which is responsible for polling it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Owner {
-    /// The engine's thread. Its epoll contains the completion events.
+    /// The engine's thread. The completion channel is registered with its epoll.
     Engine,
-    /// Threads that wait for the connection. No epoll contains the completion events.
+    /// Threads that wait for the connection. The completion channel is registered with no epoll.
     Threads,
-    /// An event loop or a runtime, whose own epoll contains the completion events. The engine's
-    /// thread becomes the owner if the loop does not take the events.
+    /// An event loop or a runtime, with whose epoll the completion channel is registered. The
+    /// engine's thread becomes the owner if the loop does not handle the events.
     Loop,
 }
 

@@ -149,7 +149,7 @@ pub(super) struct RecvCredit {
     /// Whether a grant may be delayed now, until the application has released more of the messages
     /// that it holds.
     may_delay_grants: bool,
-    /// Whether `may_delay_grants` is set again as soon as the application holds no message.
+    /// Whether `may_delay_grants` becomes true again once the application holds no messages.
     delays_grants: bool,
 }
 

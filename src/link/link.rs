@@ -627,8 +627,7 @@ impl Link {
         if let Err(error) = settled {
             error!(
                 Connection,
-                "{self}: released its transport, but cannot return its buffers to the shared \
-                 receive queue: {error}"
+                "{self}: cannot return the connection's buffers to the shared receive queue: {error}"
             );
         }
     }

@@ -413,8 +413,8 @@ impl Core {
         }
     }
 
-    /// Returns the maximum total number of bytes that the cork may hold after a write of `len`
-    /// bytes. The result 0 means one frame.
+    /// Returns the maximum number of bytes that the cork may hold after a write of `len` bytes. If
+    /// the result is 0, the limit is one frame instead of a number of bytes.
     fn most_held_back(&self, len: usize) -> usize {
         if len > LONGEST_TO_JOIN {
             return 0;

@@ -79,8 +79,8 @@ fn khz() -> Option<u32> {
     u32::try_from(ticks * 1_000_000 / (end - start).as_nanos()).ok()
 }
 
-/// Returns `None`. On other architectures, the guest measures the frequency itself: it reads a
-/// counter that QEMU derives from this machine's clock.
+/// Returns `None`, because on architectures other than x86-64 the guest measures the frequency
+/// itself: it reads a counter that QEMU derives from this machine's clock.
 #[cfg(not(target_arch = "x86_64"))]
 fn khz() -> Option<u32> {
     None

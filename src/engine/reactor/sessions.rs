@@ -110,8 +110,8 @@ impl Reactor {
             {
                 warn_sparsely!(
                     Connection,
-                    "{link}: the session ends, because it is the oldest of more than {MAX_SUSPENDED} \
-                     suspended sessions"
+                    "{link}: the session ends, because more than {MAX_SUSPENDED} sessions are \
+                     suspended and it is the oldest"
                 );
                 self.drive(oldest);
             }

@@ -143,7 +143,8 @@ impl Domain {
         }
     }
 
-    /// Returns whether registered memory is locked, and counts towards the limit on locked memory.
+    /// Returns whether registered memory is locked and therefore counts towards the limit on locked
+    /// memory.
     pub(super) fn pins(&self) -> bool {
         by_transport!(self, {
             Rdma(_) => true,

@@ -282,8 +282,8 @@ impl Stream {
         }
     }
 
-    /// Returns the byte counters. Bytes in the socket count as arrived, even if the receiving
-    /// thread is descheduled.
+    /// Returns the byte counters. Bytes in the socket's receive buffer count as arrived, even if no
+    /// thread has read them.
     pub(super) fn moved(&self) -> MovedBytes {
         let acknowledged = self.socket.acknowledged();
         let (retransmits_in, retransmissions) = self.socket.repetitions();

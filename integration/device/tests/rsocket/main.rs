@@ -270,7 +270,7 @@ fn ipv6_client_of_ipv4_listener_gets_clear_error() {
     let lab = DeviceTest::start();
     let rsocket = Listener::bind(lab.at(0)).unwrap();
     let endpoints = rdmsg::Listener::bind(lab.at(0)).unwrap();
-    // iWARP uses TCP's ports, where IPv4 and IPv6 each have their own ports.
+    // iWARP uses the port space of TCP, which is separate for IPv4 and IPv6.
     let hint = if lab.is_iwarp() {
         "no program listens on this port"
     } else {

@@ -1,7 +1,7 @@
-//! librdmacm and libibverbs, opened at their first use. Therefore a program builds without the C
-//! libraries, and starts on hosts that do not have them.
+//! librdmacm and libibverbs, opened at their first use, so that a program builds without the C
+//! libraries and starts on hosts that do not have them.
 //!
-//! This module provides the names of `linked` that this crate uses. The declarations follow the ABI
+//! This module provides the same items as the module `linked`, as far as this crate uses them. The declarations follow the ABI
 //! of the libraries. With the feature `linked`, the macros of `define` generate tests that compare
 //! each declaration with the generated bindings.
 #![allow(
