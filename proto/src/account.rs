@@ -84,9 +84,9 @@ impl Account {
         );
     }
 
-    /// Frees `given` receives of a connection, and then reserves up to `wanted` receives for the
-    /// same connection. `more` is the number of receives above its floor that the connection still
-    /// has after it has freed `given`. Returns the number of reserved receives.
+    /// Frees `given` receives of a connection, which then still has `more` receives above its
+    /// floor. After that, reserves up to `wanted` receives for the same connection. Returns the
+    /// number of reserved receives.
     ///
     /// A connection above its [`SHARE`] of the spare receives reserves fewer receives than it
     /// frees. All busy connections therefore end up with equal shares, regardless of the order in

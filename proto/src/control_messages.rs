@@ -75,8 +75,8 @@ impl ControlMessages {
         Self::starting_at(0, CONTROL_WINDOW)
     }
 
-    /// Creates the state of a connection whose counters begin at `start`, and which uses `window`
-    /// instead of [`CONTROL_WINDOW`]. Outside tests, the values are 0 and [`CONTROL_WINDOW`].
+    /// Creates the initial state. The counters begin at `start`, which is 0 except in tests.
+    /// `window` is [`CONTROL_WINDOW`] except in tests.
     pub(super) fn starting_at(start: u32, window: u32) -> Self {
         Self {
             window,

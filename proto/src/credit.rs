@@ -12,10 +12,10 @@ use super::{
 
 /// The number of receives that are posted for control frames, in addition to those of the window.
 ///
-/// Control frames consume no credit, so they have receives of their own. Each receive is posted
-/// again as soon as its frame has been processed, and before this side sends anything that the
-/// frame permits. Therefore at most these control frames of the peer can be unprocessed at this
-/// side:
+/// Control frames consume no credit, so they have receives of their own. Each receive is reposted
+/// as soon as its frame has been processed, and before this side sends anything that the frame
+/// permits. Therefore this side can have at most the following unprocessed control frames from the
+/// peer:
 ///
 /// * **Grants: 2.** A Grant frame is sent when the limit has grown by at least half the window,
 ///   rounded up, since it was last announced. Let g1 < g2 < g3 be the limits of three such frames
@@ -27,8 +27,8 @@ use super::{
 ///   the peer has sent the frame whose number was last announced, so it has processed every earlier
 ///   Grant. No other Grant is unprocessed when such a Grant is sent, so the argument also holds if
 ///   any of the three frames is such a Grant.
-/// * **Grants that report large messages taken: 4**, one for each large message in flight, because
-///   each Grant reports at least one more message.
+/// * **Grants that report large messages as taken: 4**, one for each large message in flight,
+///   because each Grant reports at least one more message.
 /// * **Ping or Leave: 1**, because a side sends the next one after the Pong of the previous one.
 /// * **Pong: 1**, because only one Ping is unanswered at a time.
 /// * **Finish: 1**, **Close: 1**, **CloseAck: 1**, and **Abort or Failure: 1**, because each is
@@ -43,8 +43,8 @@ use super::{
 ///   allows therefore arrive after it was processed, and the next Permit is sent after those
 ///   messages arrive.
 ///
-/// The last two items also hold on a connection that resumes a session. There, the peer's first
-/// message has the number of the last grant that it has processed, less the window, and this side
+/// The last two items also hold on a connection that resumes a session. There, the peer numbers its
+/// first message with the last grant that the peer has processed, less the window, and this side
 /// counts only messages that have arrived on this connection.
 pub const CONTROL_RECEIVES: u32 = 9 + LARGE_IN_FLIGHT + CONTROL_WINDOW;
 
@@ -61,8 +61,8 @@ pub(super) struct SendCredit {
 }
 
 impl SendCredit {
-    /// Creates the initial state, in which the hello has granted `credits` data frames. The
-    /// counters begin at `start`, which is 0 except in tests.
+    /// Creates the initial state, in which the peer's hello has granted `credits` data frames to
+    /// this side. The counters begin at `start`, which is 0 except in tests.
     pub(super) fn new(window: u16, credits: u16, start: u32) -> Self {
         Self {
             sent: start,
@@ -138,9 +138,9 @@ pub(super) struct RecvCredit {
     /// The number of data frames whose receives have been reposted.
     released: u32,
     /// The number of data frames for which a receive has been posted since the connection was
-    /// established. Of these receives, `limit` − `released` are promised to the peer or contain its
-    /// messages. This difference equals the window, unless connections share receives or the
-    /// application still holds messages from earlier connections.
+    /// established. Of these receives, `limit` − `released` are promised to the peer or contain
+    /// messages from the peer. This difference equals the window, unless connections share receives
+    /// or the application still holds messages from earlier connections.
     limit: u32,
     /// The value of `limit` that was last sent to the peer.
     announced: u32,
@@ -154,8 +154,8 @@ pub(super) struct RecvCredit {
 }
 
 impl RecvCredit {
-    /// Creates the initial state, in which the hello has granted `credits` data frames. The
-    /// counters begin at `start`, which is 0 except in tests.
+    /// Creates the initial state, in which this side's hello has granted `credits` data frames to
+    /// the peer. The counters begin at `start`, which is 0 except in tests.
     pub(super) fn new(window: u16, credits: u16, start: u32) -> Self {
         let limit = start.wrapping_add(credits.into());
         Self {
@@ -253,7 +253,8 @@ impl RecvCredit {
         self.limit = self.limit.wrapping_add(more);
     }
 
-    /// Returns the number of receives that are promised to the peer or contain its messages.
+    /// Returns the number of receives that are promised to the peer or contain messages from the
+    /// peer.
     #[inline]
     pub(super) fn promised(&self) -> u32 {
         self.limit.wrapping_sub(self.released)

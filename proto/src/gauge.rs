@@ -269,7 +269,8 @@ impl Gauge {
         self.serve();
     }
 
-    /// Removes the claim of `claimant`, which is either waiting, or granted and not fetched yet.
+    /// Removes the claim of `claimant`. The claim is either waiting, or granted and not fetched
+    /// yet.
     pub fn forget(&mut self, claimant: u64, host: Host) {
         self.served.retain(|served| *served != claimant);
         self.total.forget(claimant);

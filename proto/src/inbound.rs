@@ -80,7 +80,7 @@ enum Demand {
     },
     /// Prepared memory for the chunk of this read.
     Memory(Read),
-    /// A free slot of the send ring for this read. The memory for its chunk is prepared.
+    /// A free slot of the send ring for this read. Memory for the chunk is already prepared.
     Slot(Read),
     /// The copy of this fragment to the message's memory.
     Copy(FragmentCopy),

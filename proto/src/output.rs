@@ -258,9 +258,9 @@ pub struct TransportTraits {
     /// 5044, section 7.1). Otherwise the active side could misread bytes that directly follow the
     /// reply.
     pub active_speaks_first: bool,
-    /// Whether the completion of a send or a write proves that the peer's device has received it.
-    /// On iWARP, a send completes as soon as its buffer can be overwritten, because TCP has copied
-    /// the bytes.
+    /// Whether the completion of a send or a write proves that the peer's device has received the
+    /// data. On iWARP, a send completes as soon as its buffer can be overwritten, because TCP has
+    /// copied the bytes.
     pub acknowledges_sends: bool,
     /// Whether a work request that is posted in the queue pair's error state completes with an
     /// error. If so, such a request can serve as a marker, because it completes after all earlier

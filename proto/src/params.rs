@@ -30,8 +30,8 @@ pub struct Params {
     /// The maximum number of frames in which a message above the eager size is sent. If the maximum
     /// is 1, the peer reads each such message from this side's memory.
     pub max_fragments: u32,
-    /// Whether the peer's side also acknowledges unsignalled frames, as over TCP. Then fewer frames
-    /// are signalled.
+    /// Whether the peer also acknowledges unsignalled frames, as over TCP. If so, this side signals
+    /// fewer frames.
     pub completes_unsignalled: bool,
     /// The number of bytes in consecutive data frames after which a frame must be signalled. The
     /// completion of that frame shows the sender that the bytes have arrived.
@@ -62,7 +62,7 @@ pub struct Params {
     /// The number of messages from earlier connections of the session that the application still
     /// holds. The peer's initial credit is reduced by this number.
     pub held: u16,
-    /// Whether the hello offers or resumes a session.
+    /// Whether this side's hello offers or resumes a session.
     pub session: SessionOffer,
     /// The maximum number of bytes of a byte stream that are in flight to the peer, or received and
     /// not read. The limit applies to both directions together.
@@ -112,8 +112,8 @@ impl Params {
     /// Returns the maximum number of bytes of large messages in flight to the peer.
     ///
     /// For a byte stream, the maximum is half of the stream buffer plus one piece. A receiver
-    /// reports two pieces at a time. The additional piece gives the receiver something to read
-    /// until its report arrives.
+    /// reports two pieces at a time. The receiver can read the additional piece while its report is
+    /// in flight to the sender.
     pub fn outbound_limit(&self) -> u64 {
         if self.stream {
             let bytes = self.half_stream_buffer() + self.stream_piece();

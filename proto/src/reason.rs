@@ -233,11 +233,11 @@ pub enum CloseReason {
     },
     /// The peer's application aborted the connection with this code.
     PeerAborted(u32),
-    /// The connection was disconnected without a close. Either the peer's process has ended, or its
-    /// engine ended the connection and the [notice](Self::PeerGaveUp) did not arrive. While the
-    /// connection is being established, a connector with `Config::retry_refused` retries.
+    /// The connection was disconnected without a close. Either the peer's process has ended, or the
+    /// peer's engine ended the connection and the [notice](Self::PeerGaveUp) did not arrive. While
+    /// the connection is being established, a connector with `Config::retry_refused` retries.
     PeerDisconnected,
-    /// The connection was lost, and the peer no longer has its session: the peer's process has
+    /// The connection was lost, and the peer no longer has the session: the peer's process has
     /// ended, or the peer has ended the session.
     ///
     /// A [`Completion::Failed`] reports each message that has an id and may not have arrived.
@@ -248,8 +248,8 @@ pub enum CloseReason {
     LocallyClosed,
     /// This side aborted the connection.
     LocallyAborted,
-    /// The waker of a task that waited for the connection panicked. This side ended the connection,
-    /// because the task might never be polled again.
+    /// A task waited for the connection, and the task's waker panicked. This side ended the
+    /// connection, because the task might never be polled again.
     WakerPanicked,
     /// This process is a forked child. The connection belongs to the parent process, and continues
     /// there.

@@ -6,9 +6,9 @@
 //! distance between two signalled sends is at most a quarter of the number of data slots. The ring
 //! always has more slots than this distance.
 //!
-//! Over TCP the peer's library acknowledges, mostly in calls that it makes anyway. Then unsignalled
-//! sends complete as well. So the distance is a half of the data slots, and it counts from the last
-//! completed send.
+//! Over TCP, the peer's library acknowledges sends, mostly in system calls that it makes anyway,
+//! and unsignalled sends complete as well. The distance is therefore half of the number of data
+//! slots, and a completed send counts like a signalled one.
 
 /// The number of slots that are reserved for control frames, so that a grant never waits behind
 /// data.

@@ -50,7 +50,8 @@ pub enum Pdu {
     ReadPart { last: bool, len: u32 },
     /// The answer to the oldest unanswered atomic operation: the value before the operation.
     Old { value: u64 },
-    /// Reports the failure of the request that follows number `requests`.
+    /// Reports that the request after number `requests` failed. All earlier requests were carried
+    /// out.
     Nak { requests: u32, cause: Cause },
 }
 
@@ -196,9 +197,9 @@ impl Pdu {
         }
     }
 
-    /// Returns whether the Send at the beginning of `bytes` is signalled, and its frame. Returns
-    /// `None` if the Send is incomplete or not valid, or if there is another PDU:
-    /// [`parse`](Self::parse) handles these cases.
+    /// Parses the Send at the beginning of `bytes`. Returns whether the Send is signalled, and the
+    /// frame that it contains. Returns `None` if the Send is incomplete or invalid, or if `bytes`
+    /// begins with another PDU: [`parse`](Self::parse) handles these cases.
     #[inline]
     pub fn whole_send(bytes: &[u8]) -> Option<(bool, &[u8])> {
         let (prefix, rest) = bytes.split_first_chunk::<PREFIX>()?;

@@ -140,8 +140,8 @@ impl Accepting {
     }
 
     /// Accepts the request. If the private data of the request follow in a frame, the driver calls
-    /// this function instead of the application, because the peer sends that frame only after the
-    /// reply.
+    /// this function without asking the application, because the peer sends that frame only after
+    /// the reply.
     pub(super) fn accept(&mut self, side: &mut Side, data: &[u8], now: Instant) {
         if let Step::Requested = self.step {
             self.step = Step::Accepted(data.into());

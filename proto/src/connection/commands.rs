@@ -322,8 +322,8 @@ impl Connection {
             .is_some_and(|open| flush.is_done(&open.transfer))
     }
 
-    /// Returns whether a send or a write completes only after the peer's device has received it:
-    /// see [`TransportTraits`](crate::TransportTraits).
+    /// Returns whether a send or a write completes only after the peer's device has received the
+    /// data: see [`TransportTraits`](crate::TransportTraits).
     #[inline]
     pub fn acknowledges_sends(&self) -> bool {
         self.side.acknowledges_sends()
@@ -501,8 +501,8 @@ impl Connection {
         }
     }
 
-    /// Sends the Finish and the Close that were delayed, because the driver no longer holds back
-    /// messages.
+    /// Records that the driver no longer holds back messages, and sends the delayed Finish and
+    /// Close.
     pub fn release_ending(&mut self) {
         if let Some((open, side)) = self.open() {
             open.transfer.control.release_ending();

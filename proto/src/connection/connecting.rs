@@ -84,9 +84,9 @@ impl Jitter {
 
 /// Returns whether a connection failed because of this side's port: the port is in use, or was
 /// recently used for a connection to the same peer. This happens on iWARP: its ports are TCP ports,
-/// but the connection manager chooses a port without checking TCP's ports. The next attempt uses
-/// another port. The wait before that attempt does not grow, because the peer has not refused
-/// anything.
+/// but the connection manager chooses a port without checking which ports TCP sockets use. The next
+/// attempt uses another port. The wait before that attempt does not grow, because the peer has not
+/// refused anything.
 const fn is_local_port_error(errno: i32) -> bool {
     matches!(errno, libc::EADDRINUSE | libc::EADDRNOTAVAIL)
 }

@@ -86,9 +86,9 @@ impl Connection {
                 | CmCall::Accept,
                 _,
             ) => self.fail(CloseReason::Os(error), now),
-            // A failure of these calls does not end the connection. Without a rejection, the peer's
-            // attempt ends at its deadline. The RNR timer keeps its default. The driver destroys
-            // the id later in any case.
+            // A failure of these calls does not end the connection. If a rejection cannot be sent,
+            // the peer's attempt ends at its deadline. If the RNR timer cannot be set, it keeps its
+            // default. The driver destroys the id later in any case.
             (CmCall::AwaitTurn | CmCall::Discard | CmCall::Reject | CmCall::SetMinRnrTimer, _) => {
                 let text = format_args!("a connection manager call failed: {error}");
                 self.side.outputs.note(Level::Debug, text);

@@ -65,7 +65,9 @@ pub struct Activity {
     /// The number of received frames, plus the number of completions which prove that the peer's
     /// host has sent or received bytes.
     pub signs: u64,
-    /// The number of chunks of large messages that were read.
+    /// The number of chunks and fragments of large messages that have arrived from the peer. On a
+    /// transport that counts bytes, the value also includes the number of bytes that were read from
+    /// the peer's memory.
     pub chunks: u64,
 }
 
@@ -76,7 +78,7 @@ pub struct Activity {
 pub struct MovedBytes {
     /// The number of bytes that have arrived, plus 1 for each 4 KiB that the peer has acknowledged.
     pub signs: u64,
-    /// The number of bytes of large messages that have been read.
+    /// The number of bytes that this side has read from the peer's memory.
     pub read: u64,
     /// The number of bytes that the peer's system has acknowledged.
     pub acknowledged: u64,

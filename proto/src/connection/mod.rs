@@ -261,7 +261,7 @@ impl Connection {
         &self.side.peer_data
     }
 
-    /// Returns the number that identifies the peer's engine, according to the hello.
+    /// Returns the number that identifies the peer's engine, according to the peer's hello.
     pub fn peer_engine(&self) -> Option<u64> {
         self.peer_hello().map(|peer| peer.engine)
     }

@@ -146,9 +146,9 @@ pub(super) fn is_transient(cause: &CloseReason, reason: RejectReason) -> bool {
 }
 
 /// Returns whether the cause is a refusal: no program accepted the request, or the peer lacked
-/// resources for another connection. If a listener's process ends, its kernel also refuses the
-/// waiting requests. Over RDMA, the kernel rejects them without private data. Over TCP, it ends
-/// their connections.
+/// resources for another connection. If a listener's process ends, the kernel on the same host also
+/// refuses the waiting requests. Over RDMA, this kernel rejects them without private data. Over
+/// TCP, it ends their connections.
 pub(super) fn is_refusal(cause: &CloseReason) -> bool {
     matches!(
         cause,

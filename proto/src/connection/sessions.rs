@@ -119,9 +119,9 @@ impl Connection {
         Unconfirmed {
             messages: transfer.send_credit.unconfirmed(),
             large: transfer.outbound.untaken(),
-            // The peer immediately reposts the receive that a Rendezvous used, and returns its
-            // credit before it reads the large message. The peer returns the credit of any other
-            // message only after the message was delivered.
+            // The peer immediately reposts the receive that a Rendezvous used, and returns the
+            // credit of the Rendezvous before the large message is read. The peer returns the
+            // credit of any other message only after the message was delivered.
             max_messages: transfer.send_credit.window() + LARGE_IN_FLIGHT,
         }
     }

@@ -21,8 +21,8 @@ pub(super) struct Side {
     pub(super) outputs: Outputs,
     /// The properties of the transport. `None` until the driver has created the transport.
     pub(super) traits: Option<TransportTraits>,
-    /// The private data received from the peer: first the part that follows its hello, then the
-    /// part in a Request or Answer frame.
+    /// The private data received from the peer: the bytes after the peer's hello, followed by the
+    /// payload of a Request or Answer frame.
     pub(super) peer_data: PrivateBytes,
     /// Whether the active side's private data, and the private data in the passive side's answer,
     /// are sent in separate frames.
@@ -105,7 +105,8 @@ impl Side {
         self.traits.is_some_and(|traits| traits.active_speaks_first)
     }
 
-    /// Returns whether a send or a write completes only after the peer's device has received it.
+    /// Returns whether a send or a write completes only after the peer's device has received the
+    /// data.
     #[inline]
     pub(super) fn acknowledges_sends(&self) -> bool {
         self.traits.is_none_or(|traits| traits.acknowledges_sends)

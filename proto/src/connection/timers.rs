@@ -38,7 +38,7 @@ impl Timers {
         earlier(self.grant_deadline(), self.while_closing())
     }
 
-    /// Returns the earliest deadline, except that of the keepalive.
+    /// Returns the earliest of all deadlines except that of the keepalive.
     pub(super) fn earliest_but_keepalive(&self) -> Option<Instant> {
         earlier(self.grant_deadline(), self.of_transfers())
     }

@@ -156,7 +156,7 @@ fn hostile_control_message_ends_the_connection() {
     ];
     for (what, field, frames) in cases {
         let mut pair = pair();
-        // B's simulated device must accept a frame that is longer than B's receives.
+        // Makes B's simulated device accept frames that are longer than B's receive buffers.
         pair.sides[B].params.eager_size = 1024;
         for frame in frames {
             pair.forge(A, &frame);

@@ -268,7 +268,8 @@ fn a_call_with_wrong_arguments_is_not_made_again() {
     assert_eq!(end(&mut fail(libc::EINVAL)), CloseReason::Os(error));
     let no_device = CloseReason::AddrResolution(CmStatus::from_raw(-libc::ENODEV));
     assert_eq!(end(&mut fail(libc::ENODEV)), no_device);
-    // The call itself reports some address errors, and some of these are temporary.
+    // `rdma_resolve_addr` itself can fail with an address error. ENETUNREACH is permanent, and
+    // EHOSTUNREACH is temporary.
     let no_network = CloseReason::AddrResolution(CmStatus::from_raw(-libc::ENETUNREACH));
     assert_eq!(end(&mut fail(libc::ENETUNREACH)), no_network);
     assert_eq!(last_event(&mut fail(libc::EHOSTUNREACH)), None);

@@ -298,7 +298,7 @@ fn a_second_close_takes_the_connection_down() {
     assert_eq!(pair.sides[B].conn.state.name(), "Draining");
 }
 
-/// Returns an established connection of the passive side that shares receives with other
+/// Returns the passive side of an established connection. This side shares its receives with other
 /// connections.
 fn sharing() -> Connection {
     let now = Instant::now();
@@ -399,8 +399,8 @@ fn nothing_is_given_back_one_by_one_after_the_end() {
     assert!(conn.poll_output().is_none());
 }
 
-/// Checks that the number of frames that arrive before the hello is limited. Each such frame
-/// occupies a receive buffer, which other connections might need.
+/// Checks that this side accepts only a limited number of frames before it knows the peer's hello.
+/// Each such frame occupies a receive buffer, which other connections might need.
 #[test]
 fn frames_that_overtake_the_hello_are_bounded() {
     let now = Instant::now();

@@ -225,7 +225,8 @@ proptest! {
         if !pair.sides[A].established || !pair.sides[B].established {
             pair.run();
         }
-        // The other side ends too, unless its peer has ended without a notice.
+        // If one side has ended and the other side was notified, the other side ends too. The loop
+        // below closes each side that has not ended.
         pair.finish();
         for at in [A, B] {
             if pair.sides[at].ended.is_none() {

@@ -462,7 +462,7 @@ impl World {
         conn.flows[1 - at].waiting.clear();
     }
 
-    /// Processes a request to resume the session, at the passive side.
+    /// Makes the passive side process a request to resume the session.
     fn answer(&mut self, epoch: u32, received: u32, scope: &Scope) -> Judged {
         let mut trusts = scope.mistake == Some(Mistake::TrustRequest);
         match self.sides[P].session.check_attempt(epoch, received) {

@@ -25,7 +25,7 @@
 //!   work request adds no cause to the end. A completed send frees a slot, but a draining side
 //!   sends nothing.
 //! * *Carried.* A frame arrives, or the device acknowledges it, and neither queue pair can fail
-//!   before. The transition appends to a queue that is polled from its front. An arrival also
+//!   before that. The transition appends to a queue that is polled from its front. An arrival also
 //!   consumes the oldest receive; other transitions can only post further receives. Queue pairs
 //!   cannot fail if the budget has no fault left and no side can disconnect. A side disconnects
 //!   after both CloseAcks have been sent and all frames of the side are acknowledged. A READ is not
