@@ -101,10 +101,11 @@ impl Alternative {
         }
     }
 
-    /// Tells the other end that this one is about to close, and closes.
+    /// Closes this end of the connection, and notifies the peer.
     pub(crate) async fn close(mut self) -> Result<()> {
         if let Self::C(_) | Self::Verbs(_) = self {
-            // These libraries report no end of a connection, so the server waits for a message.
+            // These libraries do not report that the peer has closed a connection, so the server
+            // waits for a message instead.
             self.send(b"!", 1).await?;
         }
         Ok(())
@@ -175,7 +176,8 @@ impl StdSocket {
 /// A socket of tokio with `LengthDelimitedCodec`.
 pub(crate) struct Codec {
     pub(crate) frames: Framed<tokio::net::TcpStream, LengthDelimitedCodec>,
-    /// The message that was sent last. A program that sends owned bytes makes no copy of them.
+    /// The message that was sent last. Further sends of the same length clone these bytes instead
+    /// of copying them, as in a program that sends owned bytes.
     message: Bytes,
 }
 

@@ -84,7 +84,8 @@ fn number(line: &str, at: usize) -> Option<u64> {
     line.split_whitespace().nth(at)?.parse().ok()
 }
 
-/// Returns the index of the function that is `name` itself or one of the callers in `name`.
+/// Returns the index of the first of `functions` that `name` contains, either as the function
+/// itself or as one of its callers.
 fn place(name: &str, functions: &[String]) -> Option<usize> {
     let is_there = |function: &String| name.split('\'').any(|caller| caller == function);
     functions.iter().position(is_there)

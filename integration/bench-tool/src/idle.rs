@@ -57,9 +57,9 @@ impl Usage {
         })
     }
 
-    /// Returns the figure of a measure: for a share, that of all `count` connections with both
-    /// ends, otherwise that of one end of one connection. `self` is the usage with one connection,
-    /// `more` that with `count` connections more.
+    /// Returns the figure of a measure. `self` is the usage with one connection, and `more` is the
+    /// usage with `count` additional connections. A share is the total for both ends of the
+    /// additional connections. Any other figure is for one end of one connection.
     pub(crate) fn figure(self, more: Self, measure: Measure, count: f64) -> f64 {
         match measure {
             Measure::IdleMemory | Measure::IdleHuge => (more.memory - self.memory) / (2.0 * count),
