@@ -194,7 +194,8 @@ impl Conductor {
         Ok(())
     }
 
-    /// Runs a program once and returns its reading. Returns `None` if the program failed.
+    /// Runs a program, and returns its reading. If a stock program fails, runs it again, up to
+    /// [`THEIRS`] times in total. Returns `None` if all attempts have failed.
     fn reading(&mut self, what: &str, run: &Run) -> Option<Reading> {
         let attempts = match run.program {
             Program::Rdmsg(_) => OURS,

@@ -25,15 +25,15 @@ use crate::{
     traffic::Traffic,
 };
 
-/// The time for which the connections are idle when their processor time is measured. It contains
-/// several intervals of keepalive.
+/// The time for which the connections are idle when their processor time is measured. It spans
+/// several keepalive intervals.
 const INTERVAL: Duration = Duration::from_secs(10);
 
 /// The difference between the measured port and the port of a separate TCP connection, over which
 /// the client asks for the usage of the server.
 const ASIDE: u16 = 10_000;
 
-/// The usage of a process, or of several, while all connections are idle.
+/// The usage of one or several processes while all connections are idle.
 #[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Serialize)]
 pub(crate) struct Usage {
     /// The anonymous memory, in KiB.

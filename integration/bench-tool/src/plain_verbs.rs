@@ -52,13 +52,13 @@ pub(crate) struct PlainVerbs {
     came: Vec<WorkCompletion>,
     /// The number of messages that the peer can still receive.
     credits: usize,
-    /// The number of received messages whose credits were not returned.
+    /// The number of received messages whose credits have not been returned to the peer yet.
     owed: usize,
     /// The number of sent messages and credits.
     sent: usize,
     /// The number of sends that may still be in the send queue.
     in_flight: usize,
-    // Last, because the queue pair belongs to it.
+    // This field is the last one, because the id must be dropped after its queue pair.
     _id: CmId,
 }
 

@@ -343,7 +343,8 @@ mod tests {
         let [_, dear, _] = sweep.steps()[..] else {
             panic!()
         };
-        // Twice the cost per byte of 100 B is more than 4/3 of the cost of 201 B.
+        // The ratio to the cost per byte of 100 B is 2, which is more than the ratio to the cost of
+        // 201 B, 4/3.
         assert_eq!((dear.ratio, dear.beside), (2.0, 100));
         let alone = self::sweep(&[(200, 40.0), (201, 30.0)]).steps()[0];
         assert!((alone.ratio - 4.0 / 3.0).abs() < 1e-9 && alone.beside == 201);
