@@ -88,7 +88,7 @@ pub(crate) fn serve(traffic: &Traffic) -> Result<()> {
         let asked = TcpListener::bind(aside(traffic)).await?;
         let mut carriers = Carrier::all(traffic, Side::Server).await?;
         let (mut asked, _) = asked.accept().await?;
-        // Tasks echo the messages if the program has tasks, and are idle afterwards.
+        // If the program has tasks, the tasks echo the messages and are idle afterwards.
         let echoes = match many::serves(traffic) {
             true => Some(many::echoes(std::mem::take(&mut carriers))?),
             false => None,
