@@ -236,8 +236,8 @@ fn measured(conductor: &mut Conductor, what: &str, name: &str) -> Result<Sweep> 
 
 /// Returns the numbers of unmeasured and of measured round trips of a size. The receiver grants
 /// room after every 16 messages. Up to 64 KiB, a grant affects the mean, so the number of measured
-/// round trips is a multiple of 16. Over TCP, the costs are lower but vary more, so four times as
-/// many round trips are measured.
+/// round trips is a multiple of 16. Over TCP, the costs are lower but vary more, so the number of
+/// measured round trips is four times higher.
 fn counts(traffic: &Traffic, size: usize) -> (u64, u64) {
     let (before, count) = match size {
         1 => (64, 32),
