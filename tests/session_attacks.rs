@@ -237,8 +237,8 @@ fn answer_to_earlier_ping_proves_nothing() {
             "to {}: rejected a request to resume the session, because the current connection",
             scene.raw.local_addr()
         );
-        // Repeat the request, because the engine may refuse a request without sending a Ping while
-        // the flush polls the connection.
+        // Repeat the request: while the flush polls the connection, the engine may refuse a request
+        // without sending a Ping.
         let began = Instant::now();
         while scene.lines.count(&asked) == 0 {
             assert!(began.elapsed() < TIME_LIMIT, "the engine sends no Ping");

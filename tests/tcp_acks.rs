@@ -29,7 +29,7 @@ fn stage(send_depth: Option<u16>) -> Stage {
     Stage::with(config)
 }
 
-/// Reads a PDU. Returns its kind and the bytes behind its header.
+/// Reads a PDU. Returns its kind and the bytes that follow its header.
 fn read_pdu(peer: &mut Peer) -> (u8, Vec<u8>) {
     let mut header = [0; 8];
     peer.stream.read_exact(&mut header).unwrap();

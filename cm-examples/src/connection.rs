@@ -121,7 +121,8 @@ impl Connection {
     /// Moves the program's queue pair to RTR and RTS, with attributes from the id. These attributes
     /// include those of the peer.
     fn bring_up(&mut self) -> Result<()> {
-        // Start with INIT again, because the id did not know the peer's access rights before.
+        // Set the state INIT a second time, because the id did not know the peer's access rights
+        // when the state was set first.
         for state in [QpState::INIT, QpState::RTR, QpState::RTS] {
             self.qp.modify(&self.id.init_qp_attr(state)?)?;
         }

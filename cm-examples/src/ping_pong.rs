@@ -315,8 +315,8 @@ impl PingPong {
             None => self.memory.copy_out(0, &mut received),
         }
         let ours = content(received.len());
-        // The server also accepts the content that the C program sends. Both contents are equal
-        // only in the first byte of each page.
+        // The server also accepts the content that the C program sends. It equals the content of
+        // this program only in the first byte of each page.
         let theirs = |at: usize| if at.is_multiple_of(PAGE) { 0 } else { FILLING };
         let wrong = |at: &usize| {
             received[*at] != ours[*at] && (self.rules.begins || received[*at] != theirs(*at))

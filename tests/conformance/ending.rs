@@ -66,7 +66,8 @@ fn writer_reads_closed_stream_to_its_end() {
     let mut first = vec![0; 50_000];
     far.read_exact(&mut first).unwrap();
     assert!(first == pattern(100_000)[..50_000]);
-    // While the stream is not read, writes fail after 64 KiB.
+    // After the peer's close, this side can write 64 KiB in total until it has read the rest of the
+    // stream. Further writes fail.
     let mut late = 60_000;
     let error = loop {
         match far.write(&pattern(1000)) {

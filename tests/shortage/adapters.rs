@@ -214,8 +214,8 @@ fn connections_ask_for_the_reads_that_they_need() {
     );
 }
 
-/// Removes the lists of receives of a new connection from the front of `lists`. Returns the lengths
-/// of the removed lists: 8 for all except the last one, which is shorter.
+/// Removes the lists of receives that a new connection has posted from the front of `lists`.
+/// Returns the lengths of the removed lists: 8 for all except the last one, which is shorter.
 fn first_lists(lists: &mut Vec<i64>) -> Vec<i64> {
     let full = lists.iter().take_while(|count| **count == 8).count();
     lists.drain(..=full).collect()

@@ -1,4 +1,4 @@
-//! Connections of other libraries, which do the same work as ours.
+//! Connections of other libraries. They do the same work as the connections of rdmsg.
 
 use std::{
     io::{BufReader, IoSlice, Read, Write},
@@ -18,7 +18,8 @@ use crate::{
     traffic::{SILENCE, Traffic},
 };
 
-/// The longest message that is copied behind its length, so that one call of write(2) takes both.
+/// The length in bytes up to which a message is copied into one buffer with its length field, so
+/// that one call of write(2) sends both.
 const COPIED: usize = 4096;
 
 /// One end of a connection. Only the futures of `Codec` return pending.
@@ -30,7 +31,7 @@ pub(crate) enum Alternative {
 }
 
 impl Alternative {
-    /// Returns this side's end of each connection. Only std and tokio have several connections.
+    /// Returns this side's end of each connection. Only std and tokio support several connections.
     pub(crate) async fn all(traffic: &Traffic, side: Side) -> Result<Vec<Self>> {
         let (server, count) = (traffic.server, traffic.manner.connections);
         let mut all = Vec::new();
@@ -68,7 +69,7 @@ impl Alternative {
         Ok(all)
     }
 
-    /// Sends the same message `times` times, with as few calls as the library needs.
+    /// Sends the same message `times` times, with as few calls as the library allows.
     pub(crate) async fn send(&mut self, message: &[u8], times: usize) -> Result<()> {
         match self {
             Self::Std(socket) => socket.send(message, times),
@@ -101,17 +102,18 @@ impl Alternative {
         }
     }
 
-    /// Tells the other end that this one is about to close, and closes.
+    /// Closes this end of the connection, and notifies the peer.
     pub(crate) async fn close(mut self) -> Result<()> {
         if let Self::C(_) | Self::Verbs(_) = self {
-            // These libraries report no end of a connection, so the server waits for a message.
+            // These libraries do not report that the peer has closed a connection, so the server
+            // waits for a message instead.
             self.send(b"!", 1).await?;
         }
         Ok(())
     }
 }
 
-/// A socket that carries the length of each message, in 4 bytes, before its bytes.
+/// A socket on which a length field of 4 bytes precedes each message.
 pub(crate) struct StdSocket {
     reader: BufReader<TcpStream>,
     writer: TcpStream,
@@ -175,7 +177,8 @@ impl StdSocket {
 /// A socket of tokio with `LengthDelimitedCodec`.
 pub(crate) struct Codec {
     pub(crate) frames: Framed<tokio::net::TcpStream, LengthDelimitedCodec>,
-    /// The message that was sent last. A program that sends owned bytes makes no copy of them.
+    /// The message that was sent last. Further sends of the same length clone these bytes instead
+    /// of copying them, as in a program that sends owned bytes.
     message: Bytes,
 }
 

@@ -1,5 +1,5 @@
-//! The budget: the stored figures. A change fails if a new measurement is worse than the stored
-//! figure.
+//! The budget: the stored figures. A change to the code fails the check if a new measurement is
+//! worse than the stored figure by more than the factor [`SLACK`].
 
 use std::{
     collections::{BTreeMap, BTreeSet},

@@ -40,7 +40,7 @@ type NngAttach = unsafe extern "C" fn(NngSocket, *const c_char, *mut c_void, c_i
 type NngSend = unsafe extern "C" fn(NngSocket, *const c_void, usize, c_int) -> c_int;
 type NngRecv = unsafe extern "C" fn(NngSocket, *mut c_void, *mut usize, c_int) -> c_int;
 
-/// The calls of a library, with their socket.
+/// The functions of a library, and the socket on which they operate.
 enum Calls {
     Zeromq {
         socket: *mut c_void,

@@ -27,9 +27,10 @@ pub(crate) fn costs(profile: &str, functions: &[String]) -> Vec<Cost> {
     let mut costs = vec![Cost::default(); functions.len()];
     let (mut objects, mut names) = (Names::default(), Names::default());
     let mut is_of_driver = false;
-    // `within` is the index of the function to which the following lines belong. They belong to the
-    // function if they describe the function itself or one of its callees. `allocating` is the
-    // index of the function for which the next line describes a call to the allocator.
+    // `within` is the index of the measured function to which the costs on the following lines are
+    // added. These are the costs of the function itself or of one of its callees. `allocating` is
+    // the index of the measured function whose calls to the allocator are counted on the next
+    // `calls` line.
     let mut within = None;
     let mut allocating = None;
     let mut lines = profile.lines();
@@ -84,7 +85,8 @@ fn number(line: &str, at: usize) -> Option<u64> {
     line.split_whitespace().nth(at)?.parse().ok()
 }
 
-/// Returns the index of the function that is `name` itself or one of the callers in `name`.
+/// Returns the index of the first of `functions` that `name` contains, either as the function
+/// itself or as one of its callers.
 fn place(name: &str, functions: &[String]) -> Option<usize> {
     let is_there = |function: &String| name.split('\'').any(|caller| caller == function);
     functions.iter().position(is_there)

@@ -1,5 +1,6 @@
-//! Makes single calls of the library, which callgrind measures. Each message or completion has
-//! arrived before the call that receives it, so each poll succeeds at the first attempt.
+//! Makes calls into the library, one at a time. Callgrind counts the instructions of each call.
+//! Each message or completion has arrived before the call that receives it, so each poll succeeds
+//! at the first attempt.
 
 use std::{
     io::{Read, Write},

@@ -43,8 +43,8 @@ const END_LIMIT: Duration = Duration::from_secs(10);
 pub(crate) const OURS: u32 = 1;
 pub(crate) const THEIRS: u32 = 3;
 
-/// The time before a run that opens and closes connections. During this time, the kernel finishes
-/// the work that the connections of the run before have left to it.
+/// The pause before a run that opens and closes connections. During this pause, the kernel finishes
+/// its work for the connections of the previous run.
 const SETTLE: Duration = Duration::from_millis(300);
 
 /// The `netem` arguments of each host in the part with two hosts. The product of rate and round
@@ -194,7 +194,8 @@ impl Conductor {
         Ok(())
     }
 
-    /// Runs a program once and returns its reading. Returns `None` if the program failed.
+    /// Runs a program, and returns its reading. If a stock program fails, runs it again, up to
+    /// [`THEIRS`] times in total. Returns `None` if all attempts have failed.
     fn reading(&mut self, what: &str, run: &Run) -> Option<Reading> {
         let attempts = match run.program {
             Program::Rdmsg(_) => OURS,
@@ -223,8 +224,8 @@ impl Conductor {
         Ok(Reading::mean(micros / run.count as f64))
     }
 
-    /// Measures the number of system calls per connection of both programs, as the difference
-    /// between two runs, as above.
+    /// Measures the number of system calls per connection, of both programs together. It is the
+    /// difference between a run with many connections and a run with one.
     fn calls_of_connections(&mut self, what: &str, run: &Run) -> Result<Reading> {
         let mut calls_of = |count| {
             let files = ["client", "server"].map(|side| format!("/tmp/bench-strace-{side}"));
@@ -243,7 +244,8 @@ impl Conductor {
         ))
     }
 
-    /// Measures the usage of idle connections, as the difference between two runs, as above.
+    /// Measures the usage of idle connections, as the difference between a run with many
+    /// connections and a run with one.
     fn usage_of_connections(&mut self, what: &str, run: &Run) -> Result<Reading> {
         let mut usage_of = |count| {
             let output = self.client_of(what, &Run { count, ..*run }, |_| {})?;

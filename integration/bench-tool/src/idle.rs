@@ -25,15 +25,15 @@ use crate::{
     traffic::Traffic,
 };
 
-/// The time for which the connections are idle when their processor time is measured. It contains
-/// several intervals of keepalive.
+/// The time for which the connections are idle when their processor time is measured. It spans
+/// several keepalive intervals.
 const INTERVAL: Duration = Duration::from_secs(10);
 
 /// The difference between the measured port and the port of a separate TCP connection, over which
 /// the client asks for the usage of the server.
 const ASIDE: u16 = 10_000;
 
-/// The usage of a process, or of several, while all connections are idle.
+/// The usage of one or several processes while all connections are idle.
 #[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Serialize)]
 pub(crate) struct Usage {
     /// The anonymous memory, in KiB.
@@ -57,9 +57,9 @@ impl Usage {
         })
     }
 
-    /// Returns the figure of a measure: for a share, that of all `count` connections with both
-    /// ends, otherwise that of one end of one connection. `self` is the usage with one connection,
-    /// `more` that with `count` connections more.
+    /// Returns the figure of a measure. `self` is the usage with one connection, and `more` is the
+    /// usage with `count` additional connections. A share is the total for both ends of the
+    /// additional connections. Any other figure is for one end of one connection.
     pub(crate) fn figure(self, more: Self, measure: Measure, count: f64) -> f64 {
         match measure {
             Measure::IdleMemory | Measure::IdleHuge => (more.memory - self.memory) / (2.0 * count),
@@ -88,7 +88,7 @@ pub(crate) fn serve(traffic: &Traffic) -> Result<()> {
         let asked = TcpListener::bind(aside(traffic)).await?;
         let mut carriers = Carrier::all(traffic, Side::Server).await?;
         let (mut asked, _) = asked.accept().await?;
-        // Tasks echo the messages if the program has tasks, and are idle afterwards.
+        // If the program has tasks, the tasks echo the messages and are idle afterwards.
         let echoes = match many::serves(traffic) {
             true => Some(many::echoes(std::mem::take(&mut carriers))?),
             false => None,

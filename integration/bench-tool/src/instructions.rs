@@ -27,8 +27,8 @@ const CALLS: u64 = 200;
 /// this program is longer.
 const CALLERS: u32 = 60;
 
-/// Two numbers of round trips. The difference between both runs excludes the instructions before
-/// the first round trip.
+/// The numbers of round trips in two runs. The difference between the counts of the two runs
+/// excludes the instructions before the first round trip.
 const LESS: u64 = 100;
 const MORE: u64 = 300;
 

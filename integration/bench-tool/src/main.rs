@@ -2,12 +2,12 @@
 //!
 //! On a developer's machine, [`drive`] starts this program again in the lab. There, [`conduct`]
 //! measures one part after the other. It runs the servers and clients of a [`plan`], in which our
-//! programs and the stock programs alternate, or runs clients under callgrind with the help of
-//! [`instructions`], or the [`sweep`] of sizes. The results are [`row`]s of a [`report`], which
-//! [`drive`] prints or compares with the [`budget`]. [`program`] contains the command lines. Our
-//! own programs are [`messages`], [`many`], [`one_sided`] and [`calls`]; [`mod@work`] selects one
-//! of them. [`alternatives`] has the same programs with other libraries, among them [`c_sockets`]
-//! and [`plain_verbs`].
+//! programs and the stock programs alternate. It also counts the instructions of clients under
+//! callgrind, with the help of [`instructions`], and measures the [`sweep`] of sizes. The results
+//! are [`row`]s of a [`report`], which [`drive`] prints or compares with the [`budget`].
+//! [`program`] contains the command lines. Our own programs are [`messages`], [`many`],
+//! [`one_sided`] and [`calls`]; [`mod@work`] selects one of them. [`alternatives`] has the same
+//! programs with other libraries, among them [`c_sockets`] and [`plain_verbs`].
 
 mod alternatives;
 mod budget;

@@ -42,7 +42,7 @@ pub(crate) enum Way {
     Small,
     /// All connections share one pool of receives.
     Shared,
-    /// Connections resume after a loss, so each send saves a copy of its message.
+    /// Lost connections are resumed, so each send saves a copy of its message.
     Resume,
     /// The server waits with epoll for the event_fd of each connection.
     EventFd,

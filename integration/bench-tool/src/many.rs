@@ -44,7 +44,7 @@ pub(crate) fn serve(traffic: &Traffic) -> Result<()> {
     })
 }
 
-/// Spawns a task for each connection, which echoes the messages until the client closes.
+/// For each connection, spawns a task that echoes the messages until the client closes.
 pub(crate) fn echoes(carriers: Vec<Carrier>) -> Result<JoinSet<Result<()>>> {
     let mut echoes = JoinSet::new();
     for carrier in carriers {

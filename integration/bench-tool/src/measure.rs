@@ -34,7 +34,7 @@ pub(crate) enum Measure {
     /// The memory of one end of an idle connection, without that of the kernel
     #[value(name = "memory of an idle connection")]
     IdleMemory,
-    /// The same if the kernel gives the process huge pages
+    /// The memory of one end of an idle connection, if the kernel gives the process huge pages
     #[value(name = "memory of an idle connection (huge pages)")]
     IdleHuge,
     /// The file descriptors of one end of an idle connection

@@ -1,6 +1,6 @@
 //! An exchange of messages over plain verbs: inline sends without completions, receives that are
-//! posted again at once, and a credit for each quarter of the receives. It sleeps for completion
-//! events. Compared with it, a table shows the cost of rdmsg's own work.
+//! reposted immediately, and a credit message for each quarter of the receives. It sleeps for
+//! completion events. Comparing rdmsg with it shows the cost of rdmsg's own work.
 
 use std::os::fd::AsFd;
 
@@ -23,7 +23,8 @@ const WINDOW: usize = 64;
 /// The number of messages after which the receiver returns their credits.
 const CREDITS: usize = 16;
 
-/// The number of receives for credits that can arrive before this side looks at them.
+/// One of this many sends is signaled. Its completion frees the send queue entries of all these
+/// sends.
 const CREDIT_RECEIVES: usize = WINDOW / CREDITS + 1;
 
 /// The number of messages after which a send has a completion, which frees the entries of the send
@@ -40,23 +41,24 @@ pub(crate) struct PlainVerbs {
     receives: CompletionQueue,
     channel: CompletionChannel,
     incoming: MemoryRegion,
-    /// The messages that are sent, with a slot for each.
+    /// The messages to send, with one slot for each message in flight.
     outgoing: MemoryRegion,
     /// The size of a slot in bytes.
     size: usize,
     /// A copy of the message that is sent back.
     copy: Vec<u8>,
-    /// Completions of receives that were polled and not taken yet, the last one first.
+    /// Polled completions of receives that [`wait`](Self::wait) has not returned yet. The oldest is
+    /// last.
     came: Vec<WorkCompletion>,
     /// The number of messages that the peer can still receive.
     credits: usize,
-    /// The number of received messages whose credits were not returned.
+    /// The number of received messages whose credits have not been returned to the peer yet.
     owed: usize,
     /// The number of sent messages and credits.
     sent: usize,
     /// The number of sends that may still be in the send queue.
     in_flight: usize,
-    // Last, because the queue pair belongs to it.
+    // This field is the last one, because the id must be dropped after its queue pair.
     _id: CmId,
 }
 
@@ -88,7 +90,7 @@ impl PlainVerbs {
         let device = id.verbs().context("the device was removed")?;
         let pd = ProtectionDomain::new(&device)?;
         let channel = CompletionChannel::new(&device)?;
-        // The read of an event sleeps, so a wait needs no poll(2).
+        // Make the channel blocking. Reading an event then sleeps, and `wait` needs no poll(2).
         let flags = OFlag::from_bits_truncate(fcntl(channel.as_fd(), FcntlArg::F_GETFL)?);
         fcntl(
             channel.as_fd(),
@@ -140,7 +142,7 @@ impl PlainVerbs {
         Ok(self.qp.post_recv(&[receive])?)
     }
 
-    /// Sends a message, after a wait for the peer's credit.
+    /// Sends a message. First waits for a credit from the peer if there is none.
     pub(crate) fn send(&mut self, message: &[u8]) -> Result<()> {
         while self.credits == 0 {
             ensure!(!self.take_credits()?, "a message came instead of a credit");
@@ -182,8 +184,8 @@ impl PlainVerbs {
                 next.result()?;
                 return Ok(next);
             }
-            // A completion that arrives after the request and is polled here raises an event as
-            // well, which then ends a later wait early.
+            // A completion that arrives after `req_notify` can be polled before its event is read.
+            // The event then ends a later wait early.
             if !self.poll()? {
                 self.channel.get_event()?;
                 self.receives.req_notify(false)?;
@@ -199,8 +201,8 @@ impl PlainVerbs {
         Ok(count > 0)
     }
 
-    /// Waits for a receive, and posts it again if it is a credit. Returns whether it is a message,
-    /// which stays in `came`.
+    /// Waits for the completion of a receive. If it is for credits, adds the credits and reposts
+    /// the receive. Returns whether it is for a message; the completion then stays in `came`.
     fn take_credits(&mut self) -> Result<bool> {
         let next = self.wait()?;
         if next.byte_len() > 0 {
@@ -219,7 +221,8 @@ impl PlainVerbs {
         Ok((usize::try_from(next.wr_id())?, next.byte_len() as usize))
     }
 
-    /// Posts the receive of a message again, and returns credits.
+    /// Reposts the receive of a message. Returns the credits to the peer after every [`CREDITS`]
+    /// messages.
     fn release(&mut self, slot: usize) -> Result<()> {
         self.post(slot)?;
         self.owed += 1;

@@ -54,7 +54,7 @@ impl Report {
         self.print_notes();
     }
 
-    /// Prints the table of the sweeps, and then the worst steps.
+    /// Prints the table of the sweeps, and then the worst step of each program.
     pub(crate) fn print_sweeps(&self) {
         print_table(&sweep::table(&self.sweeps, false));
         println!();

@@ -31,8 +31,8 @@ pub(crate) struct Row {
     /// The message size in bytes, or 0 if no messages are measured.
     pub(crate) size: usize,
     pub(crate) ours: Side,
-    /// The program for comparison, which can also be rdmsg in a different use. `None` if there is
-    /// no comparison.
+    /// The program for comparison, which can also be rdmsg used in a different way. `None` if there
+    /// is no comparison.
     pub(crate) theirs: Option<Side>,
     pub(crate) target: Target,
 }

@@ -30,8 +30,8 @@ pub(crate) const SIZES: [usize; 60] = [
     262_144, 524_288, 1_048_576, 1_048_577, 2_097_152, 4_194_304, 4_194_305,
 ];
 
-/// The longest message for `verbs` in bytes, because it has a slot of this size for each message in
-/// flight.
+/// The longest message in bytes that `verbs` sends. It is limited because `verbs` has a slot of
+/// this size for each message in flight.
 const LONGEST_OF_VERBS: usize = 131_072;
 
 /// The maximum of [`Step::ratio`].
@@ -56,8 +56,8 @@ pub(crate) struct Step {
     size: usize,
     /// Half a round trip in µs.
     cost: f64,
-    /// The larger of two ratios: the cost per byte to that of the next smaller size, and the cost
-    /// to that of the next larger size.
+    /// The larger of two ratios: the cost per byte divided by that of the next smaller size, and
+    /// the cost divided by that of the next larger size.
     ratio: f64,
     /// The neighbour with which `ratio` compares.
     beside: usize,
@@ -116,7 +116,8 @@ impl Sweep {
     }
 }
 
-/// Returns whether a size of one of our programs costs more than the bound, or was not measured.
+/// Returns whether a step of one of our programs is beyond the bound, or one of our programs was
+/// not measured.
 pub(crate) fn is_beyond_bound(sweeps: &[Sweep]) -> bool {
     let ours = || sweeps.iter().filter(|sweep| sweep.is_ours());
     let is_beyond = |sweep: &Sweep| sweep.worst().is_none_or(|step| step.ratio > BOUND);
@@ -233,9 +234,10 @@ fn measured(conductor: &mut Conductor, what: &str, name: &str) -> Result<Sweep> 
     })
 }
 
-/// Returns the number of unmeasured and of measured round trips of a size. The receiver grants room
-/// for each 16 messages, so a multiple of 16 is measured if the grants matter. Over TCP, the costs
-/// are lower but vary more, so the number of measured round trips is four times higher.
+/// Returns the numbers of unmeasured and of measured round trips of a size. The receiver grants
+/// room after every 16 messages. Up to 64 KiB, a grant affects the mean, so the number of measured
+/// round trips is a multiple of 16. Over TCP, the costs are lower but vary more, so the number of
+/// measured round trips is four times higher.
 fn counts(traffic: &Traffic, size: usize) -> (u64, u64) {
     let (before, count) = match size {
         1 => (64, 32),
@@ -341,7 +343,8 @@ mod tests {
         let [_, dear, _] = sweep.steps()[..] else {
             panic!()
         };
-        // Twice the cost per byte of 100 B is more than 4/3 of the cost of 201 B.
+        // The ratio to the cost per byte of 100 B is 2, which is more than the ratio to the cost of
+        // 201 B, 4/3.
         assert_eq!((dear.ratio, dear.beside), (2.0, 100));
         let alone = self::sweep(&[(200, 40.0), (201, 30.0)]).steps()[0];
         assert!((alone.ratio - 4.0 / 3.0).abs() < 1e-9 && alone.beside == 201);

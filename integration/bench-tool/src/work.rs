@@ -25,7 +25,8 @@ pub(crate) struct Task {
     pub(crate) parts: Vec<Part>,
     pub(crate) scope: Scope,
     pub(crate) rounds: u32,
-    /// The texts of which a comparison contains one, or empty for all comparisons.
+    /// A comparison is measured if its name contains one of these texts. If there are no texts, all
+    /// comparisons are measured.
     pub(crate) only: Vec<String>,
 }
 
@@ -42,7 +43,7 @@ pub(crate) enum Scope {
     Many,
     /// Only comparisons between two hosts.
     Hosts,
-    /// Only the sweeps, also of the programs to compare with.
+    /// Only the sweeps, including those of the programs to compare with.
     Sweep,
 }
 

@@ -85,7 +85,8 @@ fn is_removed(error: &Error) -> bool {
 fn device_removal_ends_users_until_device_returns() {
     let lab = DeviceTest::without_credits();
     let elsewhere = Listener::bind(lab.at(0)).unwrap();
-    // This connection uses the other device, so it must survive.
+    // This connection uses the lab's own device, which the test does not remove, so it must
+    // survive.
     let other = pair(&elsewhere, &Engine::shared().unwrap());
     run("ip link add going0 type dummy");
     run("ip address add 10.98.0.1/24 dev going0");

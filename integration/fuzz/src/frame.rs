@@ -153,7 +153,7 @@ pub fn one_frame(frame: &[u8]) {
         Verdict::Pong => assert_eq!(device.sent_kinds, [4], "a ping is answered"),
         _ => assert_eq!(device.sent_kinds, []),
     }
-    // The application holds the buffer of a message. The connection posts any other buffer again
+    // The application holds the buffer of a message. The connection reposts any other buffer
     // immediately, unless the frame ends the connection.
     if !matches!(
         seen,

@@ -94,7 +94,7 @@ impl Stage<'_> {
     }
 
     /// Waits until one of the programs prints the text of `cue`. The caller then kills the program
-    /// at `end`.
+    /// on the side `end`.
     fn wait_for_cue(&mut self, end: End, cue: &Cue, client: &mut Process) -> Result<()> {
         let (speaker, text) = match cue {
             Cue::PrintedByThisSide(text) => (end, text),

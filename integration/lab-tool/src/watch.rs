@@ -21,7 +21,7 @@ use crate::host_network::HOSTS;
 /// The exit status when the lab itself fails, as opposed to the command.
 pub(crate) const FAILURE: u8 = 125;
 
-/// The exit status if a guest has stopped responding for a reason other than the command.
+/// The exit status if a guest has stopped responding, as opposed to a failure of the command.
 const STOPPED: u8 = 123;
 
 /// An event that occurs while the hosts run.

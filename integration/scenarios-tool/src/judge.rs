@@ -22,8 +22,8 @@ pub(crate) struct Evidence {
     pub(crate) clients: Vec<Record>,
     pub(crate) servers: Vec<Record>,
     /// The start of the fault in milliseconds since 1970, by the clock of the client and by the
-    /// clock of the server. It is the end of the fault instead if a side can detect the fault only
-    /// then, or if sessions are suspended until then.
+    /// clock of the server. If a side can detect the fault only after its end, or if sessions are
+    /// suspended until its end, the field contains the end of the fault instead.
     pub(crate) began: [u64; 2],
     /// The time limit for a side to detect that a connection has ended.
     pub(crate) bound: Duration,

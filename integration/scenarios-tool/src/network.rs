@@ -39,9 +39,9 @@ pub(crate) const CLEAR: &str = "tc qdisc del dev eth0 root 2>/dev/null; \
 /// which the kernel delays until no process uses the device.
 pub(crate) const REMOVE_DEVICE: &str = "rdma link delete $LAB_DEV >/dev/null 2>&1 &";
 
-/// Returns the command that creates a new RDMA device after the old one is removed. Waits for the
-/// removal, and until the new device accepts connections. In the lab, the name of a device is the
-/// name of its driver followed by 0.
+/// Returns the command that creates a new RDMA device. The command first waits until the old device
+/// is removed, and then until the new device accepts connections. In the lab, the name of a device
+/// is the name of its driver followed by 0.
 pub(crate) fn restore_device() -> String {
     const SCRIPT: &str = "for i in $(seq 1200); do [ -e /sys/class/infiniband/$LAB_DEV ] || break; sleep 0.05; done; \
          rdma link add $LAB_DEV type ${LAB_DEV%0} netdev eth0 && KNOWS && \

@@ -12,8 +12,8 @@ use clap::ValueEnum;
 /// The exit status of `integration/lab exec` when the lab itself fails, as opposed to the command.
 pub const LAB_FAILED: i32 = 125;
 
-/// The exit status of `integration/lab exec` if a guest has stopped responding for a reason other
-/// than the command.
+/// The exit status of `integration/lab exec` if a guest has stopped responding, as opposed to a
+/// failure of the command.
 pub const LAB_STOPPED: i32 = 123;
 
 /// The advice that is printed if the lab has failed.

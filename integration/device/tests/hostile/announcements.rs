@@ -168,8 +168,8 @@ fn peers_that_announce_and_vanish_leave_nothing() {
     while scene.stage.engine.statistics().unwrap().connections > 2 {
         scene.stage.bystander.assert_unaffected();
     }
-    // When `before` was measured, a thread that helped to connect may not have exited yet. So the
-    // number of threads can be lower now.
+    // When `before` was measured, a thread that helped to establish a connection may still have
+    // been running. The number of threads can therefore be lower now.
     let after = (pinned(), threads());
     assert!(
         after.0 <= before.0 && after.1 <= before.1,

@@ -86,8 +86,8 @@ impl Scene {
     pub(crate) fn with(config: Config) -> Self {
         let lab = DeviceTest::without_credits();
         // librdmacm retains some objects of an opened device. The set of retained objects depends
-        // on its last calls. The test ends by clearing a stage, so clear a stage before this count,
-        // too.
+        // on the last calls of librdmacm. The test ends by clearing a stage, so clear a stage
+        // before this count, too.
         Stage::new(lab.at(0), config.clone()).clear();
         Self {
             before: (lab.resources(), open_fds()),

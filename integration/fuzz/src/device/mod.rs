@@ -80,7 +80,7 @@ pub(crate) struct Device {
     ended: Option<CloseReason>,
     timer: Option<Instant>,
     /// The received frame in each filled buffer. An entry is removed when the connection delivers
-    /// the frame or posts the buffer again.
+    /// the frame or reposts the buffer.
     filled: HashMap<u32, Vec<u8>>,
     /// The buffers of the messages that the application holds. A buffer is listed once for each
     /// held message in it.
@@ -318,8 +318,8 @@ impl Device {
                 assert_eq!(parts.len(), count as usize);
                 let lens: u32 = parts.iter().map(|(_, len)| 4 + len).sum();
                 assert_eq!(lens, len, "no byte is left out");
-                // `release` posts the buffer again after the application has released all messages
-                // in it.
+                // `release` reposts the buffer after the application has released all messages in
+                // it.
                 self.shared.insert(buffer, count);
                 self.kept.extend(parts.iter().map(|_| buffer));
             }
@@ -343,7 +343,7 @@ impl Device {
                 self.exposed.1 += count;
             }
             Event::ControlMessage { buffer, len } => {
-                // The connection posts the buffer again after this event.
+                // The connection reposts the buffer after this event.
                 let frame = self.filled.get(&buffer).expect("it was received");
                 assert_eq!((frame[0], len as usize), (10, frame.len() - 16));
                 assert!(len <= self.params.eager_size.min(256));

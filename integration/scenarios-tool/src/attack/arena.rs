@@ -102,9 +102,9 @@ pub(super) struct Arena<'a> {
     pub(super) site: &'static Site,
     pub(super) services: &'a [SocketAddr],
     pub(super) end: Instant,
-    /// The earliest time of the next connect of all threads together.
+    /// The earliest time at which any thread may connect next.
     connects: Mutex<Instant>,
-    /// The earliest time of the next write of all threads together.
+    /// The earliest time at which any thread may write next.
     writes: Mutex<Instant>,
 }
 

@@ -35,9 +35,9 @@ pub(super) struct Reader {
     conversation: Arc<Conversation>,
     endpoint: Endpoint,
     content: Content,
-    /// The held messages, each with a message number. The reader releases a held message when the
-    /// message with this number arrives. When the order `stop` arrives, the reader releases all
-    /// held messages.
+    /// The held messages, each with the number of a later message. The reader releases a held
+    /// message when the later message arrives. When the order `stop` arrives, the reader releases
+    /// all held messages.
     held: Vec<(u64, Release)>,
 }
 

@@ -144,7 +144,8 @@ impl Ruleset {
         if depth > MAX_DEPTH {
             return End::Unclear;
         }
-        // The effect of the earlier rules that may match the packet.
+        // The common effect of the earlier rules for which it is unknown whether they match the
+        // packet.
         let mut perhaps: Option<End> = None;
         let of_chain = |rule: &&Rule| {
             (&rule.family, &rule.table, &rule.chain) == (&chain.family, &chain.table, &chain.name)
