@@ -19,7 +19,7 @@ use crate::{
 pub struct PostError {
     /// The number of posted requests, which is the index of the failed request.
     pub posted: usize,
-    /// The reason: `ENOMEM` if the queue is full, `EINVAL` if the queue does not support such a
+    /// The reason: `ENOMEM` if the queue is full, `EINVAL` if the queue does not support the failed
     /// request.
     pub error: OsError,
 }
