@@ -255,8 +255,8 @@ struct LogLine {
     text: String,
 }
 
-/// Lines of all engines' threads that have not been passed to the logger yet, and the number of
-/// lines that were dropped because [`MAX_LINES`] lines were already pending.
+/// The log lines of all engines' threads that have not been passed to the logger yet, and the
+/// number of lines that were dropped because [`MAX_LINES`] lines were already pending.
 #[derive(Default)]
 struct LogLines(VecDeque<LogLine>, usize);
 

@@ -20,7 +20,7 @@ pub struct LogLimit(Mutex<Recent>);
 struct Recent {
     /// The time at which a line last passed.
     last_passed: Option<Instant>,
-    /// The number of lines that were suppressed after the last line passed.
+    /// The number of lines that were suppressed since the last line that passed.
     suppressed: u64,
 }
 

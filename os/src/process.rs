@@ -245,7 +245,7 @@ impl<T> fmt::Debug for PerProcess<T> {
 }
 
 impl<T: Send + Sync> PerProcess<T> {
-    /// Creates a global. Each process creates its own value with `make`, at the first use.
+    /// Creates a global value. Each process creates its own value with `make`, at the first use.
     pub const fn new(make: fn() -> T) -> Self {
         Self {
             make,

@@ -36,7 +36,7 @@ pub trait Completions {
     fn arm_and_poll(&self, answers: Answers) -> Progress;
 
     /// Returns the source of completion events, or `None` if the connection has no transport. The
-    /// flag is true if the source stays readable because the connection is about to end.
+    /// second value is true if the source stays readable because the connection is about to end.
     fn events(&self) -> Option<(impl Deref<Target = Self::Events>, bool)>;
 
     /// Returns whether the events are level-triggered, as on a TCP socket: the source is readable
@@ -69,8 +69,8 @@ pub trait Completions {
     ) -> bool;
 }
 
-/// Selects when a poll sends acknowledgements. The selection has an effect only on transports that
-/// acknowledge in software, as TCP does, instead of in the device.
+/// Selects when a poll sends acknowledgements. The selection has an effect only on transports such
+/// as TCP, on which this library, and not the device, sends the acknowledgements.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Answers {
     /// The poll sends all acknowledgements before it returns.

@@ -4,7 +4,7 @@ use std::{
 };
 
 /// The time limit of a wait. The clock is first read after the first empty poll, because a clock
-/// read takes the time of several polls.
+/// read takes several times longer than a poll.
 #[derive(Debug)]
 pub struct Deadline(Cell<End>);
 

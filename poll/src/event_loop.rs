@@ -14,10 +14,10 @@ use super::{
 
 impl Poller {
     /// Calls `ready`. If the result is `None`, polls the queue once and calls `ready` again.
-    /// Returns the last result. Calls that do not block, such as `try_recv`, use this method.
+    /// Returns the last result. Non-blocking operations such as `try_recv` use this method.
     /// `waits_for_room` returns whether an event loop waits for room to send.
     ///
-    /// The method calls `ready` after each event that may change the result, and holds no lock
+    /// This method calls `ready` after each event that may change the result, and holds no lock
     /// during these calls.
     pub fn try_once<T>(
         &self,

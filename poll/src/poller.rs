@@ -39,7 +39,7 @@ pub struct Poller {
     /// Ends the leader's sleep. The alarm is created before any thread waits, so that a wait never
     /// has to create a file descriptor.
     alarm: OnceLock<Alarm>,
-    /// The epolls that contain the completion events, or `None` while the connection has no
+    /// The registration of the completion events with epolls, or `None` while the connection has no
     /// transport.
     registration: Mutex<Option<Registration>>,
     /// The fd that an event loop watches, created when the application first requests it.
@@ -132,8 +132,8 @@ impl Poller {
 
     // Methods for the registration of the completion events:
 
-    /// Stores the registration of a new transport's completion events, which are in the engine's
-    /// epoll.
+    /// Stores `registration`, which has registered a new transport's completion events with the
+    /// engine's epoll.
     pub fn register(&self, registration: Registration) {
         *lock(&self.registration) = Some(registration);
     }
@@ -177,7 +177,7 @@ impl Poller {
         }
     }
 
-    /// Logs that the engine's thread polls, because the runtime cannot watch the events.
+    /// Logs that the runtime cannot watch the events, and that the engine's thread polls instead.
     #[cfg(feature = "tokio")]
     pub(super) fn note(&self, error: &OsError) {
         rdmsg_os::debug!(
@@ -341,15 +341,15 @@ impl Poller {
         self.word.is_held_back()
     }
 
-    /// Clears the flag of [`note_held_back`](Self::note_held_back). Afterwards the caller checks
-    /// whether a message is still held back, and if so calls
+    /// Clears the flag that [`note_held_back`](Self::note_held_back) sets. Afterwards the caller
+    /// checks whether a message is still held back, and if so calls
     /// [`note_held_again`](Self::note_held_again).
     #[inline]
     pub fn clear_held_back(&self) {
         self.word.clear_held_back();
     }
 
-    /// Sets the flag of [`note_held_back`](Self::note_held_back) without sending a notice. No
+    /// Sets the same flag as [`note_held_back`](Self::note_held_back), but sends no notice. No
     /// notice is necessary, because only the engine's thread calls this method, and it will check
     /// the connection again anyway.
     #[inline]

@@ -16,27 +16,28 @@ pub trait FdEvents: Events + AsFd + fmt::Debug {}
 
 impl<T: Events + AsFd + fmt::Debug> FdEvents for T {}
 
-/// The epolls that contain a connection's completion events.
+/// The epolls with which the source of a connection's completion events is registered.
 ///
-/// While threads own the connection, no epoll contains the events. Leaving the events in the
-/// engine's epoll with an empty interest set would not be enough: the device's driver wakes waiters
-/// without reporting the kind of event. Each event would therefore wake the engine's thread, at the
-/// cost of two context switches per message.
+/// While threads own the connection, the source is registered with no epoll. Leaving it registered
+/// with the engine's epoll, with an empty interest set, would not be enough: the device's driver
+/// wakes waiters without reporting the kind of event. Each event would therefore wake the engine's
+/// thread, at the cost of two context switches per message.
 #[derive(Debug)]
 pub struct Registration {
     epolls: Arc<Epolls>,
     events: Arc<dyn FdEvents>,
     key: u64,
     owner: Owner,
-    /// Whether the epoll that the application's event loop watches contains the events.
+    /// Whether the event source is registered with the epoll that the application's event loop
+    /// watches.
     in_loop: bool,
 }
 
 /// The two epolls that the engine's thread reads.
 #[derive(Debug)]
 pub struct Epolls {
-    /// The epoll on which the engine's thread sleeps. It contains the events of the connections
-    /// that the engine owns.
+    /// The epoll on which the engine's thread sleeps. The event sources of the connections that the
+    /// engine owns are registered with this epoll.
     pub engine: Epoll,
     /// The epoll for the events of connections that event loops own. While such events are pending,
     /// the engine's thread checks this epoll every 10 ms.
@@ -44,7 +45,7 @@ pub struct Epolls {
 }
 
 impl Registration {
-    /// Adds the events to the engine's epoll, under the connection's key.
+    /// Registers the event source with the engine's epoll, under the connection's key.
     pub fn new(epolls: Arc<Epolls>, events: Arc<dyn FdEvents>, key: u64) -> Result<Self, OsError> {
         let mut new = Self {
             epolls,
@@ -62,8 +63,8 @@ impl Registration {
         self.events.clear();
     }
 
-    /// Moves the events to the epolls of `owner`. `fd` is the epoll that the application's event
-    /// loop watches.
+    /// Moves the event source to the epolls of `owner`. `fd` is the epoll that the application's
+    /// event loop watches.
     pub(super) fn set(&mut self, owner: Owner, fd: &LoopFd) -> Result<(), OsError> {
         let in_loop = owner == Owner::Loop;
         let fd = fd.0.get();
@@ -114,8 +115,8 @@ impl Epolls {
 
 /// The fd that an event loop watches, created when the application first requests it. The fd is an
 /// epoll. It contains an eventfd, which is readable while the application can take a completion.
-/// While a loop owns the connection, the epoll also contains the completion events. An event loop
-/// can watch this fd like any other fd.
+/// While a loop owns the connection, the epoll also contains the source of completion events. An
+/// event loop can watch this fd like any other fd.
 #[derive(Debug, Default)]
 pub(super) struct LoopFd(OnceLock<Epoll>);
 

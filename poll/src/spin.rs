@@ -70,7 +70,7 @@ impl Default for Polling {
 /// succeed, one wait in 256 still spins, so that a change is detected.
 #[derive(Debug, Default)]
 pub(super) struct SpinRecord {
-    /// The number of waits left that sleep without spinning.
+    /// The number of further waits that sleep without spinning.
     skip: AtomicU8,
     /// The value that the last failed spin assigned to `skip`, or 0 after a successful spin.
     penalty: AtomicU8,

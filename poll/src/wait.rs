@@ -16,8 +16,8 @@ use super::{
     word::Owner,
 };
 
-/// The number of empty polls between two reads of the clock. A clock read takes the time of several
-/// polls.
+/// The number of empty polls between two reads of the clock. A clock read takes several times
+/// longer than a poll.
 const POLLS_PER_CLOCK: u32 = 32;
 
 /// The factor by which a spin is lengthened while a large message is transferred. The transfer will
@@ -273,9 +273,9 @@ impl Poller {
         }
     }
 
-    /// Requests an event for the next completion after the thread has slept, unless threads own the
-    /// connection. The thread may have taken the event that the owner waits for. Without the
-    /// request, the owner could then wait forever.
+    /// Requests an event for the next completion if the owner or another user needs one. The
+    /// calling thread has just slept, and may have consumed the event for which the owner waits.
+    /// Without the request, the owner could wait forever.
     fn rearm_for_owner(&self, queue: &impl Completions) {
         let takes_events = !queue.stays_readable() && self.owner() != Owner::Threads;
         if !takes_events && !self.is_shared() {

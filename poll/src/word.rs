@@ -15,7 +15,7 @@
 
 use super::sys::{AtomicU64, Ordering};
 
-/// The owner of a connection, which is responsible for polling it.
+/// Identifies the owner of a connection. The owner is responsible for polling the connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Owner {
     /// The engine's thread. The completion channel is registered with its epoll.
@@ -228,8 +228,8 @@ impl Word {
         word & (OWNER | ATTENDED | RELIANCE) == THREADS | ATTENDED
     }
 
-    /// Counts a poll by an event loop or a runtime, which becomes the owner unless a user in
-    /// `blockers` relies on the engine.
+    /// Counts a poll by an event loop or a runtime. The loop or runtime becomes the owner unless a
+    /// user in `blockers` relies on the engine.
     #[inline]
     pub(super) fn count_poll_as_loop(&self, blockers: &[Reliance]) -> Visit {
         let word = self.0.fetch_add(VISIT, Ordering::AcqRel);

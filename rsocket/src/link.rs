@@ -38,7 +38,7 @@ const MIN_RNR_TIMER: u8 = 12;
 const TABLE: usize = WINDOWS as usize * Window::LEN;
 
 /// The id of all work requests other than receives and data requests. The id of a data request is
-/// the number of bytes in the send buffer that its completion frees.
+/// the number of bytes of the send buffer that are freed when the request completes.
 const OTHER: u64 = 1 << 62;
 
 /// A connection: its queue pair, its memory, and its state.

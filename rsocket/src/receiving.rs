@@ -19,7 +19,7 @@ pub(super) struct Receiving {
     at: usize,
     /// The number of received, unread bytes.
     unread: usize,
-    /// The number of bytes in announced windows that the peer can still fill.
+    /// The number of bytes that the peer can still write into announced windows.
     open: usize,
     /// The number of free bytes outside of announced windows.
     free: usize,

@@ -56,7 +56,7 @@ impl Sending {
         }
     }
 
-    /// Handles a grant of credits up to the write number `limit`.
+    /// Handles a grant of credits for all writes before the number `limit`.
     ///
     /// The peer may have stored a window in the table before this grant. `take` removes the window
     /// at an index from the table, or returns `None` if the window is not complete yet. A window

@@ -210,8 +210,8 @@ impl Stream {
     /// Each side can still read the bytes that the other side wrote before the shutdown.
     ///
     /// An accepted stream can notify the peer only after the connection is established. A blocking
-    /// stream waits up to [`Config::linger`] until it is established. A non-blocking stream sends
-    /// the notification during one of the next calls.
+    /// stream waits up to [`Config::linger`] for the connection. A non-blocking stream sends the
+    /// notification during one of the next calls.
     ///
     /// # Errors
     ///

@@ -180,8 +180,8 @@ impl RejectReason {
         self.0 == Self::CONSUMER_DEFINED.0 || iwarp
     }
 
-    /// Returns a text that explains the usual cause of a rejection without private data. Returns
-    /// `None` if the reason's name already states the cause.
+    /// Returns a text that explains the usual cause of a rejection that carries no private data.
+    /// Returns `None` if the reason's name already states the cause.
     ///
     /// The connection manager on the peer's host sends `CONSUMER_DEFINED` without the peer's
     /// program in two cases: the listener on the port is bound to another address, or the program

@@ -49,7 +49,8 @@ pub enum ProtocolError {
         /// The bits of the features that were not offered.
         features: u64,
     },
-    /// An announced buffer that cannot exist: its length or its key is 0, or it extends beyond 2⁶⁴.
+    /// An announced buffer that cannot exist: its length or its key is 0, or it extends beyond the
+    /// 64-bit address space.
     #[error("the peer announced a buffer of {length} bytes at {addr:#x} with the key {key:#x}")]
     Memory {
         /// The address of the first byte.

@@ -59,8 +59,9 @@ pub(crate) struct Link {
     ring: Ring,
     /// The number of writes that can still be posted.
     free: u32,
-    /// The number of commands that can still be posted, and the slot of the next command.
+    /// The number of commands that can still be posted.
     free_commands: u32,
+    /// The index of the next command's buffer among the buffers of outgoing commands.
     next_command: u32,
     established: bool,
     end: Option<End>,
@@ -107,8 +108,8 @@ impl Link {
             sq_sig_all: true,
             ..QpInitAttr::rc(&cq, cap)
         };
-        // Create the queue pair without `id`. Otherwise the retry count in the peer's request would
-        // apply, and Valkey sends 0.
+        // Do not create the queue pair through `id`. Otherwise the retry count in the peer's
+        // request would apply, and Valkey's requests contain 0.
         let qp = QueuePair::new(&pd, &attr)?;
         qp.modify(&id.init_qp_attr(QpState::INIT)?)?;
         let writable = AccessFlags::LOCAL_WRITE | AccessFlags::REMOTE_WRITE;
@@ -157,7 +158,7 @@ impl Link {
 
     fn param(&self) -> ConnParam {
         ConnParam {
-            // The protocol uses no RDMA READs. Valkey also sends these values.
+            // Valkey sends the same values, although the protocol uses no RDMA READs.
             responder_resources: 1,
             initiator_depth: 1,
             retry_count: RETRY,

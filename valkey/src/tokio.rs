@@ -187,7 +187,7 @@ impl Stream {
     }
 
     /// Polls `ready` for the reading or the writing task. If `ready` returns `None`, the task is
-    /// woken after the next completion or event.
+    /// woken after the next completion or connection-manager event.
     fn poll<T>(
         &self,
         task: usize,

@@ -140,8 +140,8 @@ mod tests {
 
     use super::*;
 
-    /// Returns the entry of the mapping that contains `mapping` in a file of /proc/self, such as
-    /// `smaps`.
+    /// Returns the entry for the kernel's mapping that contains `mapping`. The entry is read from
+    /// `file`, a file in /proc/self such as `smaps`.
     ///
     /// Each entry begins with a line that starts with an address.
     fn entry(file: &str, mapping: &Mapping) -> Option<String> {

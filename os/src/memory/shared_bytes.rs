@@ -14,8 +14,8 @@ const WORD: usize = size_of::<u64>();
 /// thread writes them, the copy contains any mixture of old and new bytes, and the behaviour is
 /// defined. Each byte is always accessed through the same atomic: the aligned 8-byte word that
 /// contains the byte or, if that word would exceed the range, the byte alone. The device is not
-/// part of Rust's memory model. Polling a completion with libibverbs, which includes the platform's
-/// memory barrier, orders the device's writes before later copies.
+/// part of Rust's memory model. Polling a completion with libibverbs includes the platform's memory
+/// barrier, which orders the device's writes before later copies.
 #[derive(Clone, Copy, Debug)]
 pub struct SharedBytes<'a> {
     head: &'a [AtomicU8],

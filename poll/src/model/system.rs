@@ -142,7 +142,7 @@ impl Events for CompletionEvents {
     }
 }
 
-/// The epolls that contain the completion channel. The model stores only the owner.
+/// The registration of the completion channel with epolls. The model stores only the owner.
 #[derive(Debug)]
 pub struct Registration;
 

@@ -75,7 +75,8 @@ pub enum NoticeKind {
     HeldBack,
     /// Become the owner of the connection.
     TakeOver,
-    /// Poll the connection. Its peer in the same process has added completions to its queue.
+    /// Poll the connection: the peer in the same process has added completions to the connection's
+    /// queue.
     Poll,
 }
 

@@ -8,8 +8,8 @@ use super::primitives::{AtomicU8, AtomicU64, Mutex, Ordering, fence, lock};
 /// them.
 const BATCH: usize = 4;
 
-/// The wakers of waiting tasks. Each task waits for a set of up to eight kinds of events, one bit
-/// of a `u8` per kind.
+/// The wakers of waiting tasks. Each task waits for a set of events. The set is a `u8` with one bit
+/// per kind of event.
 ///
 /// A task first checks its condition. If the condition is not met, the task calls
 /// [`wait`](Self::wait), checks once more, and only then returns `Pending`. A thread that causes an

@@ -17,9 +17,9 @@ pub(super) const WRITE_ID: u64 = 1 << 61;
 pub(super) enum Notification {
     /// The write carries immediate data.
     Immediate,
-    /// A message with the same 32 bits, in the sender's byte order, follows the write. iWARP has no
-    /// immediate data, so rsockets in C also send such messages on iWARP. The region receives the
-    /// peer's messages.
+    /// A separate message follows the write. It contains the 32 bits that the immediate data would
+    /// contain, in the sender's byte order. iWARP has no immediate data, so rsockets in C also send
+    /// such messages on iWARP. The region receives the peer's messages.
     Message(MemoryRegion),
 }
 

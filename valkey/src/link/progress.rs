@@ -127,7 +127,7 @@ impl Link {
         Ok(())
     }
 
-    /// Handles a write or a command of the peer, which has consumed the receive `number`.
+    /// Handles a completed receive: the peer's write or command that consumed the receive `number`.
     fn receive(&mut self, completion: &WorkCompletion, number: u32) -> io::Result<()> {
         if self.end.is_some() {
             return Ok(());

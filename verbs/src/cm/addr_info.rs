@@ -119,8 +119,8 @@ impl AddrInfo {
     }
 }
 
-/// Converts an error code of the system resolver, which librdmacm returns unchanged, to an `errno`.
-/// Returns `None` if `ret` is 0 (success) or -1 (the error is in `errno`).
+/// Converts an error code of the system resolver to an `errno`. librdmacm returns such codes
+/// unchanged. Returns `None` if `ret` is 0 (success) or -1 (the error is in `errno`).
 ///
 /// `EAI_BADFLAGS` also has the value -1. It cannot occur, because `new` passes only valid flags.
 fn resolver_errno(ret: libc::c_int) -> Option<libc::c_int> {

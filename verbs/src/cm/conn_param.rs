@@ -34,10 +34,10 @@ pub struct ConnParam {
     pub rnr_retry_count: u8,
     /// Whether the queue pair uses a shared receive queue.
     ///
-    /// librdmacm uses this value only if the program has created the queue pair without the id.
+    /// librdmacm uses this value only if the program did not create the queue pair through the id.
     pub srq: bool,
-    /// The queue pair's number. librdmacm uses this value only if the program has created the queue
-    /// pair without the id.
+    /// The queue pair's number. librdmacm uses this value only if the program did not create the
+    /// queue pair through the id.
     pub qp_num: u32,
 }
 
@@ -110,7 +110,7 @@ impl ConnEventParam {
     }
 }
 
-/// The parameters of a datagram peer or a multicast group in an event.
+/// The parameters that an event reports for a datagram peer or a multicast group.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct UdEventParam {

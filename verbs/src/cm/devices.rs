@@ -6,7 +6,7 @@
 //! that use it. librdmacm detects that a device was removed only when it creates a device list.
 //! After that, librdmacm closes the device as soon as no id or list uses it. Some drivers, such as
 //! that of software RoCE, do not support hot removal. With such a driver, the device keeps its name
-//! until librdmacm closes it, and the command that removes the device blocks.
+//! until librdmacm closes the device, and the command that removes the device blocks until then.
 //!
 //! Therefore this module requests another list from librdmacm when two conditions are met: an event
 //! has reported the removal of a device, and the last list of this module that contains the device

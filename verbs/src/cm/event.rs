@@ -104,8 +104,8 @@ impl CmEvent {
         Self {
             event,
             status: raw.status,
-            // This is the listener's context if the event is a CONNECT_REQUEST: librdmacm has
-            // copied it into the new id, and `from_request` clears it later.
+            // In a CONNECT_REQUEST, this is the listener's context: librdmacm has copied that
+            // context into the new id, and `from_request` later clears the copy.
             context: id.map_or(0, |id| id.context as u64),
             listen_context: listen_id.map(|id| id.context as u64),
             conn,

@@ -99,7 +99,7 @@ impl EventChannel {
     /// device open.
     pub(super) fn device(&self, raw: *mut ffi::ibv_context) -> Result<Option<Context>, OsError> {
         let mut devices = lock(&self.inner.devices);
-        // A device in use stays open, so no other device can have the same address.
+        // A device in use stays open, so no other device's context can be at the address `raw`.
         let used = devices.iter().filter_map(WeakDevices::upgrade);
         if let Some(found) = used.filter_map(|used| used.find(raw)).next() {
             return Ok(Some(found));

@@ -30,8 +30,8 @@
 // This module owns every librdmacm object that the crate uses. It guarantees three things. Each
 // event that was read is acknowledged. No thread uses an id while an event of that id is read. A
 // removed device is released when no object of the crate uses it. The callers of this module are
-// `rsocket`, `valkey`, programs, and the engine, whose ids only the engine's thread uses. The
-// module starts no thread, sets no deadlines of its own, and retries no call except in
+// `rsocket`, `valkey`, programs, and the engine. Only the engine's thread uses the ids of the
+// engine. The module starts no thread, sets no deadlines of its own, and retries no call except in
 // [`CmId::listen_on`]. The callers decide how to handle an event.
 
 // These modules are declared first, in this order. As a result, the documentation of `EventChannel`

@@ -66,8 +66,8 @@ impl OwnedId {
     ///
     /// # Safety
     ///
-    /// `raw` is a new id on `channel` without an owner, and the calling thread holds the channel's
-    /// lock.
+    /// `raw` is a new id on `channel`. It has no owner yet, and the calling thread holds the
+    /// channel's lock.
     pub(super) unsafe fn from_request(
         raw: NonNull<ffi::rdma_cm_id>,
         channel: &EventChannel,

@@ -18,7 +18,7 @@ use crate::{
 /// If the id was created on an [`EventChannel`], its operations (for example `connect`) return
 /// immediately, and an event reports the result. The operations of an id that
 /// [`new_sync`](Self::new_sync) created block until they are complete, and
-/// [`last_event`](Self::last_event) returns the event.
+/// [`last_event`](Self::last_event) returns the event of the last operation.
 ///
 /// A [`QueuePair`](crate::verbs::QueuePair) keeps its id alive. Therefore a dropped `CmId` is
 /// disconnected and destroyed only after its queue pair has been destroyed. See
@@ -87,7 +87,7 @@ impl CmEvent {
     /// Takes the new id out of a CONNECT_REQUEST. Returns `None` for other events, and if the id
     /// was already taken.
     ///
-    /// If the id is not taken, dropping the event destroys the id, which rejects the request.
+    /// If the id is not taken, dropping the event destroys the id and so rejects the request.
     pub fn take_request(&mut self) -> Option<CmId> {
         let id = self.take_owned_request()?;
         Some(CmId {

@@ -97,7 +97,7 @@ impl CmId {
     /// Requests a connection.
     ///
     /// The event ESTABLISHED, REJECTED, UNREACHABLE or CONNECT_ERROR reports the result. If the
-    /// program created the queue pair without the id, CONNECT_RESPONSE replaces ESTABLISHED.
+    /// program did not create the queue pair through the id, CONNECT_RESPONSE replaces ESTABLISHED.
     ///
     /// # Errors
     ///

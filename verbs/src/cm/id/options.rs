@@ -95,8 +95,8 @@ impl CmId {
         })
     }
 
-    /// Sets the options to offer to the peer, for a queue pair that the program created without the
-    /// id.
+    /// Sets the options to offer to the peer, for a queue pair that the program did not create
+    /// through the id.
     ///
     /// The program must set them before connecting or accepting.
     ///
@@ -117,8 +117,8 @@ impl CmId {
         })
     }
 
-    /// Returns the options that the peer offered, for a queue pair that the program created without
-    /// the id.
+    /// Returns the options that the peer offered, for a queue pair that the program did not create
+    /// through the id.
     ///
     /// The options are available after CONNECT_REQUEST or CONNECT_RESPONSE. If the peer offered
     /// none, all fields are 0.

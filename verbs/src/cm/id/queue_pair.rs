@@ -58,7 +58,8 @@ impl CmId {
     }
 
     /// Returns the attributes that move a queue pair to `state`. The program passes them to
-    /// [`modify`](crate::verbs::QueuePair::modify) if it created the queue pair without the id.
+    /// [`modify`](crate::verbs::QueuePair::modify) if it did not create the queue pair through the
+    /// id.
     ///
     /// # Errors
     ///

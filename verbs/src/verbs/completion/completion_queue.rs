@@ -187,8 +187,9 @@ impl CompletionQueue {
     ///
     /// # Errors
     ///
-    /// Returns `EIO` if the queue has failed, which is the only error that
-    /// [`ibv_poll_cq(3)`](https://man7.org/linux/man-pages/man3/ibv_poll_cq.3.html) reports.
+    /// Returns `EIO` if the queue has failed.
+    /// [`ibv_poll_cq(3)`](https://man7.org/linux/man-pages/man3/ibv_poll_cq.3.html) reports no other
+    /// error.
     #[doc(alias = "ibv_poll_cq")]
     #[inline]
     pub fn poll(&self, completions: &mut [WorkCompletion]) -> Result<usize, OsError> {
@@ -218,7 +219,7 @@ impl CompletionQueue {
         cvt_errno("ibv_req_notify_cq", ret)
     }
 
-    /// Returns the maximum number of completions in the queue, which may be larger than requested.
+    /// Returns the capacity of the queue in completions, which may be larger than requested.
     #[must_use]
     pub fn cqe(&self) -> u32 {
         self.inner.cqe

@@ -205,8 +205,8 @@ impl WorkCompletion {
         }
     }
 
-    /// Returns the number of the queue pair that sent a datagram, which is undefined if the work
-    /// request failed.
+    /// Returns the number of the queue pair that sent a datagram. The number is undefined if the
+    /// work request failed.
     #[must_use]
     #[inline]
     pub const fn src_qp(&self) -> u32 {

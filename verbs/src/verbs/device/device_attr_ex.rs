@@ -33,19 +33,20 @@ impl DeviceAttrEx {
         OdpCaps::from_bits(self.0.odp_caps.general_caps as u32)
     }
 
-    /// Returns the operations that a reliable connection supports on on-demand paging regions.
+    /// Returns the operations that a reliable connection supports in regions with on-demand paging.
     #[must_use]
     pub const fn rc_odp_caps(&self) -> OdpTransportCaps {
         OdpTransportCaps::from_bits(self.0.odp_caps.per_transport_caps.rc_odp_caps)
     }
 
-    /// Returns the operations that an unreliable connection supports on on-demand paging regions.
+    /// Returns the operations that an unreliable connection supports in regions with on-demand
+    /// paging.
     #[must_use]
     pub const fn uc_odp_caps(&self) -> OdpTransportCaps {
         OdpTransportCaps::from_bits(self.0.odp_caps.per_transport_caps.uc_odp_caps)
     }
 
-    /// Returns the operations that datagrams support on on-demand paging regions.
+    /// Returns the operations that datagrams support in regions with on-demand paging.
     #[must_use]
     pub const fn ud_odp_caps(&self) -> OdpTransportCaps {
         OdpTransportCaps::from_bits(self.0.odp_caps.per_transport_caps.ud_odp_caps)
@@ -99,7 +100,7 @@ bit_flags! {
 }
 
 bit_flags! {
-    /// The operations that are supported on on-demand paging regions: `enum
+    /// The operations that are supported in regions with on-demand paging: `enum
     /// ibv_odp_transport_cap_bits`.
     #[doc(alias = "ibv_odp_transport_cap_bits")]
     pub struct OdpTransportCaps;

@@ -28,13 +28,13 @@ pub struct PortAttr {
     pub link_layer: LinkLayer,
     /// The width of the link, as a code.
     ///
-    /// The codes, according to a comment in the C header: 1 means ×1, 2 means ×4, 4 means ×8, 8
-    /// means ×12, and 16 means ×2.
+    /// A comment in the C header defines the codes: 1 means ×1, 2 means ×4, 4 means ×8, 8 means
+    /// ×12, and 16 means ×2.
     pub active_width: u8,
     /// The speed of one lane, as a code.
     ///
-    /// The codes, according to a comment in the C header, in Gbit/s: 1 means 2.5, 2 means 5, 4 and
-    /// 8 mean 10, 16 means 14, 32 means 25, 64 means 50, and 128 means 100.
+    /// A comment in the C header defines the codes, in Gbit/s: 1 means 2.5, 2 means 5, 4 and 8 mean
+    /// 10, 16 means 14, 32 means 25, 64 means 50, and 128 means 100.
     pub active_speed: u8,
     /// The state of the physical link, as a code of the InfiniBand specification.
     pub phys_state: u8,

@@ -9,7 +9,7 @@ use crate::{
     verbs::device::Context,
 };
 
-/// Memory on the device itself, which work requests access without crossing the bus.
+/// Memory on the device itself. Work requests access it without crossing the bus.
 ///
 /// Clones refer to the same memory.
 ///

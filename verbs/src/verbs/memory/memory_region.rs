@@ -267,7 +267,7 @@ impl MemoryRegion {
         Ok(unsafe { Self::outside(raw, pd, len, 0, location) })
     }
 
-    /// Registers `len` bytes of a dma-buf, which another driver exports, for example a GPU driver.
+    /// Registers `len` bytes of a dma-buf that another driver, for example a GPU driver, exports.
     ///
     /// The bytes begin at the byte `offset` of the buffer. Work requests and peers use `iova` as
     /// the address of the first byte, which [`addr`](Self::addr) returns. The kernel keeps the
@@ -465,7 +465,7 @@ impl MemoryRegion {
         self.inner.len
     }
 
-    /// Returns the address of the first byte, which peers use in one-sided operations.
+    /// Returns the address of the first byte. Peers use this address in one-sided operations.
     #[must_use]
     #[inline]
     pub fn addr(&self) -> u64 {
@@ -516,8 +516,8 @@ impl MemoryRegion {
         self.bytes().read(offset, dst);
     }
 
-    /// Returns the address of the first byte, which is valid until the last clone of this handle is
-    /// dropped.
+    /// Returns a pointer to the first byte. The pointer is valid until the last clone of this
+    /// handle is dropped.
     ///
     /// The pointer dangles if the bytes are in device memory or in a dma-buf. The documentation of
     /// this type describes which accesses are permitted.
@@ -636,11 +636,11 @@ bit_flags! {
     /// The local device may write. Receives, and the results of READ and atomic operations, require
     /// this flag.
     LOCAL_WRITE = 1 << 0;
-    /// A peer may write. A memory region also requires `LOCAL_WRITE`.
+    /// A peer may write. On a memory region, this flag requires `LOCAL_WRITE`.
     REMOTE_WRITE = 1 << 1;
     /// A peer may read.
     REMOTE_READ = 1 << 2;
-    /// A peer may execute atomic operations. A memory region also requires `LOCAL_WRITE`.
+    /// A peer may execute atomic operations. On a memory region, this flag requires `LOCAL_WRITE`.
     REMOTE_ATOMIC = 1 << 3;
     /// A [`MemoryWindow`](crate::verbs::MemoryWindow) may be bound to the region. Through the
     /// window, peers have only the access that the bind specifies.

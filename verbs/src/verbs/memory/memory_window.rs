@@ -86,7 +86,7 @@ impl MemoryWindow {
         })
     }
 
-    /// Returns the key of the last posted bind, which the peer uses in one-sided operations.
+    /// Returns the key of the last posted bind. The peer uses this key in one-sided operations.
     #[must_use]
     pub fn rkey(&self) -> u32 {
         self.rkey

@@ -370,8 +370,8 @@ impl QueuePair {
     /// Moves the queue pair to the error state, in which all posted requests complete with an
     /// error.
     ///
-    /// The error is [`WR_FLUSH_ERR`](rdma_status::WcStatus::WR_FLUSH_ERR), unless the request had
-    /// already failed. Requests that are posted later also complete with this error.
+    /// The error of a request is [`WR_FLUSH_ERR`](rdma_status::WcStatus::WR_FLUSH_ERR), unless the
+    /// request had already failed. Requests that are posted later also complete with this error.
     ///
     /// # Errors
     ///

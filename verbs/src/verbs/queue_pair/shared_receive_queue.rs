@@ -39,8 +39,8 @@ pub struct SrqAttr {
     pub max_wr: u32,
     /// The maximum number of scatter/gather elements of a receive.
     pub max_sge: u32,
-    /// The low-water mark, as a number of receives; 0 means none. An asynchronous event is raised
-    /// when fewer receives are posted.
+    /// The low-water mark, as a number of receives; 0 means that there is no mark. An asynchronous
+    /// event is raised when fewer receives are posted.
     ///
     /// The event is [`SRQ_LIMIT_REACHED`](crate::verbs::AsyncEventType::SRQ_LIMIT_REACHED). When
     /// the event is raised, the limit is reset to 0, so the event is raised only once.
@@ -217,7 +217,8 @@ impl SharedReceiveQueue {
 }
 
 impl Default for SrqAttr {
-    /// Returns attributes for one receive with one element, and no limit.
+    /// Returns the attributes of a queue for one receive with one element, without a low-water
+    /// mark.
     fn default() -> Self {
         Self {
             max_wr: 1,

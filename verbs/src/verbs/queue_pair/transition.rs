@@ -11,8 +11,8 @@ pub(super) struct Transition {
 
 /// Returns the rules of a transition, or `None` if the transition does not exist.
 ///
-/// The sets do not contain [`A::STATE`]. They contain [`A::CUR_STATE`] only if the kernel's table
-/// also does.
+/// The returned sets do not contain [`A::STATE`]. They contain [`A::CUR_STATE`] only if the
+/// kernel's table also does.
 ///
 /// The rules follow the tables in section 11.2.5.2 of the InfiniBand specification, volume 1, in
 /// the form of `qp_state_table` of the Linux kernel (`drivers/infiniband/core/verbs.c`).

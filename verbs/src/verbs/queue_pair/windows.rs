@@ -67,7 +67,7 @@ impl QueuePair {
         Ok(())
     }
 
-    /// Posts a request that invalidates a bound window, which ends the peer's access.
+    /// Posts a request that invalidates a bound window and so ends the peer's access.
     ///
     /// After the request has completed, the peer has no access, and the program can bind the window
     /// again. The request has a completion with `wr_id` if it fails, or if it is `signaled`. It

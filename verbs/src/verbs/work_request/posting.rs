@@ -19,7 +19,7 @@ use crate::{
 pub struct PostError {
     /// The number of posted requests, which is the index of the failed request.
     pub posted: usize,
-    /// The reason: `ENOMEM` if the queue is full, `EINVAL` if the queue does not support such a
+    /// The reason: `ENOMEM` if the queue is full, `EINVAL` if the queue does not support the failed
     /// request.
     pub error: OsError,
 }
@@ -130,8 +130,8 @@ impl<W: RawWr> Chain<W> {
     ///
     /// `translate` returns the C structure of a request, without its pointers, and appends the
     /// request's elements to the list. `post` is the C function; its first argument is the first
-    /// request of the chain. If `post` fails, it stores a pointer to the request that it did not
-    /// post.
+    /// request of the chain. If `post` fails, it stores a pointer to the first request that it did
+    /// not post.
     pub(in crate::verbs) fn post<T>(
         &mut self,
         requests: &[T],

@@ -94,7 +94,7 @@ pub enum SendOp {
     CompareSwap {
         /// The eight bytes in the peer's memory.
         remote: RemoteAddr,
-        /// The expected value. The operation writes `swap` only if the eight bytes contain this
+        /// The expected value. The operation writes `swap` only if the peer's memory contains this
         /// value.
         compare: u64,
         /// The new value of the eight bytes.
@@ -144,7 +144,7 @@ impl<'a> SendWr<'a> {
         Self::new(wr_id, payload.into(), SendOp::Write(remote))
     }
 
-    /// Creates an RDMA WRITE with 32 bits of immediate data, which completes the peer's next
+    /// Creates an RDMA WRITE that carries 32 bits of immediate data and completes the peer's next
     /// receive.
     ///
     /// The immediate data is in host byte order on both sides.
@@ -182,7 +182,7 @@ impl<'a> SendWr<'a> {
 
     /// Creates an atomic compare-and-swap on 8 aligned bytes of the peer's memory.
     ///
-    /// The operation changes the value to `swap` if it is equal to `compare`. It writes the
+    /// The operation changes the value to `swap` if the value is equal to `compare`. It writes the
     /// original value to `into`, which must be 8 bytes long. All values are in host byte order.
     #[must_use]
     #[doc(alias = "IBV_WR_ATOMIC_CMP_AND_SWP")]
