@@ -68,7 +68,7 @@ impl Domain {
         Ok(self.region(start, len, reach, remote, Some(mapping)))
     }
 
-    /// Registers memory that the caller owns, with these access rights of the peer.
+    /// Registers memory that the caller owns. The peer can access it with the rights in `remote`.
     ///
     /// # Safety
     ///
