@@ -84,7 +84,7 @@ impl Redial {
 pub(super) struct Dials {
     /// The number of pauses.
     pauses: u32,
-    /// The time of the first of these dials.
+    /// The time of the first dial after that connection.
     since: Option<Instant>,
 }
 

@@ -146,8 +146,8 @@ impl OutboundPool {
         let kept = client.keep(len as u64)?;
         // SAFETY: the bytes stay mapped and initialised until the region is dropped, because
         // `Windowed` is dropped before its mapping and returns no handle of the region. Only
-        // `Exposed` binds the window, and no reference to the bytes exists while it does (see the
-        // top of this file).
+        // `Exposed` binds the window, and no reference to the bytes exists while an `Exposed` owns
+        // them (see the top of this file).
         let windowed = unsafe { domain.expose_by_window(mapping.start().as_ptr(), len) };
         let (region, window) = windowed.ok()??;
         Some(Windowed::new(region, window, kept))
