@@ -595,7 +595,7 @@ fn is_of_manager(error: OsError) -> bool {
     error.is_of_credentials() && matches!(error.call, "rdma_create_id" | "rdma_get_cm_event")
 }
 
-/// Returns the key of a new connection or listener, which is unique in this process.
+/// Returns a key for a new connection or listener. The key is unique in this process.
 fn new_key() -> u64 {
     NEXT_KEY.fetch_add(1, Ordering::Relaxed)
 }

@@ -219,8 +219,8 @@ fn class(len: usize) -> usize {
     }
 }
 
-/// Memory for one message, which only its owner accesses. Dropping it returns the memory to its
-/// pool.
+/// Memory for one message. Only its owner accesses the memory. Dropping the buffer returns the
+/// memory to the pool.
 pub(crate) struct OutboundBuffer {
     /// The memory; `None` only during the drop.
     piece: Option<Piece>,
@@ -261,8 +261,8 @@ impl OutboundBuffer {
         unsafe { slice::from_raw_parts_mut(piece.mapping.start().as_ptr(), self.len) }
     }
 
-    /// Exposes the bytes to the peers of queue pairs in `domain`, which can read them with the key
-    /// of the result. On failure, returns the buffer and the error.
+    /// Exposes the bytes to the peers of queue pairs in `domain`. These peers can read the bytes
+    /// with the key of the result. On failure, returns the buffer and the error.
     pub(crate) fn expose(self, domain: &Domain) -> Result<Exposed, (Self, OsError)> {
         let memory = match Exposed::windowed(self, domain) {
             Ok(exposed) => return Ok(exposed),

@@ -234,8 +234,8 @@ impl ConnectionManager {
         Ok(())
     }
 
-    /// Sends a request with `private_data` once the stream's socket, which is still connecting, is
-    /// connected.
+    /// Sends a request with `private_data` when the stream's socket has connected. Called while
+    /// the socket is connecting.
     pub(super) fn connecting(
         &self,
         key: u64,

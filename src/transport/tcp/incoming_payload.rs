@@ -34,8 +34,8 @@ pub(super) enum Place {
     Answer { to: Span, len: u32, last: bool },
 }
 
-// SAFETY: `to` is memory of a work request, which belongs to the queue pair in any thread until the
-// request completes.
+// SAFETY: `to` is memory of a work request. The memory belongs to the queue pair, in any thread,
+// until the request completes.
 unsafe impl Send for Place {}
 
 impl IncomingPayload {
@@ -85,9 +85,9 @@ impl IncomingPayload {
                     // receive completes.
                     unsafe { ptr::copy_nonoverlapping(bytes.as_ptr(), rest.start, count) };
                 } else {
-                    // SAFETY: the destination is memory of a work request, which belongs to the
-                    // queue pair until the request completes, or it is exposed memory, whose lock
-                    // is held.
+                    // SAFETY: the destination is memory of a work request, and belongs to the queue
+                    // pair until the request completes, or it is exposed memory, whose lock is
+                    // held.
                     unsafe { copy_shared(bytes, rest.start) };
                 }
             }

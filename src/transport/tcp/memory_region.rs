@@ -111,7 +111,7 @@ impl MemoryRegion {
         self.inner.len
     }
 
-    /// Returns the address of the first byte, which the peer uses in its requests.
+    /// Returns the address of the first byte. The peer uses this address in its requests.
     pub(crate) fn addr(&self) -> u64 {
         self.inner.exposure.as_ref().map_or(0, |key| key.addr())
     }

@@ -63,7 +63,7 @@ impl ReceiveQueue {
         lock(&self.posted).unposted = Some(unposted);
     }
 
-    /// Takes a receive for the next frame. If it returns `None`, the caller tries
+    /// Takes a receive for the next frame. If this function returns `None`, the caller tries
     /// [`take_another`](Self::take_another).
     pub(in crate::transport) fn take(&self) -> Option<Receive> {
         lock(&self.posted).receives.pop()

@@ -303,7 +303,7 @@ impl Receiver {
                 stage: spans[spans.len() - 1].len,
             };
             // SAFETY: this object owns the staging buffer, and no reference to it exists during the
-            // call. The destination is memory of a work request, which belongs to the queue pair
+            // call. The destination is memory of a work request, and belongs to the queue pair
             // until the request completes, or it is exposed memory, whose lock is held.
             (unsafe { socket.receive(spans, wait) }, room)
         };

@@ -54,7 +54,7 @@ pub(super) struct SendQueue {
     most_reads: u8,
     /// The answers that this side has to send, oldest first.
     answers: VecDeque<Answer>,
-    /// The number of executed requests of the peer, which the receiver counts.
+    /// The number of executed requests of the peer. The receiver counts these requests.
     executed: Arc<AtomicU32>,
     /// The value of `executed` that the last Ack contained.
     reported: u32,

@@ -368,9 +368,9 @@ pub(super) fn set_traffic_class(socket: &impl AsFd, config: &Config) -> Result<(
     set.map_err(|errno| NoTransport::without_traffic_class(class, failed("setsockopt")(errno)))
 }
 
-/// Sets the options of a socket. It sends without delay (TCP_NODELAY). If the peer acknowledges
-/// nothing, the connection ends after about the same time as on an RDMA device. Fails only if the
-/// system refuses the traffic class.
+/// Sets the options of a socket, which then sends without delay (TCP_NODELAY). If the peer
+/// acknowledges nothing, the connection ends after about the same time as on an RDMA device. Fails
+/// only if the system refuses the traffic class.
 pub(super) fn set_options(
     socket: &impl AsFd,
     key: u64,

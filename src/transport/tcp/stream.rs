@@ -307,7 +307,7 @@ impl Stream {
         self.receiver().is_some()
     }
 
-    /// Ends all access to the memory of the queue pair, which is being destroyed.
+    /// Ends all access to the memory of the queue pair. Called when the queue pair is destroyed.
     ///
     /// If [`is_released`](Self::is_released) has returned `true`, this call does not wait long for
     /// the receiver's lock.

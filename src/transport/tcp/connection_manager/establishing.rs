@@ -258,8 +258,8 @@ impl ConnectionManager {
             } if !private_data.is_empty() => EventKind::Rejected { private_data },
             Arrived::Ended(Some(errno)) => EventKind::failure("recv", errno),
             Arrived::Ended(None) => EventKind::Failed(CloseReason::PeerDisconnected),
-            // This library accepts a request, or rejects it with a reason, so the peer does not use
-            // this library.
+            // This library would accept the request, or reject it with a reason. The peer therefore
+            // does not use this library.
             Arrived::Message { .. } | Arrived::Foreign => EventKind::Failed(CloseReason::NotRdmsg),
         };
         self.inner.change(stream.fd(), token, EpollFlags::empty());
