@@ -450,8 +450,8 @@ const WINDOW_OVER_TCP: u16 = 128;
 const DEPTH_OVER_RDMA: u16 = 16;
 const DEPTH_OVER_TCP: u16 = 32;
 
-/// The default eager sizes in bytes. The size is larger over TCP, because its buffers are not
-/// locked, and a round trip costs more than copying the bytes.
+/// The default eager sizes in bytes. The size is larger over TCP, because buffers are not locked
+/// there, and a round trip costs more than copying the bytes.
 const EAGER_OVER_RDMA: u32 = 16 << 10;
 const EAGER_OVER_TCP: u32 = 64 << 10;
 

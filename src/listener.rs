@@ -320,7 +320,7 @@ impl Listener {
     /// has accepted stay open, and [`Engine::drain`] waits until they end.
     ///
     /// If the socket was [inherited](ListenerBuilder::inherit), requests that the engine has not
-    /// read stay in its queue, for the next program that listens on it.
+    /// read stay in the socket's queue, for the next program that listens on the socket.
     ///
     /// # Examples
     ///

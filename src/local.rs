@@ -2,7 +2,7 @@ use std::{fmt, ops::Deref, sync::Arc};
 
 use crate::os::{Process, leak};
 
-/// A handle to a shared object that only the process that created it may use.
+/// A handle to a shared object. Only the process that created the object may use it.
 ///
 /// In a forked child the handle dereferences to a [stand-in](StandIn) instead: an object of the
 /// child that behaves like an ended original. Dropping an inherited handle leaks the object,

@@ -52,7 +52,7 @@ impl<'a> Outgoing<'a> {
     /// Requests a completion with this `id` when the message has arrived.
     ///
     /// [`Completion::Sent`](crate::Completion::Sent) reports that this message and all earlier
-    /// messages have arrived. So this completion waits until the peer's library has read every
+    /// messages have arrived. So it is reported only after the peer's library has read every
     /// large message among them. If the connection ends before that,
     /// [`Completion::Failed`](crate::Completion::Failed) reports the id instead. Completions are in
     /// the order of sending. The application chooses the ids, which need not be unique.

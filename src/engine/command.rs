@@ -155,7 +155,7 @@ pub(crate) enum Reply {
     Backlog(Arc<Queue<Result<Established, Error>>>),
 }
 
-/// A peer's request for a connection. Dropping it rejects it.
+/// A peer's request for a connection. Dropping it rejects the request.
 ///
 /// Returned by a [`RequestListener`](crate::RequestListener).
 pub struct Request {

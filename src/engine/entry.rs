@@ -45,7 +45,8 @@ pub(super) struct Entry {
     /// The unread bytes of a stream.
     pub(super) inflow: Option<Arc<Inflow>>,
     pub(super) peer: SocketAddr,
-    /// A request to resume the session, which waits until the previous connection is released.
+    /// A request to resume the session. The request waits until the previous connection is
+    /// released.
     pub(super) asked: Option<Box<ConnectRequest>>,
     /// The ID of the session, if this host accepted the connection.
     pub(super) session: Option<SessionId>,

@@ -340,9 +340,10 @@ impl Reactor {
             Transport::Rdma | Transport::Memory if config.resume.is_zero() => {
                 bounded(messages + max_ids + 1)
             }
-            // A bounded channel would allocate all of its places at once. Over TCP idle connections
-            // stay small, and the window is larger. With a session, messages of the lost connection
-            // may remain in the channel while messages of its successor arrive.
+            // A bounded channel would allocate all of its slots at once. Over TCP the window is
+            // larger, and an idle connection must not occupy memory for all of it. With a session,
+            // messages of the lost connection may remain in the channel while messages of its
+            // successor arrive.
             Transport::Rdma | Transport::Memory | Transport::Tcp => unbounded(),
         };
         let path = PeerPath::new(peer, id.transport());
@@ -594,7 +595,7 @@ fn is_of_manager(error: OsError) -> bool {
     error.is_of_credentials() && matches!(error.call, "rdma_create_id" | "rdma_get_cm_event")
 }
 
-/// Returns the key of a new connection or listener, which is unique in this process.
+/// Returns a key for a new connection or listener. The key is unique in this process.
 fn new_key() -> u64 {
     NEXT_KEY.fetch_add(1, Ordering::Relaxed)
 }

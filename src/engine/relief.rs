@@ -217,7 +217,7 @@ impl Custody {
     }
 
     /// Waits until the engine and its threads have ended, except for threads that are blocked in
-    /// foreign code. Fails if one of them panicked.
+    /// foreign code. Fails if one of the threads panicked.
     pub(super) fn join(&self) -> thread::Result<()> {
         let state = lock(&self.state);
         drop(self.changed.wait_while(state, |state| !state.ended));

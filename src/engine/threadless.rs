@@ -139,7 +139,7 @@ impl Threadless {
 /// A guard that marks this thread as running a reactor. While it exists, the thread also collects
 /// foreign calls instead of running them.
 struct Service {
-    /// Whether the thread already collected foreign calls before.
+    /// Whether the thread was already collecting foreign calls when the guard was created.
     collects: bool,
 }
 

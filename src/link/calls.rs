@@ -170,8 +170,8 @@ impl Link {
     }
 
     /// Allocates a buffer of `len` bytes for a message. Fails with `Full` while the session is
-    /// suspended. During this time there is either no transport, or only that of an attempt to
-    /// resume, whose memory is freed if the attempt fails.
+    /// suspended. During this time there is either no transport, or only the transport of an
+    /// attempt to resume. The memory of that transport is freed if the attempt fails.
     pub(crate) fn try_buffer(&self, len: usize) -> Result<OutboundBuffer, TrySendError> {
         let is_suspended = {
             let core = self.core();

@@ -46,7 +46,7 @@ impl Inflow {
         self.count(&queue);
     }
 
-    /// Inserts messages that arrived before all others at the front of the queue.
+    /// Inserts `messages` at the front of the queue. They arrived before all messages in the queue.
     pub(crate) fn put_first(&self, messages: Vec<Message>) {
         let mut queue = lock(&self.queue);
         for message in messages.into_iter().rev() {

@@ -241,8 +241,8 @@ impl Core {
             Content::Exposed(exposed) => {
                 if let Err(error) = self.announce(exposed, message.id) {
                     if exposed.is_bound() {
-                        // The memory window is bound to the queue pair, which may be destroyed
-                        // before the message is dropped or sent again.
+                        // The memory window is bound to the queue pair. The queue pair may be
+                        // destroyed before the message is dropped or sent again.
                         message.end_exposure();
                     }
                     return Err(error);

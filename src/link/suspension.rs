@@ -153,8 +153,8 @@ impl Core {
         session.held += self.conn.held_messages();
         let past = self.past.get_or_insert_default();
         **past += self.conn.statistics().counters();
-        // The unreported ids belong to the last messages sent over this connection. Kept messages
-        // after them were not sent over it.
+        // The unreported ids belong to the last messages sent over the lost connection. The kept
+        // messages after these were not sent over that connection.
         let mut waiting: Vec<_> = self.order.abandon().collect();
         for (kept, _) in session.messages.suspended_mut().take(unconfirmed).rev() {
             match kept.id {

@@ -8,7 +8,7 @@ use nix::unistd::{Gid, Group};
 
 use crate::os::PerProcess;
 
-/// A device file that RDMA needs and that this process may not open.
+/// A device file that RDMA needs and that this process is not permitted to open.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Denied {
@@ -20,8 +20,8 @@ pub struct Denied {
     pub mode: u32,
 }
 
-/// Returns the first device file, of the connection manager or of a device, that this process may
-/// not open.
+/// Returns the first device file, of the connection manager or of a device, that this process is
+/// not permitted to open.
 pub(crate) fn denied() -> Option<Denied> {
     denied_in(Path::new("/dev/infiniband"))
 }

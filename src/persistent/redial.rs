@@ -84,7 +84,7 @@ impl Redial {
 pub(super) struct Dials {
     /// The number of pauses.
     pauses: u32,
-    /// The time of the first of these dials.
+    /// The time of the first dial since the last connection that lasted at least `longest_pause`.
     since: Option<Instant>,
 }
 

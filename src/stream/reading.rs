@@ -105,7 +105,7 @@ impl Reading {
         Poll::Ready(Ok(()))
     }
 
-    /// Copies bytes that have arrived without consuming them. Returns the number of bytes. The
+    /// Copies bytes that have arrived, and does not consume them. Returns the number of bytes. The
     /// caller must first wait with [`fill`](Self::fill).
     pub(crate) fn peek(&self, endpoint: &Endpoint, to: &mut [u8]) -> usize {
         let bytes = self.bytes();

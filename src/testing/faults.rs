@@ -137,7 +137,8 @@ impl Faults {
 }
 
 impl Faults {
-    /// Returns access to the current connection, or `None` in a child that has inherited it.
+    /// Returns the fault control of the current connection, or `None` in a child process that has
+    /// inherited the connection.
     fn wire(&self) -> Option<WireControl> {
         if self.engine.handle().is_inherited() {
             return None;

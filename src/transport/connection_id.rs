@@ -77,8 +77,8 @@ impl ConnectionId {
         })
     }
 
-    /// Creates the transport's id for the connection with this key, which will connect to `peer`.
-    /// After a failure, [`take_problem`](Self::take_problem) may return a more specific error.
+    /// Creates the transport's id for the outgoing connection with this `key` to `peer`. After a
+    /// failure, [`take_problem`](Self::take_problem) may return a more specific error.
     pub(crate) fn create_id(
         &mut self,
         manager: &ConnectionManager,

@@ -20,7 +20,8 @@ pub(crate) enum Effect {
     /// The link of this port was lost. The state machines of its connections check whether their
     /// peers still answer.
     Suspect { port: u8 },
-    /// The link of this port is up again, which ends these checks.
+    /// The link of this port is up again. The state machines stop checking whether the peers
+    /// answer.
     Trust { port: u8 },
     /// An object failed. The connections that use it end.
     End(Object, DeviceFault),

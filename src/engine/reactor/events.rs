@@ -35,8 +35,8 @@ const MAX_FAILURES: u32 = 20;
 /// maximum length of a request queue in the kernel.
 const PENDING: usize = 2048;
 
-/// Returns the epoll token of a transport's connection manager, which is also the timer key for its
-/// next poll.
+/// Returns the epoll token of a transport's connection manager. The token is also the key of the
+/// timer for the next poll of the manager.
 fn token(transport: Transport) -> u64 {
     match transport {
         Transport::Rdma => CM_RDMA,

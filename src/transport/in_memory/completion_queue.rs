@@ -34,12 +34,13 @@ impl CompletionQueue {
         self.has_more
     }
 
-    /// Returns the completion at this index of the last batch.
+    /// Returns the completion at the given index in the last batch.
     pub(crate) fn done(&self, number: usize) -> Done {
         self.batch[number].clone()
     }
 
-    /// Returns the buffer and the length of a received frame; `None` for other completions.
+    /// Returns the buffer and the length of the frame, if the completion at the given index reports
+    /// a received frame. Otherwise returns `None`.
     pub(crate) fn frame(&self, number: usize) -> Option<(u32, u32)> {
         self.batch[number].frame()
     }

@@ -150,8 +150,8 @@ impl ConnectionId {
             return;
         };
         let left = match (self.side, wire.leave(self.side)) {
-            // The passive side has already received the request, so this side's departure is
-            // reported to it as a disconnect.
+            // The passive side has already received the request, so it is notified of this side's
+            // departure by a disconnect.
             (Side::Active, Left::Unanswered(peer)) => Left::Open(peer),
             (_, left) => left,
         };

@@ -167,7 +167,7 @@ impl ConnectionManager {
         self.report(key, EventKind::Disconnected);
     }
 
-    /// Reports to a peer that the other side has left the connection.
+    /// Notifies the peer in `left` that the other side has left the connection.
     pub(super) fn left(&self, left: Left) {
         match left {
             Left::Unanswered(peer) => {

@@ -66,8 +66,8 @@ impl QueuePair {
         Ok(())
     }
 
-    /// Lets the queue post the receives from index `next` on when it needs them. When it has no
-    /// posted receive left, it posts the receives in the next piece of memory.
+    /// Lets the queue post the receives with the index `next` and higher indices on demand: when no
+    /// other receive is left, it posts the receives in the next piece of memory.
     ///
     /// # Safety
     ///

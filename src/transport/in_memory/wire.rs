@@ -457,7 +457,8 @@ impl Wire {
         }
     }
 
-    /// Ends all access to the memory of one side's queue pair, which is being destroyed.
+    /// Ends all access to the memory of one side's queue pair. Called when this queue pair is
+    /// destroyed.
     pub(super) fn destroy(&self, side: Side) {
         if let Some(end) = self.state().end(side) {
             end.phase = Phase::Destroyed;

@@ -217,7 +217,7 @@ impl Registration {
         by_transport!(self, region => region.len())
     }
 
-    /// Returns the address of the first byte, which the peer uses in its work requests.
+    /// Returns the address of the first byte. The peer uses this address in its work requests.
     pub(crate) fn addr(&self) -> u64 {
         by_transport!(self, region => region.addr())
     }

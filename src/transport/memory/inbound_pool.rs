@@ -86,8 +86,8 @@ struct Step {
     region: Registration,
     offset: usize,
     len: usize,
-    /// The charge to the budget, if the region is deregistered after its read. Dropped after the
-    /// region.
+    /// The charge to the budget; `None` if the region stays registered after the read into it.
+    /// Dropped after the region.
     _pinned: Option<Charge>,
 }
 
@@ -183,8 +183,9 @@ impl InboundPool {
         Some(spare.free.remove(at))
     }
 
-    /// Charges `bytes` that stay registered to the budget. Returns `None` if there is no room. To
-    /// make room, frees unused mappings; none of them fits the current message.
+    /// Charges the budget for `bytes` bytes that stay registered. Returns `None` if the budget has
+    /// no room. To make room, frees unused mappings; none of these mappings fits the current
+    /// message.
     fn keep(&self, bytes: u64) -> Option<Charge> {
         if bytes > self.limit {
             return None;
@@ -265,8 +266,8 @@ pub(crate) struct InboundBuffer {
     /// The mapping; `None` only during the drop.
     memory: Option<Memory>,
     len: usize,
-    /// The number of message bytes that are charged to the budget. `held` rounds it up to whole
-    /// pages.
+    /// The number of message bytes that are charged to the budget. The charge in `held` is this
+    /// number, rounded up to whole pages.
     charged: usize,
     pool: Arc<InboundPool>,
     /// The charge to the budget. Dropped after the memory.

@@ -146,8 +146,8 @@ impl OutboundPool {
         let kept = client.keep(len as u64)?;
         // SAFETY: the bytes stay mapped and initialised until the region is dropped, because
         // `Windowed` is dropped before its mapping and returns no handle of the region. Only
-        // `Exposed` binds the window, and no reference to the bytes exists while it does (see the
-        // top of this file).
+        // `Exposed` binds the window, and no reference to the bytes exists while an `Exposed` owns
+        // them (see the top of this file).
         let windowed = unsafe { domain.expose_by_window(mapping.start().as_ptr(), len) };
         let (region, window) = windowed.ok()??;
         Some(Windowed::new(region, window, kept))
@@ -219,8 +219,8 @@ fn class(len: usize) -> usize {
     }
 }
 
-/// Memory for one message, which only its owner accesses. Dropping it returns the memory to its
-/// pool.
+/// Memory for one message. Only its owner accesses the memory. Dropping the buffer returns the
+/// memory to the pool.
 pub(crate) struct OutboundBuffer {
     /// The memory; `None` only during the drop.
     piece: Option<Piece>,
@@ -261,8 +261,8 @@ impl OutboundBuffer {
         unsafe { slice::from_raw_parts_mut(piece.mapping.start().as_ptr(), self.len) }
     }
 
-    /// Exposes the bytes to the peers of queue pairs in `domain`, which can read them with the key
-    /// of the result. On failure, returns the buffer and the error.
+    /// Exposes the bytes to the peers of queue pairs in `domain`. These peers can read the bytes
+    /// with the key of the result. On failure, returns the buffer and the error.
     pub(crate) fn expose(self, domain: &Domain) -> Result<Exposed, (Self, OsError)> {
         let memory = match Exposed::windowed(self, domain) {
             Ok(exposed) => return Ok(exposed),

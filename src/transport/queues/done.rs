@@ -46,7 +46,8 @@ pub(crate) enum Done {
 }
 
 impl Done {
-    /// Returns the receive buffer and the length of a received frame; `None` for other completions.
+    /// Returns the receive buffer and the length of the frame, if the completion reports a received
+    /// frame. Otherwise returns `None`.
     #[inline]
     pub(crate) fn frame(&self) -> Option<(u32, u32)> {
         match *self {

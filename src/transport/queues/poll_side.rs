@@ -98,7 +98,7 @@ impl PollSide {
         })
     }
 
-    /// Returns the receive buffer and the length of the frame, if the completion at this index
+    /// Returns the receive buffer and the length of the frame, if the completion at the given index
     /// reports a received frame. Otherwise returns `None`, and the caller calls
     /// [`done`](Self::done).
     #[inline]
@@ -167,8 +167,8 @@ impl CompletionEvents {
         })
     }
 
-    /// Locks the receiver for this thread, which is about to wait for bytes. Returns `None` if the
-    /// thread cannot wait, or if bytes may have arrived already.
+    /// Locks the receiver for the calling thread, which is about to wait for bytes. Returns `None`
+    /// if the thread cannot wait, or if bytes may have arrived already.
     pub(crate) fn reserve(&self) -> Option<tcp::Reserved<'_>> {
         by_transport!(self, {
             Rdma(_) => None,

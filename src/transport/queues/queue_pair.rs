@@ -149,13 +149,13 @@ impl QueuePair {
         })
     }
 
-    /// Lets the queue pair post the receives from `next` on when it needs them. The queue pair of a
-    /// device cannot do this, so all its receives must be posted already.
+    /// Lets the queue pair post the receives with the index `next` and higher indices on demand.
+    /// The queue pair of a device cannot do this, so all its receives must be posted already.
     ///
     /// # Safety
     ///
     /// The queue pair does not use a shared receive queue. Until it is destroyed, no other code
-    /// accesses the memory of receives from `next` on that have not completed.
+    /// accesses the memory of these receives while they have not completed.
     pub(super) unsafe fn post_on_demand(&self, buffers: &Arc<Buffers>, next: u32) {
         by_transport!(self, {
             Rdma(_) => assert_eq!(next, buffers.layout().recv_count()),

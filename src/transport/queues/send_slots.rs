@@ -179,7 +179,7 @@ impl SendSlots {
         posted
     }
 
-    /// Returns the number of slots from the oldest one to this one.
+    /// Returns the distance from the oldest slot to `slot`, in slots.
     fn ahead_of(&self, slot: u32) -> u32 {
         (slot + self.count - self.oldest) % self.count
     }

@@ -12,8 +12,8 @@
 //! drained, or whose peer has violated the protocol, are reposted as soon as they are polled.
 //! Before a queue pair is destroyed, its completion queue is polled until it is empty: a driver may
 //! discard the completions of a destroyed queue pair, and only these completions show which buffers
-//! it consumed. If a driver does not report a receive that was in progress at this time, the pool
-//! has one buffer less until its last connection ends.
+//! the queue pair consumed. If a driver does not report a receive that was in progress at this
+//! time, the pool has one buffer fewer until its last connection ends.
 #![allow(unsafe_code)]
 
 use std::{
@@ -136,7 +136,8 @@ impl SharedReceives {
         self.holders[buffer as usize].store(key, Ordering::Relaxed);
     }
 
-    /// Records that the holder of a buffer has delivered its message to the application.
+    /// Records that the holder of a buffer has delivered the message in the buffer to the
+    /// application.
     pub(crate) fn lend(&self, buffer: u32) {
         self.holders[buffer as usize].store(MESSAGE, Ordering::Relaxed);
     }

@@ -334,7 +334,7 @@ impl WorkQueues {
         self.post(WorkId::Send(slot), op, None)
     }
 
-    /// Posts a one-sided operation on a part of the application's memory, which is kept until the
+    /// Posts a one-sided operation on memory of the application. The memory is kept until the
     /// operation is done.
     pub(crate) fn post_operation(&mut self, slot: u32, checked: &Checked) -> Result<(), PostError> {
         let Checked {

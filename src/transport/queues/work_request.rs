@@ -122,8 +122,9 @@ impl Frame<'_> {
     }
 }
 
-/// The id of a work request, which its completion contains. The id encodes the purpose of the
-/// request, because the opcode of a failed completion is not valid (`ibv_poll_cq(3)`).
+/// The id of a work request. The completion of the request contains the same id. The id encodes the
+/// purpose of the request, because the opcode of a failed completion is not valid
+/// (`ibv_poll_cq(3)`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum WorkId {
     /// The receive into this buffer.

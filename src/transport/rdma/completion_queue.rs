@@ -34,13 +34,14 @@ impl CompletionQueue {
         self.cq.poll(&mut self.batch)
     }
 
-    /// Returns the completion at this index of the last batch.
+    /// Returns the completion at the given index in the last batch.
     #[inline]
     pub(crate) fn done(&self, number: usize) -> Done {
         done(&self.batch[number])
     }
 
-    /// Returns the buffer and the length of a received frame; `None` for other completions.
+    /// Returns the buffer and the length of the frame, if the completion at the given index reports
+    /// a received frame. Otherwise returns `None`.
     #[inline]
     pub(crate) fn frame(&self, number: usize) -> Option<(u32, u32)> {
         let wc = &self.batch[number];

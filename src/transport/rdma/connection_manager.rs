@@ -104,7 +104,7 @@ impl ConnectRequest {
         }
     }
 
-    /// Returns the id of the request. Its later events contain this `key`.
+    /// Returns the id of the request. Later events of this id contain `key`.
     pub(super) fn into_id(mut self, key: u64) -> CmId {
         self.id.set_context(key);
         self.id

@@ -27,8 +27,8 @@ use crate::{
 /// queue pair.
 #[derive(Debug)]
 pub(crate) struct Device {
-    /// The epoll registration for events of the device. Dropped before `context`, which may close
-    /// the device.
+    /// The epoll registration for events of the device. Dropped before `context`, because dropping
+    /// `context` may close the device.
     watch: Option<Watch>,
     context: Context,
     pub(super) max_qp_wr: u32,

@@ -23,7 +23,7 @@ use crate::{
 /// Records whether a device supports thread domains.
 #[derive(Debug, Default)]
 pub(super) struct ThreadDomains {
-    /// Whether the driver does not support thread domains.
+    /// Whether the driver has reported that it does not support thread domains.
     are_unsupported: AtomicBool,
     has_logged: AtomicBool,
 }

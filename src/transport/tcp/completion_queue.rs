@@ -42,22 +42,23 @@ impl CompletionQueue {
         self.polled == Polled::Some
     }
 
-    /// Returns whether the last poll took nothing because another thread is receiving.
+    /// Returns whether the last poll took no bytes because another thread is receiving.
     pub(crate) fn is_held(&self) -> bool {
         self.polled == Polled::Held
     }
 
-    /// Returns the completion at this index of the last batch.
+    /// Returns the completion at the given index in the last batch.
     pub(crate) fn done(&self, number: usize) -> Done {
         self.batch[number].clone()
     }
 
-    /// Returns the buffer and the length of a received frame; `None` for other completions.
+    /// Returns the buffer and the length of the frame, if the completion at the given index reports
+    /// a received frame. Otherwise returns `None`.
     pub(crate) fn frame(&self, number: usize) -> Option<(u32, u32)> {
         self.batch[number].frame()
     }
 
-    /// Returns whether the fd stays readable because the stream has ended.
+    /// Returns whether the socket stays readable because the stream has ended.
     pub(crate) fn has_ended(&self) -> bool {
         self.stream.has_ended()
     }

@@ -39,8 +39,8 @@ pub(crate) struct ConnectionId {
     /// The number of READs that the requesting peer serves at a time.
     reads: u8,
     carrier: Carrier,
-    /// A descriptor that is reserved for the transport of an incoming request. It is closed before
-    /// the transport is created.
+    /// An open descriptor that reserves a descriptor for the transport of an incoming request. It
+    /// is closed before the transport is created.
     reserve: Option<EventFd>,
     /// The detailed error of a failed call, for the application. The state machine gets only an
     /// `OsError`.
@@ -94,7 +94,7 @@ impl ConnectionId {
         self.manager.resolved_route(self.key);
     }
 
-    /// Closes the reserved descriptor, so that the transport can open its own.
+    /// Closes the reserved descriptor, so that the transport can open a descriptor of its own.
     pub(crate) fn release_reserve(&mut self) {
         self.reserve = None;
     }
@@ -180,8 +180,8 @@ impl ConnectionId {
 
 impl Drop for ConnectionId {
     fn drop(&mut self) {
-        // If this id has no socket, `discard` does nothing, because a later id that resumes the
-        // session may have the same key.
+        // If this id has no socket, `discard` does nothing. It must not drop events in this case,
+        // because a later id that resumes the session may have the same key.
         self.discard();
     }
 }

@@ -54,7 +54,7 @@ pub(crate) struct ConnectionManager {
 #[derive(Debug)]
 struct Inner {
     epoll: Arc<Epoll>,
-    /// Wakes the thread that waits for reports, if no socket event does.
+    /// Wakes the thread that waits for reports, if no socket event wakes it.
     waker: EventFd,
     timer: TimerFd,
     state: Mutex<State>,
@@ -66,8 +66,8 @@ struct State {
     sockets: HashMap<u64, Watched>,
     silent: SilentPeers,
     reports: VecDeque<Report>,
-    /// The tokens of listeners for which no file descriptor was left, and of silent peers that
-    /// epoll could not watch. The timer retries both.
+    /// The tokens of listeners whose last accept failed, usually because no file descriptor was
+    /// free, and of silent peers that epoll could not watch. The timer retries both.
     paused: Vec<u64>,
     drawn: u64,
     ticking: bool,
@@ -82,7 +82,7 @@ enum Watched {
         listener: u64,
         peer: SocketAddr,
         socket: Unshared<OwnedFd>,
-        /// The second descriptor that the peer's connection will need.
+        /// An open descriptor. It reserves the second descriptor that the connection will need.
         reserve: EventFd,
         arriving: Arriving,
     },
@@ -99,7 +99,7 @@ enum Watched {
         arriving: Arriving,
     },
     /// The socket belongs to a queue pair. The queue pair is notified when the stream ends, and
-    /// when the socket has room.
+    /// when the socket's send buffer has space.
     Open(Weak<Stream>),
 }
 
@@ -110,7 +110,7 @@ pub(crate) enum Report {
     Event(Event),
 }
 
-/// A peer's connection request. Dropping it closes the socket.
+/// A peer's connection request. Dropping the request closes its socket.
 #[derive(Debug)]
 pub(crate) struct ConnectRequest {
     token: u64,
@@ -234,8 +234,8 @@ impl ConnectionManager {
         Ok(())
     }
 
-    /// Sends a request with `private_data` once the stream's socket, which is still connecting, is
-    /// connected.
+    /// Sends a request with `private_data` when the stream's socket has connected. Called while
+    /// the socket is connecting.
     pub(super) fn connecting(
         &self,
         key: u64,
@@ -283,8 +283,8 @@ impl ConnectionManager {
         if let Some(watched) = state.sockets.remove(&token) {
             state.sockets.insert(key, watched);
         }
-        // The end of the socket may have been reported with its old token, which is replaced by the
-        // key.
+        // The end of the stream may already have been reported with the old token, which the key
+        // replaces in the report.
         for report in &mut state.reports {
             if let Report::Event(event) = report
                 && event.key == token
@@ -355,7 +355,7 @@ impl Inner {
     fn next_report(&self, state: &mut State) -> Option<Report> {
         let report = state.reports.pop_front();
         if !state.reports.is_empty() {
-            // Wakes the engine for the remaining reports, because no socket event does.
+            // Wakes the engine for the remaining reports, because no socket event wakes it.
             let _ = self.waker.write(1);
         }
         report
@@ -397,7 +397,8 @@ impl ConnectRequest {
         &self.private_data
     }
 
-    /// Returns the maximum number of concurrent READs that the peer offers.
+    /// Returns the maximum numbers of concurrent READs that the peer offers, one for each
+    /// direction.
     pub(crate) fn reads(&self) -> ReadDepth {
         self.reads
     }
@@ -414,7 +415,7 @@ impl ConnectRequest {
         }
     }
 
-    /// Takes the socket of the request. Later events of its connection contain this `key`.
+    /// Takes the socket of the request. Later events of the connection contain `key`.
     pub(super) fn adopt(
         mut self,
         key: u64,
@@ -466,7 +467,8 @@ impl Watch {
         self.token
     }
 
-    /// Requests a report of the end and, if `room_wanted`, of room.
+    /// Arms the registration: it reports the end of the stream and, if `room_wanted`, space in the
+    /// socket's send buffer.
     pub(super) fn set(&self, socket: impl AsFd, room_wanted: bool) {
         let flags = if room_wanted {
             Self::ENDS | EpollFlags::EPOLLOUT
@@ -486,7 +488,8 @@ impl Watch {
         }
     }
 
-    /// Returns whether an event reports the end of the stream, and not only room.
+    /// Returns whether an event reports the end of the stream, and not only space in the send
+    /// buffer.
     pub(super) fn is_end(flags: EpollFlags) -> bool {
         flags.intersects(EpollFlags::EPOLLRDHUP | EpollFlags::EPOLLHUP | EpollFlags::EPOLLERR)
     }

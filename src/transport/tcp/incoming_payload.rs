@@ -20,8 +20,8 @@ pub(super) enum Place {
         len: u32,
         signalled: bool,
     },
-    /// A part of a write to this side's memory. The last part may have immediate data, for which a
-    /// receive was taken.
+    /// A part of a write to this side's memory. If the last part has immediate data, a receive was
+    /// consumed for them.
     Exposed {
         part: Option<ExposedPart>,
         /// The number of bytes of the write, including this part.
@@ -34,8 +34,8 @@ pub(super) enum Place {
     Answer { to: Span, len: u32, last: bool },
 }
 
-// SAFETY: `to` is memory of a work request, which belongs to the queue pair in any thread until the
-// request completes.
+// SAFETY: `to` is memory of a work request. The memory belongs to the queue pair, in any thread,
+// until the request completes.
 unsafe impl Send for Place {}
 
 impl IncomingPayload {
@@ -74,7 +74,7 @@ impl IncomingPayload {
         }
     }
 
-    /// Copies bytes to their destination, unless its key has ended.
+    /// Copies bytes to the destination, unless the destination's key has ended.
     pub(super) fn copy(&self, bytes: &[u8]) {
         self.with_rest(|rest| {
             if let Some(rest) = rest {
@@ -85,8 +85,9 @@ impl IncomingPayload {
                     // receive completes.
                     unsafe { ptr::copy_nonoverlapping(bytes.as_ptr(), rest.start, count) };
                 } else {
-                    // SAFETY: the destination is memory of a work request, which belongs to the
-                    // queue pair until it completes, or it is exposed memory, whose lock is held.
+                    // SAFETY: the destination is memory of a work request, and belongs to the queue
+                    // pair until the request completes, or it is exposed memory, whose lock is
+                    // held.
                     unsafe { copy_shared(bytes, rest.start) };
                 }
             }
@@ -98,8 +99,8 @@ impl IncomingPayload {
 ///
 /// # Safety
 ///
-/// There are `bytes.len()` bytes at `to`, in whole pages of a [`Mapping`](crate::os::Mapping), and
-/// there is no reference to them.
+/// `to` points to `bytes.len()` bytes in the mapped pages of a [`Mapping`](crate::os::Mapping), and
+/// there is no reference to these bytes.
 pub(super) unsafe fn copy_shared(bytes: &[u8], to: *mut u8) {
     // Accesses whole words, as the memory's owner does, because all `SharedBytes` for the same
     // memory must use the same word boundaries.

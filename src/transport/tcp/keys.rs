@@ -98,7 +98,7 @@ impl Keys {
         *lock(&exposure.start) = None;
     }
 
-    /// Returns the memory that a peer addresses, if the key grants this access right.
+    /// Returns the memory that a peer addresses, if the key grants the required access right.
     pub(in crate::transport) fn find(
         &self,
         rkey: u32,
@@ -150,8 +150,8 @@ impl ExposedPart {
         self.len
     }
 
-    /// Returns the first byte of the part, which stays mapped while the result exists; `None` after
-    /// the key has ended.
+    /// Returns the first byte of the part, or `None` after the key has ended. The part stays mapped
+    /// while the result exists.
     pub(in crate::transport) fn start(&self) -> Option<MappedByte<'_>> {
         let start = lock(&self.exposure.start);
         let first = (*start)?;

@@ -25,8 +25,8 @@ pub(crate) struct ListenId {
     key: u64,
     manager: ConnectionManager,
     local: Option<SocketAddr>,
-    /// Whether the socket was inherited, so that other descriptors keep its queue after this
-    /// listener ends.
+    /// Whether the socket was inherited. Other descriptors then keep the socket's queue of
+    /// connections open after this listener ends.
     is_inherited: bool,
 }
 
@@ -42,7 +42,8 @@ impl ListenId {
             Some(inherited) => copy(&inherited.0, address)?,
             None => bound_socket(address, config.listening.reuse_port)?,
         };
-        // Accepted connections inherit the traffic class, so even the answers to requests have it.
+        // Accepted sockets inherit the traffic class, so the answers to requests also have this
+        // class.
         set_traffic_class(&socket, config)?;
         let backlog = Backlog::new(KERNEL_BACKLOG).map_err(failed("listen"))?;
         listen(&socket, backlog).map_err(failed("listen"))?;

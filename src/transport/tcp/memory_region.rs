@@ -68,7 +68,7 @@ impl Domain {
         Ok(self.region(start, len, reach, remote, Some(mapping)))
     }
 
-    /// Registers memory that the caller owns, with these access rights of the peer.
+    /// Registers memory that the caller owns. The peer can access it with the rights in `remote`.
     ///
     /// # Safety
     ///
@@ -111,7 +111,7 @@ impl MemoryRegion {
         self.inner.len
     }
 
-    /// Returns the address of the first byte, which the peer uses in its requests.
+    /// Returns the address of the first byte. The peer uses this address in its requests.
     pub(crate) fn addr(&self) -> u64 {
         self.inner.exposure.as_ref().map_or(0, |key| key.addr())
     }

@@ -5,16 +5,17 @@
 //! The polling thread drives the stream: it receives, executes requests of the peer, and sends
 //! answers. Payload is received directly into its receive buffer, or into the target of a READ,
 //! except for bytes that were received together with a header. Sends are written to the socket from
-//! the caller's memory. Only the bytes for which the socket has no room are copied to the send
-//! buffer.
+//! the caller's memory. Only the bytes for which the socket has no room are copied to the slot in
+//! the send ring.
 //!
 //! A thread that waits for a message blocks in recv(2) while it holds the receiver's lock, because
 //! a system call costs more than the library's own work on a short message. A thread does so only
 //! if it waits for messages alone, its deadline is more than 5 s away, and no event loop watches
 //! the connection. For a long payload a thread sleeps until 256 KiB have arrived (SO_RCVLOWAT), or
 //! for 50 ms. Other threads sleep on the socket, which stays readable while it has bytes, so no
-//! event has to be requested. The engine's thread handles bytes that one batch left in the staging
-//! buffer, and room in a full socket, because no descriptor reports these two.
+//! event has to be requested. The engine's thread handles two conditions that do not make the
+//! socket readable: bytes remain in the staging buffer after a batch, or a full send buffer of the
+//! socket has space again.
 //!
 //! An acknowledgement is sent together with the next frame, if a request of the peer is signalled
 //! or 8 requests are not acknowledged. For a signalled request it is sent alone when a poll finds

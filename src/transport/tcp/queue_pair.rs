@@ -59,8 +59,8 @@ impl QueuePair {
         Ok(())
     }
 
-    /// Makes the queue post the receives from index `next` on only when no other receive is left,
-    /// one piece of memory at a time.
+    /// Lets the queue post the receives with the index `next` and higher indices on demand: when no
+    /// other receive is left, it posts the receives in the next piece of memory.
     ///
     /// # Safety
     ///
@@ -75,8 +75,9 @@ impl QueuePair {
     ///
     /// # Safety
     ///
-    /// Until a completion covers the request or the queue pair is destroyed, the memory stays
-    /// mapped in whole pages, and no reference to the memory conflicts with the request.
+    /// Until a completion covers the request or the queue pair is destroyed, every page that
+    /// contains part of the memory stays mapped, and no reference to the memory conflicts with the
+    /// request.
     pub(crate) unsafe fn post_send(
         &self,
         id: WorkId,

@@ -57,20 +57,21 @@ impl ReceiveQueue {
         }
     }
 
-    /// Makes the queue post these receives only when no other receive is left.
+    /// Lets the queue post the receives in `unposted` on demand: when no other receive is left, it
+    /// posts the receives in the next piece of memory.
     pub(in crate::transport) fn post_on_demand(&self, unposted: Unposted) {
         lock(&self.posted).unposted = Some(unposted);
     }
 
-    /// Takes a receive for the next frame. If it returns `None`, the caller tries
+    /// Takes a receive for the next frame. If this function returns `None`, the caller tries
     /// [`take_another`](Self::take_another).
     pub(in crate::transport) fn take(&self) -> Option<Receive> {
         lock(&self.posted).receives.pop()
     }
 
     /// Allocates the next piece of memory, posts its receives, and takes one of them. Fails if the
-    /// operating system has no memory for the piece. Returns `None` if all receives have been
-    /// posted before.
+    /// operating system has no memory for the piece. Returns `None` if all receives were already
+    /// posted.
     #[cold]
     pub(in crate::transport) fn take_another(&self) -> Result<Option<Receive>, OsError> {
         let mut posted = lock(&self.posted);

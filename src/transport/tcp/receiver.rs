@@ -44,13 +44,13 @@ const LOOKAHEAD: usize = 512;
 /// at most [`LOOKAHEAD`] bytes.
 const LONG: usize = 32 << 10;
 
-/// If at least [`MIN_AWAITED`] bytes of a payload are missing, a thread sleeps until all of them,
-/// but at most [`MAX_AWAITED`] bytes, have arrived. A wake-up for each TCP segment would cost more
-/// than receiving its bytes.
+/// If at least [`MIN_AWAITED`] bytes of a payload are missing, a thread sleeps until all of them
+/// have arrived, or until [`MAX_AWAITED`] bytes have arrived. A wake-up for each TCP segment would
+/// cost more than receiving the segment's bytes.
 const MIN_AWAITED: usize = 128 << 10;
 const MAX_AWAITED: usize = 256 << 10;
-/// The maximum sleep of a thread that waits for the rest of a payload. Then it receives the bytes
-/// that have arrived, so that they count as a sign of life.
+/// The maximum sleep of a thread that waits for the rest of a payload. The thread then receives the
+/// bytes that have arrived, so that they count as a sign of life of the peer.
 const LONGEST_AWAIT: Duration = Duration::from_millis(50);
 
 /// The maximum number of receive calls in a row, so that a peer that sends continuously does not
@@ -94,7 +94,7 @@ pub(super) struct Parts<'a> {
     pub(super) send: &'a Mutex<SendQueue>,
     pub(super) receives: &'a ReceiveQueue,
     pub(super) keys: &'a Keys,
-    /// The number of bytes that answers to this side's READs contained.
+    /// The number of received bytes of answers to this side's READs.
     pub(super) read: &'a AtomicU64,
     pub(super) done: &'a mut VecDeque<Done>,
 }
@@ -162,8 +162,8 @@ impl Receiver {
                 break;
             }
         }
-        // All staged bytes must be processed now, because only bytes in the socket make it
-        // readable.
+        // All staged bytes must be processed now, because only bytes in the socket's receive buffer
+        // make the socket readable.
         self.take_staged(parts, enough)?;
         self.stopped |= parts.done.len() >= enough;
         Ok(())
@@ -185,7 +185,7 @@ impl Receiver {
     }
 
     /// Does the work of [`wait`](Self::wait). If only the first bytes of a long payload have
-    /// arrived, waits for the rest, because there is nothing to process before.
+    /// arrived, waits for the rest, because nothing can be processed until then.
     fn wait_for_some(
         &mut self,
         parts: &mut Parts<'_>,
@@ -258,7 +258,8 @@ impl Receiver {
         match moved {
             Moved::Some(count) => {
                 self.came(count, room.straight, parts)?;
-                // If the call had room for more bytes, later bytes make the socket readable.
+                // If the call had room for more bytes, it emptied the socket, and later bytes make
+                // the socket readable.
                 Ok(count == room.straight + room.stage)
             }
             Moved::Blocked => Ok(false),
@@ -302,19 +303,20 @@ impl Receiver {
                 stage: spans[spans.len() - 1].len,
             };
             // SAFETY: this object owns the staging buffer, and no reference to it exists during the
-            // call. The destination is memory of a work request, which belongs to the queue pair
-            // until it completes, or it is exposed memory, whose lock is held.
+            // call. The destination is memory of a work request, and belongs to the queue pair
+            // until the request completes, or it is exposed memory, whose lock is held.
             (unsafe { socket.receive(spans, wait) }, room)
         };
         match &self.incoming {
             None => receive(None),
-            // If the key has ended, the bytes are staged, and the request is refused when they are
-            // processed.
+            // If the key of the destination has ended, the bytes are staged, and the request is
+            // refused when its bytes are processed.
             Some(incoming) => incoming.with_rest(receive),
         }
     }
 
-    /// Records `count` received bytes. The first ones, up to `straight`, are at their destination.
+    /// Records `count` received bytes. Up to `straight` of them, counted from the first, are at the
+    /// destination of the payload. The others are in the staging buffer.
     fn came(&mut self, count: usize, straight: usize, parts: &mut Parts<'_>) -> Result<(), Fault> {
         let placed = count.min(straight);
         self.unread.end += count - placed;
@@ -408,8 +410,8 @@ impl Receiver {
                 let to = send.atomic_target()?;
                 let value = value.to_ne_bytes();
                 let len = value.len().min(to.len);
-                // SAFETY: the memory belongs to a work request, so to the queue pair until the
-                // request completes.
+                // SAFETY: the memory belongs to a work request, and therefore to the queue pair
+                // until the request completes.
                 unsafe { copy_shared(&value[..len], to.start) };
                 send.answer_oldest();
                 send.complete(parts.done);
@@ -444,14 +446,14 @@ impl Receiver {
     }
 
     /// Records that `count` more bytes of the payload are at their destination. Executes the PDU
-    /// when its last byte is there.
+    /// when the last byte of the payload has arrived.
     fn payload_received(&mut self, count: usize, parts: &mut Parts<'_>) -> Result<(), Fault> {
         let Some(incoming) = &mut self.incoming else {
             return Ok(());
         };
         if !incoming.is_open() {
-            // If a receive was taken for the payload, it stays in `incoming`, and is flushed with
-            // the others.
+            // If a receive was consumed for the payload, the receive stays in `incoming`, and is
+            // flushed with the other receives.
             return Err(self.refuse(Cause::Access, parts));
         }
         incoming.left -= count;
@@ -523,8 +525,8 @@ impl Receiver {
     }
 
     fn count_request(&self) {
-        // A thread that sends reads the counter with Acquire, so the request was executed before
-        // its Ack is sent.
+        // A thread that sends an Ack reads the counter with Acquire, so the request was executed
+        // before its Ack is sent.
         let executed = self.executed().wrapping_add(1);
         self.executed.store(executed, Ordering::Release);
     }

@@ -10,10 +10,10 @@ use crate::{
 pub(in crate::transport) struct Request {
     pub(in crate::transport) id: WorkId,
     pub(in crate::transport) op: SendOp,
-    /// The bytes to send, or the memory for the answer.
+    /// The bytes to send, or the memory into which the answer is received.
     pub(in crate::transport) memory: Span,
     pub(in crate::transport) signalled: bool,
-    /// The number of bytes that were sent, or of bytes of the answer that have arrived.
+    /// The number of bytes that were sent, or the number of bytes of the answer that have arrived.
     pub(super) moved: usize,
     /// Whether the answer has arrived completely.
     pub(super) answered: bool,
@@ -45,12 +45,13 @@ impl Request {
         }
     }
 
-    /// Returns whether the value of the answer has not arrived completely.
+    /// Returns whether the request waits for an answer with a value that has not arrived
+    /// completely.
     pub(super) fn is_unanswered(&self) -> bool {
         self.wants_value() && !self.answered
     }
 
-    /// Returns the completion of the request with this failed status.
+    /// Returns the completion that reports the failure of the request with `status`.
     pub(in crate::transport) fn failure(&self, status: WcStatus) -> Option<Done> {
         match self.id {
             WorkId::Send(slot) => Some(Done::SendFailed {

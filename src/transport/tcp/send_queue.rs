@@ -31,8 +31,9 @@ pub(super) const READS: u8 = 16;
 /// so that a peer that receives fast does not delay other connections.
 const MAX_CALLS: usize = 16;
 
-/// The number of executed requests of the peer from which on the next PDU carries an Ack. So the
-/// peer's slots become free without a call, even if none of its requests is signalled.
+/// The number of executed, unacknowledged requests of the peer at which an Ack is sent together
+/// with the next PDU. So slots of the peer become free without a separate send call, even if the
+/// peer sends no signalled request.
 const UNACKNOWLEDGED: u32 = 8;
 
 /// The requests and answers that this side has to send, and the requests whose answer or
@@ -53,7 +54,7 @@ pub(super) struct SendQueue {
     most_reads: u8,
     /// The answers that this side has to send, oldest first.
     answers: VecDeque<Answer>,
-    /// The number of executed requests of the peer, which the receiver counts.
+    /// The number of executed requests of the peer. The receiver counts these requests.
     executed: Arc<AtomicU32>,
     /// The value of `executed` that the last Ack contained.
     reported: u32,
@@ -89,8 +90,8 @@ pub(super) enum Acks {
     WaitForCompany,
 }
 
-/// The error of an answer whose memory's key ended after a part was sent. The stream cannot
-/// continue.
+/// The error of an answer to a READ: the key of the memory ended after a part of the answer was
+/// sent. The stream cannot continue.
 #[derive(Debug)]
 pub(super) struct AnswerAborted;
 
@@ -189,8 +190,8 @@ impl SendQueue {
         }
     }
 
-    /// Records the complete answer to the oldest unanswered request. It proves that the peer has
-    /// processed all earlier requests.
+    /// Records the complete answer to the oldest unanswered request. The answer proves that the
+    /// peer has processed all earlier requests.
     pub(super) fn answer_oldest(&mut self) {
         let oldest = self
             .requests
@@ -216,9 +217,9 @@ impl SendQueue {
             .ok_or_else(|| Violation::new(what, 0, "none, as nothing was asked for"))
     }
 
-    /// Removes the completed requests, in order, and adds the completions of the signalled ones and
-    /// of the last one to `done`. An Ack that travels with another PDU may count requests none of
-    /// which is signalled.
+    /// Removes the completed requests, in order. Adds the completions of the signalled requests to
+    /// `done`, and also the completion of the last request. The latter is needed because an Ack
+    /// that is sent together with another PDU may cover unsignalled requests only.
     pub(super) fn complete(&mut self, done: &mut VecDeque<Done>) {
         let mut uncovered = None;
         while self.sent > 0 {
@@ -300,8 +301,8 @@ impl SendQueue {
         self.owes_ack = true;
     }
 
-    /// Gathers an Ack of the executed requests, for a call that sends another PDU as well, or
-    /// because a request was signalled. Returns whether there are requests to acknowledge.
+    /// Gathers an Ack of the executed requests, if a signalled request waits for it or at least
+    /// [`UNACKNOWLEDGED`] requests are not acknowledged. Returns whether it gathered an Ack.
     fn gather_ack(&mut self) -> bool {
         let executed = self.executed.load(Ordering::Acquire);
         let unacknowledged = executed.wrapping_sub(self.reported);
@@ -344,26 +345,27 @@ impl SendQueue {
 
     // The socket.
 
-    /// Returns whether there are bytes for which the socket had no room.
+    /// Returns whether bytes remain to be sent because the socket is full or [`MAX_CALLS`] was
+    /// reached.
     pub(super) fn is_blocked(&self) -> bool {
         self.blocked
     }
 
     /// Makes the next call of [`room_wanted`](Self::room_wanted) report a full socket again,
-    /// because epoll has reported room since the last call.
+    /// because the one-shot registration with epoll has reported since the last call.
     pub(super) fn forget_room_wanted(&mut self) {
         self.reported_blocked = false;
     }
 
-    /// Returns whether this side waits for room in the socket; `None` if this has not changed since
-    /// the last call.
+    /// Returns whether this side waits for space in the socket's send buffer; `None` if this has
+    /// not changed since the last call.
     pub(super) fn room_wanted(&mut self) -> Option<bool> {
         let changed = self.reported_blocked != self.blocked;
         self.reported_blocked = self.blocked;
         changed.then_some(self.blocked)
     }
 
-    /// Sends until the socket is full or all bytes are sent.
+    /// Sends until all bytes are sent, the socket is full, or [`MAX_CALLS`] is reached.
     pub(super) fn send(&mut self, socket: &Socket, alone: Acks) -> Result<(), AnswerAborted> {
         self.blocked = false;
         for _ in 0..MAX_CALLS {
@@ -394,8 +396,8 @@ impl SendQueue {
         let moved = match self.writing.payload() {
             // SAFETY: there is no payload.
             Payload::None => unsafe { self.writing.send(socket, None, more) },
-            // SAFETY: the payload belongs to a request, so to the queue until the request
-            // completes.
+            // SAFETY: the payload belongs to a request, and therefore to the queue until the
+            // request completes.
             Payload::Request { at } => unsafe { self.writing.send(socket, Some(at), more) },
             Payload::Answer { offset, len } => {
                 let Some(Answer::Read {
@@ -428,7 +430,7 @@ impl SendQueue {
         Ok(true)
     }
 
-    /// Writes the gathered bytes to the socket, without a payload behind them.
+    /// Writes the gathered bytes to the socket. There is no payload.
     fn write_gathered(&mut self, socket: &Socket) {
         // SAFETY: there is no payload.
         let moved = unsafe { self.writing.send(socket, None, false) };
@@ -440,7 +442,7 @@ impl SendQueue {
         }
     }
 
-    /// Returns whether more bytes will certainly be sent immediately after these.
+    /// Returns whether other bytes will certainly be sent immediately after the bytes in `writing`.
     fn follows(&self) -> bool {
         match self.writing.payload() {
             Payload::None => false,

@@ -7,7 +7,8 @@ use super::{
     setup_message::{Kind, NoMessage, PREFIX, PRIVATE_DATA_MAX, Prefix},
 };
 
-/// A setup message that is being received. Bytes that follow it stay in the socket.
+/// A setup message that is being received. Bytes after the message stay in the socket's receive
+/// buffer.
 #[derive(Debug, Default)]
 pub(super) struct Arriving {
     bytes: Vec<u8>,
@@ -25,7 +26,7 @@ pub(super) enum Arrived {
     },
     /// The bytes are not a setup message.
     Foreign,
-    /// The peer has ended the connection, or the connection failed with this error.
+    /// The peer has ended the connection (`None`), or the connection has failed with this error.
     Ended(Option<nix::Error>),
 }
 
@@ -59,7 +60,8 @@ impl Arriving {
     }
 }
 
-/// Sends a setup message. It is the first message on its socket, so the socket has room for it.
+/// Sends a setup message. It is the first message that is sent on its socket, so it fits into the
+/// socket's send buffer.
 pub(super) fn tell(socket: impl AsFd, kind: Kind, private_data: &[u8]) -> Result<(), nix::Error> {
     let len = u8::try_from(private_data.len()).map_err(|_| nix::Error::EINVAL)?;
     let prefix = Prefix {

@@ -1,4 +1,4 @@
-//! Silent peers: they have connected and have not sent their requests yet.
+//! Silent peers: peers that have connected and have not sent their requests yet.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -17,8 +17,8 @@ const TIME_LIMIT: Duration = Duration::from_secs(5);
 /// The silent peers, by token, oldest first.
 ///
 /// If there are more than [`PLACES`] silent peers, the oldest peer of the host with the most silent
-/// peers is removed. So a host with many silent connections loses its own connections, and no other
-/// host does.
+/// peers is removed. So a host that opens many silent connections loses its own connections, and
+/// does not displace those of other hosts.
 #[derive(Debug, Default)]
 pub(super) struct SilentPeers(BTreeMap<u64, Silent>);
 
@@ -53,7 +53,8 @@ impl SilentPeers {
         self.0.remove(&token);
     }
 
-    /// Removes the oldest peer if its time limit has passed. Returns its token.
+    /// Removes the oldest peer if its time limit has expired. Returns the token of the removed
+    /// peer.
     pub(super) fn expire(&mut self, now: Instant) -> Option<u64> {
         let (&token, silent) = self.0.first_key_value()?;
         if now.duration_since(silent.since) < TIME_LIMIT {

@@ -55,7 +55,7 @@ pub(in crate::transport) struct Span {
 pub(super) enum Moved {
     /// The call moved this number of bytes.
     Some(usize),
-    /// No bytes were moved, because the socket has no room or no bytes have arrived.
+    /// No bytes were moved, because the send buffer is full or no bytes have arrived.
     Blocked,
     /// The stream has ended or failed.
     Ended,
@@ -69,7 +69,8 @@ pub(super) enum Wait {
     ForSome,
 }
 
-/// The time limit of a receive call that waits. The kernel's timer can fire up to an eighth later.
+/// The time limit of a receive call that waits. The kernel's timer can fire late, by up to one
+/// eighth of this time.
 const TIME_LIMIT: Duration = Duration::from_secs(4);
 /// The maximum duration of a receive call that waits, including a late timer.
 pub(crate) const WAITS_FOR: Duration = Duration::from_secs(5);
@@ -101,8 +102,9 @@ impl Socket {
         sent.saturating_sub(self.queued(libc::TIOCOUTQ))
     }
 
-    /// Returns the time until the kernel retransmits unacknowledged bytes and can get an answer,
-    /// and the number of retransmissions so far. The time is `None` if all bytes are acknowledged.
+    /// Returns the time until the kernel has retransmitted the unacknowledged bytes and may have
+    /// received an acknowledgement, and the number of retransmissions so far. The time is `None` if
+    /// all bytes are acknowledged.
     pub(super) fn repetitions(&self) -> (Option<Duration>, u64) {
         // SAFETY: the C structure consists of integers, for which zero is a valid value.
         let mut info: libc::tcp_info = unsafe { std::mem::zeroed() };
@@ -125,8 +127,8 @@ impl Socket {
         if info.tcpi_unacked == 0 {
             return (None, repeated);
         }
-        // The kernel doubles `tcpi_rto` with each retransmission. Its timer can fire up to an
-        // eighth later.
+        // The kernel doubles `tcpi_rto` with each retransmission. Its timer can fire late, by up to
+        // one eighth of this time.
         let pause = Duration::from_micros(info.tcpi_rto.into());
         let pause = pause + pause / 8;
         let waited = Duration::from_millis(info.tcpi_last_data_sent.into());
@@ -134,7 +136,8 @@ impl Socket {
         (Some(pause.saturating_sub(waited) + answer), repeated)
     }
 
-    /// Returns the number of bytes in a queue of the socket; 0 if the call fails.
+    /// Returns the number of bytes in the receive queue (`FIONREAD`) or the send queue (`TIOCOUTQ`)
+    /// of the socket. Returns 0 if the call fails.
     fn queued(&self, queue: libc::Ioctl) -> u64 {
         let mut count: libc::c_int = 0;
         // SAFETY: the result is an int, which lives on this stack during the call.
@@ -156,7 +159,7 @@ impl Socket {
     }
 
     /// Sets the number of bytes at which the socket becomes readable and a wait ends (SO_RCVLOWAT).
-    /// The end of the stream always does both.
+    /// The end of the stream always makes the socket readable and ends the wait.
     pub(super) fn await_bytes(&self, count: usize) {
         let count = libc::c_int::try_from(count).unwrap_or(1);
         // SAFETY: the option is an int, which lives on this stack during the call.
@@ -365,9 +368,9 @@ pub(super) fn set_traffic_class(socket: &impl AsFd, config: &Config) -> Result<(
     set.map_err(|errno| NoTransport::without_traffic_class(class, failed("setsockopt")(errno)))
 }
 
-/// Sets the options of a socket. It sends without delay (TCP_NODELAY). If the peer acknowledges
-/// nothing, the connection ends after about the same time as on an RDMA device. Fails only if the
-/// system refuses the traffic class.
+/// Sets the options of a socket, which then sends without delay (TCP_NODELAY). If the peer
+/// acknowledges nothing, the connection ends after about the same time as on an RDMA device. Fails
+/// only if the system refuses the traffic class.
 pub(super) fn set_options(
     socket: &impl AsFd,
     key: u64,
@@ -388,7 +391,7 @@ pub(super) fn set_options(
 }
 
 /// Returns the maximum time in milliseconds for which data may stay unacknowledged: the ACK timeout
-/// times the number of transmissions by a device.
+/// times the number of transmissions that a device would make.
 fn give_up_after(config: &Config) -> u32 {
     u32::try_from(millis(config.rdma.all_tries()))
         .unwrap_or(u32::MAX)

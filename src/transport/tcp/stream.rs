@@ -4,9 +4,9 @@
 //! It has two locks, always taken in this order:
 //!
 //! 1. `receiver`: held by a thread that polls. A thread that waits in a receive call holds it for
-//!    seconds, or longer if the scheduler deschedules the thread. No other thread waits for this
-//!    lock: a poll that finds it locked takes nothing ([`Polled::Held`]), because the holder takes
-//!    all bytes when it runs next, and the engine's thread polls again later.
+//!    seconds, or longer if the scheduler deschedules the thread. Other polling threads do not wait
+//!    for this lock: a poll that finds it locked takes no bytes ([`Polled::Held`]), because the
+//!    holder takes all bytes when it runs next, and the engine's thread polls again later.
 //! 2. `send`: held by a thread that posts, and by a thread that polls while it queues or sends an
 //!    answer. No call blocks while this lock is held.
 #![allow(unsafe_code)]
@@ -50,7 +50,8 @@ pub(crate) struct Stream {
     /// The number of received bytes of answers to this side's READs. Written under the lock of
     /// `receiver`.
     read: AtomicU64,
-    /// The registration that lets the engine's thread report the end and room. Set after the setup.
+    /// The registration with which the engine's thread reports the end of the stream, and space in
+    /// the socket's send buffer. Set after the setup.
     watch: OnceLock<Watch>,
 }
 
@@ -64,8 +65,7 @@ const ACKNOWLEDGED: u64 = 4 << 10;
 struct Incoming {
     receiver: Receiver,
     done: VecDeque<Done>,
-    /// Whether `done` contains the completions of all bytes that had arrived when a thread last
-    /// waited.
+    /// Whether the last wait of a thread added completions to `done`, and no poll has followed.
     fresh: bool,
 }
 
@@ -74,8 +74,8 @@ struct Incoming {
 pub(super) enum Polled {
     /// The poll took all bytes that had arrived.
     All,
-    /// The poll took some bytes. The rest may already be in the staging buffer of this process, so
-    /// epoll may not report the socket as readable.
+    /// Bytes or completions may remain. They may already be in the memory of this process, and then
+    /// epoll does not report the socket as readable.
     Some,
     /// The poll took no bytes, because another thread is receiving.
     Held,
@@ -142,8 +142,8 @@ impl Stream {
         self.socket.as_fd()
     }
 
-    /// Hands the established stream to the queue pair, and registers for reports of its end. The
-    /// peer serves `reads` READs at a time.
+    /// Hands the established stream to the queue pair, and registers for a report when the stream
+    /// ends. The peer serves `reads` READs at a time.
     pub(super) fn open(&self, watch: Watch, reads: u8) {
         let watch = self.watch.get_or_init(|| watch);
         watch.set(&self.socket, false);
@@ -161,7 +161,7 @@ impl Stream {
         self.send_more(&mut send, Acks::Alone);
     }
 
-    /// Sends more bytes, because the socket has room again.
+    /// Sends more bytes, because the socket's send buffer has space again.
     pub(super) fn has_room(&self) {
         let mut send = lock(&self.send);
         send.forget_room_wanted();
@@ -297,8 +297,9 @@ impl Stream {
     }
 
     /// Moves an open stream to the error state. Returns whether the queue pair can be destroyed
-    /// now. If it returns `false`, another thread is receiving into the queue pair's memory. The
-    /// end of the stream makes this thread return, and no other thread starts to receive.
+    /// now. If this method returns `false`, another thread is receiving into the queue pair's
+    /// memory. The end of the stream makes that thread return, and no other thread starts to
+    /// receive.
     pub(super) fn is_released(&self) -> bool {
         if self.phase() == Phase::Open {
             self.fail();
@@ -306,7 +307,7 @@ impl Stream {
         self.receiver().is_some()
     }
 
-    /// Ends all access to the memory of the queue pair, which is being destroyed.
+    /// Ends all access to the memory of the queue pair. Called when the queue pair is destroyed.
     ///
     /// If [`is_released`](Self::is_released) has returned `true`, this call does not wait long for
     /// the receiver's lock.
@@ -327,7 +328,7 @@ impl Stream {
 
     // Functions that the polling thread calls.
 
-    /// Returns the fd that is readable while a poll may return a completion.
+    /// Returns the socket's descriptor. It is readable while a poll may return a completion.
     pub(super) fn ready(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
     }
@@ -360,8 +361,8 @@ impl Stream {
             done,
             fresh,
         } = &mut *incoming;
-        // `done` contains all bytes that a waiting thread has just received, so the poll needs no
-        // receive call.
+        // After a wait, `done` already contains the completions of the received bytes, so the poll
+        // needs no receive call.
         let fresh = std::mem::take(fresh) && answers == Answers::MayWait;
         if done.len() < BATCH && !fresh {
             match self.phase() {
@@ -394,7 +395,7 @@ impl Stream {
         try_lock(&self.receiver)
     }
 
-    /// Sends an acknowledgement that was delayed until the next PDU.
+    /// Sends a delayed acknowledgement, if there is one, without waiting for the next PDU.
     pub(super) fn answer(&self) {
         if self.phase() == Phase::Open {
             let mut send = lock(&self.send);
@@ -404,8 +405,8 @@ impl Stream {
         }
     }
 
-    /// Locks the receiver for this thread, which is about to wait for bytes. Returns `None` if
-    /// bytes may have arrived already, or if another thread is receiving.
+    /// Locks the receiver for the calling thread, which is about to wait for bytes. Returns `None`
+    /// if bytes may have arrived already, or if another thread is receiving.
     pub(super) fn reserve(&self) -> Option<Reserved<'_>> {
         let incoming = self.receiver()?;
         let open = self.phase() == Phase::Open;

@@ -54,7 +54,7 @@ impl ConnectionManager {
     }
 
     /// Accepts the connections in the queue of a listener that ends, because the kernel would reset
-    /// them. The engine answers their requests.
+    /// them when the listener's socket is closed. The engine answers their requests.
     pub(in crate::transport::tcp) fn take_queue(&self, listener: u64) {
         let mut state = lock(&self.inner.state);
         for _ in 0..=KERNEL_BACKLOG as usize / BATCH {
@@ -63,7 +63,8 @@ impl ConnectionManager {
             if state.drawn == before {
                 break;
             }
-            // If the request of a peer has arrived, the peer no longer counts as silent.
+            // Reads the requests that have already arrived, so that their peers do not count as
+            // silent.
             for token in before + 1..=state.drawn {
                 self.read_request(&mut state, UNNAMED | token);
             }
@@ -257,7 +258,8 @@ impl ConnectionManager {
             } if !private_data.is_empty() => EventKind::Rejected { private_data },
             Arrived::Ended(Some(errno)) => EventKind::failure("recv", errno),
             Arrived::Ended(None) => EventKind::Failed(CloseReason::PeerDisconnected),
-            // This library rejects only with a reason, so this peer is another program.
+            // This library would accept the request, or reject it with a reason. The peer therefore
+            // does not use this library.
             Arrived::Message { .. } | Arrived::Foreign => EventKind::Failed(CloseReason::NotRdmsg),
         };
         self.inner.change(stream.fd(), token, EpollFlags::empty());
