@@ -627,7 +627,7 @@ impl Link {
         if let Err(error) = settled {
             error!(
                 Connection,
-                "{self}: cannot return the connection's buffers to the shared receive queue: {error}"
+                "{self}: cannot return its buffers to the shared receive queue: {error}"
             );
         }
     }

@@ -34,8 +34,8 @@ fn config() -> Config {
         config.keepalive_interval = Some(Duration::from_secs(1));
         config.keepalive_timeout = Duration::from_secs(2);
         config.connect_timeout = TIME_LIMIT;
-        // Each transport has its own port, because a listener on an iWARP device does not also accept
-        // connections over plain TCP.
+        // Each transport has its own port, because a listener on an iWARP device does not also
+        // accept connections over plain TCP.
         config.transport = TransportChoice::Auto;
     })
 }

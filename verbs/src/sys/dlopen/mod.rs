@@ -1,9 +1,9 @@
 //! librdmacm and libibverbs, opened at their first use, so that a program builds without the C
 //! libraries and starts on hosts that do not have them.
 //!
-//! This module provides the same items as the module `linked`, as far as this crate uses them. The declarations follow the ABI
-//! of the libraries. With the feature `linked`, the macros of `define` generate tests that compare
-//! each declaration with the generated bindings.
+//! This module provides the same items as the module `linked`, as far as this crate uses them. The
+//! declarations follow the ABI of the libraries. With the feature `linked`, the macros of `define`
+//! generate tests that compare each declaration with the generated bindings.
 #![allow(
     unsafe_code,
     non_camel_case_types,
