@@ -131,8 +131,8 @@ fn resume_on_one_side_is_logged_there() {
             assert_eq!(info.negotiated.unwrap().resumes, resumes);
             let line = |text: &str| format!("conn {} to {}: {text}", info.id, endpoint.peer_addr());
             let text =
-                line("the session cannot resume if the connection is lost: both sides must set ");
-            let text = text + "`Config::resume`, and an acceptance may carry at most 148 bytes";
+                line("the session cannot resume if the connection is lost; to allow it, set ");
+            let text = text + "`Config::resume` on both sides and accept with at most 148 bytes";
             lines.wait_for(&line("established over TCP"));
             let expected = usize::from(!config.resume.is_zero() && !resumes);
             lines.wait_for_count(&text, expected);

@@ -257,8 +257,8 @@ impl Entry {
         if !resumes && !self.config.resume.is_zero() {
             info!(
                 Connection,
-                "{}: the session cannot resume if the connection is lost: both sides must set \
-                 `Config::resume`, and an acceptance may carry at most {} bytes of private data",
+                "{}: the session cannot resume if the connection is lost; to allow it, set \
+                 `Config::resume` on both sides and accept with at most {} bytes of private data",
                 self.link,
                 REPLY_DATA_MAX - SESSION_ID_LEN
             );

@@ -1,4 +1,4 @@
-//! A peer over TCP and the endpoint to which it connects. The test writes all bytes of the peer.
+//! A peer over TCP and the endpoint to which it connects. The test itself writes every byte that the peer sends.
 
 use std::{
     io::{self, Read, Write},

@@ -188,8 +188,8 @@ impl CompletionQueue {
     /// # Errors
     ///
     /// Returns `EIO` if the queue has failed.
-    /// [`ibv_poll_cq(3)`](https://man7.org/linux/man-pages/man3/ibv_poll_cq.3.html) reports no other
-    /// error.
+    /// [`ibv_poll_cq(3)`](https://man7.org/linux/man-pages/man3/ibv_poll_cq.3.html) reports no
+    /// other error.
     #[doc(alias = "ibv_poll_cq")]
     #[inline]
     pub fn poll(&self, completions: &mut [WorkCompletion]) -> Result<usize, OsError> {
