@@ -30,10 +30,10 @@ pub(super) struct Cork {
     bytes: Vec<u8>,
     /// The number of bytes at the start of `bytes` that have been sent.
     gone: usize,
-    /// The offset in `bytes` of the last message, after its length field.
+    /// The offset in `bytes` at which the content of the last message begins.
     last: usize,
-    /// The maximum payload of a frame plus a length field, in bytes, at the time when bytes were
-    /// last added.
+    /// The length of a length field plus the maximum payload of a frame, in bytes, as of the last
+    /// added message.
     frame: usize,
     /// The total number of bytes ever added (`joined`) and ever sent (`left`).
     joined: u64,

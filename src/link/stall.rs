@@ -76,7 +76,8 @@ impl Link {
         warn_sparsely!(Connection, "{self}: {stall}");
     }
 
-    /// Samples the connection for a thread that waits for room, and logs a long stall.
+    /// Samples the connection on behalf of a thread that is waiting for room, and logs a long
+    /// stall.
     pub(crate) fn check_stall(self: &Arc<Self>) {
         let stall = self.core().sample_stall(Instant::now());
         if let Some(stall) = stall {

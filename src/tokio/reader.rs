@@ -26,8 +26,8 @@ const COMMON: (WaiterId, Awaited) = (Awaited::Arrival.common(), Awaited::Arrival
 pub(super) struct Reader {
     end: Arc<StreamEnd>,
     turns: Turns,
-    /// Whether the last read found bytes or the end. Like tokio's types, the stream is then
-    /// considered readable until a read finds nothing.
+    /// True if the last read returned bytes or reached the end of the stream. As with tokio's own
+    /// types, the stream then counts as readable until a read finds nothing.
     assumed: AtomicBool,
 }
 

@@ -97,7 +97,7 @@ fn leaving_engine_asks_later_clients() {
     assert!(matches!(refused, Error::EngineShutDown), "{refused}");
 }
 
-/// An engine asks only message connections to leave, not streams.
+/// `ask_to_leave` of an engine applies to message connections only, not to streams.
 #[test]
 fn leaving_engine_leaves_streams_alone() {
     let stage = Stage::new(&Config::default());

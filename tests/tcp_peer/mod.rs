@@ -1,4 +1,5 @@
-//! A peer over TCP and the endpoint to which it connects. The test itself writes every byte that the peer sends.
+//! A raw TCP peer and the endpoint to which it connects. The test itself produces every byte that
+//! the peer sends.
 
 use std::{
     io::{self, Read, Write},

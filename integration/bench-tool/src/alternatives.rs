@@ -117,7 +117,7 @@ impl Alternative {
 pub(crate) struct StdSocket {
     reader: BufReader<TcpStream>,
     writer: TcpStream,
-    /// Short messages with their lengths, which one call writes.
+    /// A batch of short messages, each after its length, to be written by one call.
     out: Vec<u8>,
     /// The received message.
     message: Vec<u8>,

@@ -78,8 +78,8 @@ impl Run {
 
     fn perftest(&self) -> &'static str {
         match self.measure {
-            // perftest cannot sleep until a WRITE has completed, so our WRITE is compared with a
-            // SEND of perftest.
+            // perftest can only busy-poll for the completion of a WRITE, so our WRITE is compared
+            // with a SEND of perftest.
             Measure::OneWay | Measure::Write => "ib_send_bw",
             Measure::Read => "ib_read_lat",
             _ => "ib_send_lat",

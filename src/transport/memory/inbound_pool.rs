@@ -305,7 +305,8 @@ impl InboundBuffer {
         }
         let capacity = memory.mapping.len() - offset;
         let (long, pinned) = match &memory.kept {
-            // The step is longer than the chunk, so that a longer message can reuse it later.
+            // The registered step is longer than this chunk, so that a longer message can reuse
+            // the step later.
             Some(_) => (
                 len.next_power_of_two()
                     .max(SHORTEST_CHUNK as usize)

@@ -258,8 +258,8 @@ impl Receiver {
         match moved {
             Moved::Some(count) => {
                 self.came(count, room.straight, parts)?;
-                // If the call had room for more bytes, it emptied the socket, and later bytes make
-                // the socket readable.
+                // If the call left room unfilled, the socket is empty. The next bytes to arrive
+                // make it readable, so another call is unnecessary now.
                 Ok(count == room.straight + room.stage)
             }
             Moved::Blocked => Ok(false),

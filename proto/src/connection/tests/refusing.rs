@@ -159,7 +159,7 @@ fn version_2_and_this_version_refuse_each_other() {
     let expected = b"rdmR\x03\x18\0\x01\0\0\0\0\0\0\0\x03\0\0\0\0\0\0\0\x02";
     assert_eq!(*refusal.private_data, *expected);
 
-    // In the first case, the peer of version 2 rejects the request, as its library does. In the
+    // In the first case, the peer rejects the request, as the library of version 2 does. In the
     // second case, the peer accepts the request.
     let mut conn = active();
     conn.handle_cm_event(
