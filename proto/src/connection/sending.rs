@@ -144,13 +144,18 @@ impl Open {
         }
     }
 
-    /// Reports [`Event::Writable`] if a refused send can be retried now. While this side closes,
-    /// the application sends nothing, so only messages that the driver holds back can have been
-    /// refused.
+    /// Reports [`Event::Writable`] if a refused send can be retried now. Otherwise ensures that a
+    /// completion follows, if the send waits for slots. While this side closes, the application
+    /// sends nothing, so only messages that the driver holds back can have been refused.
     #[inline]
     pub(super) fn report_writable(&mut self, side: &mut Side) {
-        if self.transfer.is_blocked() && self.is_connected() && self.transfer.take_writable() {
+        if !self.transfer.is_blocked() || !self.is_connected() {
+            return;
+        }
+        if self.transfer.take_writable() {
             side.outputs.push(Output::Event(Event::Writable));
+        } else {
+            self.signal_last_frame(side);
         }
     }
 }

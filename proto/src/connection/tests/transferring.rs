@@ -48,12 +48,15 @@ fn fragments_get_slots_of_unsignalled_frames() {
         ..params()
     };
     let longest = 16 * params.eager_size;
-    for sends in 0..16 {
+    // The refused send finds completed frames, or frames in flight of which some are signalled.
+    for (sends, completes_first) in (0..16).flat_map(|sends| [(sends, true), (sends, false)]) {
         let mut pair = Pair::established(params.clone(), params.clone());
         for _ in 0..sends {
             assert!(pair.send(A));
         }
-        pair.run();
+        if completes_first {
+            pair.run();
+        }
         if !pair.send_fragments(A, longest) {
             pair.run();
             assert!(pair.sides[A].writable, "no time has passed after {sends}");
