@@ -6,7 +6,7 @@ use std::{
 /// The grid of rounded deadlines, and the time from which on a deadline is far enough away to be
 /// rounded.
 const GRID: Duration = Duration::from_millis(32);
-const FAR: Duration = Duration::from_secs(1);
+const FAR: Duration = Duration::from_millis(500);
 
 /// A set of deadlines, at most one for each key.
 #[derive(Debug)]
@@ -40,7 +40,10 @@ impl Timers {
     pub(super) fn set_rounded(&mut self, key: u64, deadline: Option<Instant>, now: Instant) {
         let round_up = |at: Instant| {
             let past = at.saturating_duration_since(self.origin).as_nanos() % GRID.as_nanos();
-            at + GRID - Duration::from_nanos(past as u64)
+            match past as u64 {
+                0 => at,
+                past => at + GRID - Duration::from_nanos(past),
+            }
         };
         let is_far = |at: &Instant| at.saturating_duration_since(now) >= FAR;
         self.set(
@@ -83,7 +86,7 @@ mod tests {
     fn far_deadlines_share_a_wake_up() {
         let mut timers = Timers::default();
         let at = |ms| timers.origin + Duration::from_millis(ms);
-        let (now, near, far) = (at(5), at(999), [at(2017), at(2040), at(2047)]);
+        let (now, near, far) = (at(5), at(499), [at(2017), at(2040), at(2048)]);
         for (key, at) in far.into_iter().enumerate() {
             timers.set_rounded(key as u64, Some(at), now);
         }
