@@ -78,8 +78,9 @@ pub struct Config {
     /// of the buffers; while all are occupied, the peer's `send` waits. Each connection costs
     /// `receive_window` × [`eager_size`](Self::eager_size) bytes of locked memory.
     ///
-    /// Over TCP no memory is locked, so the default, 32, stands for 128 there, except on a
-    /// [`Stream`](crate::Stream) and with [`shared_receive`](Self::shared_receive).
+    /// Over TCP no memory is locked, so 32, the default, stands for 128 there, even if the program
+    /// sets it explicitly: choose 31 or 33 for such a window. A [`Stream`](crate::Stream), and
+    /// [`shared_receive`](Self::shared_receive), use 32 over TCP as well.
     ///
     /// 1 to 8192, default 32.
     #[cfg_attr(feature = "serde", serde(with = "text::as_number"))]
@@ -189,7 +190,7 @@ pub struct Config {
     ///
     /// Each connection costs `send_depth` × [`eager_size`](Self::eager_size) bytes of locked memory
     /// over RDMA. Over TCP it costs only memory for the messages for which the socket has no room.
-    /// So the default, 16, stands for 32 there.
+    /// So 16, the default, stands for 32 there.
     ///
     /// 1 to 8192, default 16.
     #[cfg_attr(feature = "serde", serde(with = "text::as_number"))]
