@@ -49,7 +49,9 @@ fn log_line_of_call_is_event_in_callers_span() {
     let name = format!("conn {id} \"orders\" to {peer}");
     // Do not expect the line about the end of the connection, because either the engine's thread or
     // the caller's thread can log it.
-    let of_call = format!("DEBUG order{{number=4711}}: rdmsg::connection: {name}: closing, ");
+    let of_call = format!(
+        "DEBUG order{{number=4711}}: rdmsg::connection: {name}: closing the connection within "
+    );
     let of_engine = format!(" INFO rdmsg::connection: {name}: established over TCP");
     for start in [&of_call, &of_engine] {
         let lines = text.lines().filter(|line| line.starts_with(start));

@@ -317,7 +317,7 @@ fn connection_without_a_thread_domain_works() {
             start_log(LevelFilter::Debug, &["thread domain"]);
             // Software devices have none.
             run_lifecycle(&config()).unwrap();
-            let refusal = "so the driver locks the queue pair: ibv_alloc_td";
+            let refusal = "cannot allocate a thread domain: ibv_alloc_td";
             let lines = logged();
             assert_eq!(lines.len(), 1, "one line for both connections: {lines:?}");
             assert!(lines[0].contains(refusal), "{lines:?}");
