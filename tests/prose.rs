@@ -158,6 +158,23 @@ fn anchor(heading: &str) -> String {
         .collect()
 }
 
+/// Run `integration/bench counted --quick --write`, then copy the rows.
+#[test]
+fn figures_of_the_readme_are_those_of_the_tables() {
+    let [readme, tables] = ["README.md", "docs/performance.md"]
+        .map(|page| fs::read_to_string(root().join(page)).unwrap());
+    let is_row = |line: &&str| line.starts_with('|') && line.matches('|').count() == 7;
+    let rows = readme.lines().filter(is_row).skip(2);
+    let stale: Vec<_> = rows
+        .filter(|row| !tables.lines().any(|line| line == *row))
+        .collect();
+    assert!(stale.is_empty(), "{stale:#?}");
+    assert!(
+        readme.lines().filter(is_row).count() >= 12,
+        "ten rows and their head"
+    );
+}
+
 /// Pages of the guide are not checked, because rustdoc checks their links, which lead to items of
 /// the crate.
 #[test]
