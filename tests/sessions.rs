@@ -311,7 +311,7 @@ fn restarted_peer_has_lost_the_session() {
     assert_eq!(server.recv().unwrap(), b"arrived");
     client.send(Outgoing::from(b"late").with_id(2)).unwrap();
     proxy.close();
-    // For the client, the abort has the same effect as a restart of the server's process.
+    // The client cannot distinguish this abort from a restart of the server.
     server.abort(0);
     drop(server);
     proxy.open();

@@ -114,7 +114,7 @@ pub(crate) enum ListenerItem {
 #[derive(Debug)]
 pub(crate) struct Queue<T>(Arc<dyn Incoming<T>>);
 
-/// The queue of a listener, as accessed by the engine's thread.
+/// The queue of a listener, which the engine fills.
 pub(crate) trait Incoming<T>: fmt::Debug + Send + Sync {
     /// Appends an item.
     fn bring(&self, item: T);

@@ -47,8 +47,8 @@ use crate::poll::RuntimeWatch;
 /// connection from delaying others.
 const BATCHES: usize = 4;
 
-/// The limits of attempts by the engine's thread to lock `poll`. The thread spins after each of the
-/// first `LOCK_SPINS` attempts, and yields the processor after each of the next `LOCK_YIELDS`
+/// The limits for attempts to lock `poll` in the engine's thread. The thread spins after each of
+/// the first `LOCK_SPINS` attempts, and yields the processor after each of the next `LOCK_YIELDS`
 /// attempts.
 const LOCK_SPINS: u32 = 64;
 const LOCK_YIELDS: u32 = 4;

@@ -105,7 +105,7 @@ pub(crate) fn round_trip(conductor: &mut Conductor, run: &Run) -> Result<Reading
     };
     let (less, more) = (executed(LESS)?, executed(MORE)?);
     let each = more.saturating_sub(less) as f64 / (MORE - LESS) as f64;
-    // Our client first sends warm-up messages, one tenth as many as the measured ones.
+    // Our client first sends warm-up messages, whose number is a tenth of the measured ones.
     let rounds = match run.program {
         Program::Rdmsg(_) => 1.1,
         _ => 1.0,

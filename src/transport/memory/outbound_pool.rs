@@ -154,8 +154,8 @@ impl OutboundPool {
     }
 
     /// Takes the shortest free piece with room for `len` bytes. Among pieces of equal length,
-    /// prefers a registered one. Returns `None` if each free piece is either too short, or more
-    /// than twice as long as a new piece for `len` bytes.
+    /// prefers a registered one. Returns `None` if each free piece is too short, or exceeds twice
+    /// the length of a new piece for `len` bytes.
     fn take(&self, len: usize) -> Option<Piece> {
         let most = class(len).saturating_mul(2);
         let mut free = lock(&self.free);

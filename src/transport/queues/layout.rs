@@ -32,8 +32,8 @@ pub(crate) struct Layout {
 
 impl Layout {
     /// Computes the layout of the buffers for `params`, in one piece of memory. The send buffers
-    /// are as long as the receive buffers, because the peer's eager size is not known yet. No frame
-    /// is longer, because both sides use the smaller eager size.
+    /// have the length of the receive buffers, because the peer's eager size is not known yet. No
+    /// frame is longer, because both sides use the smaller eager size.
     pub(crate) fn new(params: &Params) -> Self {
         Self {
             size: (HEADER_LEN + params.eager_size as usize).next_multiple_of(ALIGN),

@@ -174,7 +174,7 @@ fn completion_vector(device: &Device, config: &Config) -> Result<u32, NoTranspor
 /// of 64 bytes with its header.
 const INLINE_SIZES: [u32; 4] = [256, 128, 96, 64];
 
-/// Creates a queue pair with as many bytes of inline data as the device grants, up to the requested
+/// Creates a queue pair with the amount of inline data that the device grants, up to the requested
 /// size. Some devices refuse the queue pair instead of granting a smaller size. Smaller sizes are
 /// then tried, because inline data is only an optimisation.
 fn create_qp(
