@@ -68,7 +68,9 @@ impl Receiver {
             parts.receives.post(receive);
             return false;
         }
-        // SAFETY: only the queue pair accesses the memory of the receive until it completes.
+        // SAFETY: a posted receive refers to mapped memory of `to.len` bytes, which the frame does
+        // not exceed (checked above). Only the queue pair accesses it until the receive completes,
+        // so it does not overlap the staging buffer.
         unsafe { ptr::copy_nonoverlapping(frame.as_ptr(), receive.to.start, frame.len()) };
         self.unread.start += PREFIX + frame.len();
         self.long = false;
