@@ -92,7 +92,8 @@ struct Open {
     credentials: Option<(Uid, Gid)>,
 }
 
-/// The lock is held while a list is created or freed, so that the counts are exact.
+/// The open devices. A thread holds this lock while it creates or frees a list, so that the numbers
+/// of lists are exact.
 static OPEN: PerProcess<Mutex<Open>> = PerProcess::new(Mutex::default);
 
 fn open() -> MutexGuard<'static, Open> {

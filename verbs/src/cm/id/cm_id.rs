@@ -107,7 +107,7 @@ impl fmt::Debug for CmId {
     }
 }
 
-/// How the operations of an id complete.
+/// The mode in which the operations of an id complete.
 pub(super) enum Mode {
     /// An operation returns immediately. The program reads the result from the id's channel.
     Async,

@@ -91,7 +91,7 @@ open_enum! {
     FETCH_ADD = 4;
     /// A request that bound a memory window.
     BIND_MW = 5;
-    /// A key was invalidated.
+    /// A request that invalidated a key of this side.
     LOCAL_INV = 6;
     /// A send that the device segmented.
     TSO = 7;

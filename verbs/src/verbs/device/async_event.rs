@@ -40,8 +40,8 @@ pub enum AsyncElement {
     Port(u8),
     /// The whole device.
     Device,
-    /// This crate does not know the type of the event, or never creates the type of object to which
-    /// the event refers.
+    /// The object of an event whose type this crate does not know, or an object of a type that this
+    /// crate never creates.
     Unknown,
 }
 

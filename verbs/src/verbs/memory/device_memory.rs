@@ -68,7 +68,7 @@ impl DeviceMemory {
 
     /// Returns the length in bytes.
     #[must_use]
-    #[expect(clippy::len_without_is_empty, reason = "no device gives nothing")]
+    #[expect(clippy::len_without_is_empty, reason = "no device memory is empty")]
     pub fn len(&self) -> usize {
         self.inner.len
     }

@@ -76,7 +76,7 @@ pub(super) unsafe fn post(
     unsafe { post_all(qp.as_ptr(), qp_type, first) }.unwrap_or(libc::EOPNOTSUPP)
 }
 
-/// Does the same as [`post`], but returns `None` if the driver lacks a function.
+/// Posts a chain of requests like [`post`]. Returns `None` if the driver lacks a function.
 ///
 /// # Safety
 ///

@@ -26,7 +26,11 @@ pub struct PostError {
 
 impl fmt::Display for PostError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "work request {} of a list: {}", self.posted, self.error)
+        write!(
+            f,
+            "cannot post the request at index {}: {}",
+            self.posted, self.error
+        )
     }
 }
 
@@ -322,7 +326,7 @@ mod tests {
         assert_eq!(result, Err(PostError { posted: 2, error }));
         assert_eq!(
             result.unwrap_err().to_string(),
-            "work request 2 of a list: ibv_post_recv: Invalid argument (os error 22)"
+            "cannot post the request at index 2: ibv_post_recv: Invalid argument (os error 22)"
         );
         // The failed post does not affect the next one.
         assert_eq!(

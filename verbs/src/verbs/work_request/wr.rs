@@ -54,7 +54,7 @@ pub struct Inline<'a>(pub &'a [u8]);
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[expect(
     clippy::exhaustive_structs,
-    reason = "what one-sided operations take, no more"
+    reason = "one-sided operations take only these two fields"
 )]
 pub struct RemoteAddr {
     /// The address of the first byte.
