@@ -362,6 +362,6 @@ mod tests {
         let is_dummy =
             || kind(kept.as_raw_fd()).is_ok_and(|kind| kind.ends_with("anon_inode:[eventfd]"));
         assert!(in_child(|| is_dummy() && kind(number).is_err()));
-        assert!(!is_dummy(), "the parent's is as it was");
+        assert!(!is_dummy(), "the parent keeps its descriptor");
     }
 }

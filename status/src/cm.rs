@@ -144,7 +144,7 @@ open_enum! {
     INVALID_ALT_HOP_LIMIT = 22;
     /// The alternate packet rate is not valid.
     INVALID_ALT_PACKET_RATE = 23;
-    /// The peer redirects the request to another port.
+    /// The peer redirects the request to another port and another connection manager.
     PORT_CM_REDIRECT = 24;
     /// The peer redirects the request to another port.
     PORT_REDIRECT = 25;

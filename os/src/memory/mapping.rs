@@ -33,7 +33,7 @@ impl Mapping {
         Self::with(len, USABLE)
     }
 
-    /// Does the same as [`new`](Self::new), except that the bytes are not accessible before
+    /// Maps at least `len` bytes, which are not accessible before
     /// [`make_usable`](Self::make_usable) is called. Until then, the kernel does not count them as
     /// committed memory (`Committed_AS`).
     pub fn reserve(len: usize) -> Result<Self, OsError> {
