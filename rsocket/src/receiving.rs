@@ -43,7 +43,7 @@ pub(super) struct Update {
     pub(super) window: Option<(Range<usize>, u32)>,
 }
 
-/// The peer has exceeded its windows or credits.
+/// The error of a peer that has exceeded its windows or credits.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Overrun;
 

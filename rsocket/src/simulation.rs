@@ -119,7 +119,10 @@ impl Scene {
                 };
                 if let Some((window, table_index)) = window {
                     let old = self.table[table_index as usize].replace(window);
-                    assert_eq!(old, None, "a window that nobody has taken is overwritten");
+                    assert_eq!(
+                        old, None,
+                        "the update overwrites a window that the writer has not taken"
+                    );
                 }
                 let table = &mut self.table;
                 self.sending

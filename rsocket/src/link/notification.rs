@@ -12,7 +12,7 @@ pub(super) const RECEIVE: u64 = 1 << 63;
 /// The id of a write after which a separate message notifies the peer.
 pub(super) const WRITE_ID: u64 = 1 << 61;
 
-/// How each side notifies the other of a write.
+/// The method by which a side notifies its peer of a write.
 #[derive(Debug)]
 pub(super) enum Notification {
     /// The write carries immediate data.

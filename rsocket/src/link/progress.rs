@@ -175,7 +175,7 @@ impl Link {
 pub(super) fn rejection_cause(reason: RejectReason, private_data: &[u8]) -> String {
     if reason.is_consumer() && is_rejection_of_endpoints(private_data) {
         return "rejected: the peer is an rdmsg::Listener, which accepts endpoints, not rsockets: \
-                use rdmsg::Endpoint on this side, or rdmsg_rsocket::Listener on the other"
+                use rdmsg::Endpoint on this side, or rdmsg_rsocket::Listener on the other side"
             .into();
     }
     match reason.explanation() {
