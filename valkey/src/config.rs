@@ -18,7 +18,8 @@ pub struct Config {
     pub receive_queue: u16,
     /// The maximum number of this side's outstanding writes, 1 to 32767. Default: 512.
     pub send_queue: u16,
-    /// The time limit for connecting, or for the first commands of an accepted client. Default: 10
+    /// The time limit for connecting, or for the first commands of an accepted client. Default:
+    /// 10 s.
     pub connect_timeout: Duration,
     /// The interval at which a thread of the stream sends the command Keepalive. Default: 3 s, the
     /// interval of Valkey's servers.

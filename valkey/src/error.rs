@@ -51,7 +51,9 @@ pub enum ProtocolError {
     },
     /// An announced buffer that cannot exist: its length or its key is 0, or it extends beyond the
     /// 64-bit address space.
-    #[error("the peer announced a buffer of {length} bytes at {addr:#x} with the key {key:#x}")]
+    #[error(
+        "the peer announced an invalid buffer: {length} bytes at {addr:#x} with the key {key:#x}"
+    )]
     Memory {
         /// The address of the first byte.
         addr: u64,
@@ -61,7 +63,7 @@ pub enum ProtocolError {
         key: u32,
     },
     /// A buffer that the peer announced before this side had filled the previous one.
-    #[error("the peer announced a buffer, but {left} bytes of the previous one are free")]
+    #[error("the peer announced a buffer, but {left} bytes of its previous buffer are free")]
     NotFull {
         /// The number of free bytes in the previous buffer.
         left: u32,

@@ -70,9 +70,9 @@ pub(crate) struct Link {
 /// The reason why a connection ended.
 #[derive(Debug)]
 enum End {
-    /// The peer closed it.
+    /// The peer closed the connection.
     Disconnected,
-    /// This side closed it.
+    /// This side closed the connection.
     Closed,
     /// The peer violated the protocol.
     Violated(ProtocolError),
@@ -294,7 +294,7 @@ impl Link {
         }
     }
 
-    /// Sends the pending commands for which the send queue has room.
+    /// Sends pending commands until the send queue is full.
     fn send_pending(&mut self) {
         while self.established && self.end.is_none() && self.free_commands > 0 {
             let Some(command) = self.session.next() else {

@@ -10,7 +10,7 @@ use crate::{
 /// The features that this crate supports. The protocol has one set of features, which is empty.
 const SUPPORTED: u64 = 0;
 
-/// The maximum number of commands that wait for room in the send queue.
+/// The maximum number of commands that wait for a free entry in the send queue.
 const PENDING: usize = 16;
 
 /// The role of this side.
@@ -342,7 +342,7 @@ mod tests {
         assert_eq!(error, Err(ProtocolError::Features { features: 6 }));
         for side in &mut sides {
             assert_eq!(side.handle(Command::Keepalive), Ok(()));
-            assert_eq!(side.next(), None, "nothing replies to a keepalive");
+            assert_eq!(side.next(), None, "a keepalive has no reply");
         }
     }
 
