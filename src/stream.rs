@@ -41,13 +41,13 @@ pub use self::{
 
 /// A connection that carries bytes in both directions, like [`std::net::TcpStream`].
 ///
-/// The bytes travel in messages of an [`Endpoint`]. A reader that keeps up reads them from the
-/// buffer that the device wrote, without an intermediate copy, and [`BufRead`] returns a reference
-/// to that buffer. Writes behave as follows:
+/// The bytes travel in messages of an [`Endpoint`]. A reader that keeps up with the peer reads the
+/// bytes from the buffer that the device wrote, without an intermediate copy, and [`BufRead`]
+/// returns a reference to that buffer. Writes behave as follows:
 ///
-/// * While the peer has room, each write is sent immediately, as one message. There is no Nagle
-///   delay to disable. While the peer has no room, writes of up to 16 KiB are combined and sent
-///   together. Longer writes are combined up to the [eager size](crate::Config::eager_size).
+/// * While the peer's window is not full, each write is sent immediately, as one message. There is
+///   no Nagle delay to disable. While the window is full, writes of up to 16 KiB are combined and
+///   sent together. Longer writes are combined up to the [eager size](crate::Config::eager_size).
 /// * A write of a few eager sizes is sent in several frames. The peer reads a longer write from
 ///   this side's memory, in pieces of 1 MiB.
 /// * A blocking write accepts all bytes. A write that times out or does not wait returns the number
@@ -71,7 +71,7 @@ pub use self::{
 ///   reads can continue to read. A TCP socket also accepts some bytes before the peer's reset
 ///   arrives.
 /// * There is a separate file descriptor for each [interest](Self::event_fd), instead of one for
-///   both.
+///   reading and writing.
 ///
 /// A stream cannot connect to an endpoint, or an endpoint to a stream; the error names the
 /// mismatch. To use an endpoint as a stream, convert it with [`Stream::from`] on both sides.
@@ -180,7 +180,7 @@ impl Stream {
         self.shared.read_timeout.set(timeout)
     }
 
-    /// Sets the time limit of writes that wait for room; `None`, the default, means no limit.
+    /// Sets the time limit of writes that wait for the peer; `None`, the default, means no limit.
     ///
     /// A write that times out returns the number of bytes that it accepted. It fails with
     /// [`WouldBlock`](io::ErrorKind::WouldBlock) if that is 0.
@@ -369,7 +369,7 @@ pub(crate) fn read_error(error: Error) -> io::Error {
 }
 
 impl From<Endpoint> for Stream {
-    /// Converts an endpoint into a stream. The peer must do the same.
+    /// Converts an endpoint into a stream. The peer must also convert its endpoint.
     ///
     /// Do not use other handles to the endpoint afterwards: messages that they receive would be
     /// missing in the stream, and messages that they send would be mixed into it.
@@ -476,7 +476,7 @@ impl Write for &Stream {
         self.shared.write(parts)
     }
 
-    /// Does nothing, because written bytes are sent as soon as the peer has room.
+    /// Does nothing, because written bytes are sent as soon as the peer's window is not full.
     fn flush(&mut self) -> io::Result<()> {
         Ok(())
     }
@@ -491,7 +491,7 @@ impl Write for Stream {
         (&*self).write_vectored(parts)
     }
 
-    /// Does nothing, because written bytes are sent as soon as the peer has room.
+    /// Does nothing, because written bytes are sent as soon as the peer's window is not full.
     fn flush(&mut self) -> io::Result<()> {
         Ok(())
     }

@@ -102,7 +102,7 @@ impl Drop for StreamEnd {
         if self.linger() == Some(Duration::ZERO) {
             return self.endpoint.abort(RESET);
         }
-        // After this, dropping the endpoint closes the connection.
+        // After `finish`, dropping the endpoint closes the connection.
         if let Err(error) = self.endpoint.finish() {
             let name = self.endpoint.name();
             debug!(Connection, "{name}: cannot finish sending: {error}");

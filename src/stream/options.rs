@@ -101,7 +101,7 @@ impl Timeout {
             Some(Duration::ZERO) => {
                 return Err(io::Error::new(
                     io::ErrorKind::InvalidInput,
-                    "a timeout of zero is none; use set_nonblocking to never wait",
+                    "a timeout must not be zero; to avoid waiting, use set_nonblocking",
                 ));
             }
             Some(timeout) => u64::try_from(timeout.as_nanos()).unwrap_or(u64::MAX),
@@ -163,7 +163,7 @@ fn has_ttl(listener: &Listener) -> io::Result<()> {
     }
     Err(io::Error::new(
         io::ErrorKind::Unsupported,
-        "a time to live cannot be set for a listener over RDMA alone",
+        "a listener that accepts only RDMA has no time to live (TTL)",
     ))
 }
 
