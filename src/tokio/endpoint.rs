@@ -135,8 +135,8 @@ impl Endpoint {
         .await
     }
 
-    /// Waits until there is room, and sends messages in order while there is room. Returns the
-    /// number of messages sent.
+    /// Waits while the peer's window is full, then sends messages in order until it is full again.
+    /// Returns the number of messages sent.
     ///
     /// Works like [`send_batch`](crate::Endpoint::send_batch), but does not wait until all messages
     /// are sent. If the future is dropped before it is ready, nothing was sent.

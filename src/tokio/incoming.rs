@@ -26,7 +26,7 @@ pub struct Incoming<L: Borrow<StreamListener>> {
 impl StreamListener {
     /// Returns a [`futures` stream](futures_core::Stream) of the connections.
     ///
-    /// Several tasks may each create one. Dropping it loses no connection.
+    /// Several tasks may each create such a stream. Dropping the stream loses no connection.
     ///
     /// # Panics
     ///

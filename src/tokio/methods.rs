@@ -148,8 +148,8 @@ macro_rules! writing_methods {
         impl $type {
             /// Waits until a [`try_write`](Self::try_write) may accept some bytes, or may fail.
             ///
-            /// Several tasks may wait. Returns immediately unless the last write found no room.
-            /// This is only a guess: if there is no room, `try_write` fails with
+            /// Several tasks may wait. Returns immediately unless the last write found the peer's
+            /// window full. This is only a guess: if the window is full now, `try_write` fails with
             /// [`WouldBlock`](std::io::ErrorKind::WouldBlock), and the next call of this method
             /// waits.
             ///
@@ -180,8 +180,8 @@ macro_rules! writing_methods {
             ///
             /// # Errors
             ///
-            /// [`WouldBlock`](std::io::ErrorKind::WouldBlock) if there is no room, and the errors
-            /// of a write.
+            /// [`WouldBlock`](std::io::ErrorKind::WouldBlock) if the peer's window is full, and
+            /// the errors of a write.
             pub fn try_write(&self, buf: &[u8]) -> std::io::Result<usize> {
                 self.write.try_write(&[std::io::IoSlice::new(buf)])
             }
@@ -220,7 +220,8 @@ macro_rules! writing_methods {
                 true
             }
 
-            /// Does nothing, because written bytes are sent as soon as the peer has room.
+            /// Does nothing, because written bytes are sent as soon as the peer's window is not
+            /// full.
             fn poll_flush(
                 self: std::pin::Pin<&mut Self>,
                 _: &mut std::task::Context<'_>,

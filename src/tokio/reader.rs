@@ -202,7 +202,7 @@ impl Reader {
             || self.end.stopped().load(Ordering::Acquire)
     }
 
-    /// Waits for bytes or the end of the stream. Does not wait if the last read found either.
+    /// Waits for bytes or the end of the stream, unless the last read found bytes or the end.
     fn poll_readable(&self, cx: &mut Context<'_>, waiter: (WaiterId, Awaited)) -> Poll<()> {
         if self.assumed.load(Ordering::Relaxed) {
             return Poll::Ready(());

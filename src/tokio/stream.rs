@@ -74,7 +74,7 @@ impl Stream {
         Self::new(endpoint)
     }
 
-    /// Converts an endpoint into a stream. The peer must do the same.
+    /// Converts an endpoint into a stream. The peer must also convert its endpoint.
     ///
     /// Do not use other handles to the endpoint afterwards.
     ///
@@ -273,7 +273,7 @@ impl OwnedReadHalf {
     /// [`ReuniteError`], which contains both halves, if they belong to different streams.
     #[expect(
         clippy::result_large_err,
-        reason = "it holds the halves, as tokio's does"
+        reason = "the error contains both halves, as tokio's error does"
     )]
     pub fn reunite(self, write: OwnedWriteHalf) -> Result<Stream, ReuniteError> {
         self.join(write).map(Stream::of)
@@ -288,7 +288,7 @@ impl OwnedWriteHalf {
     /// [`ReuniteError`], which contains both halves, if they belong to different streams.
     #[expect(
         clippy::result_large_err,
-        reason = "it holds the halves, as tokio's does"
+        reason = "the error contains both halves, as tokio's error does"
     )]
     pub fn reunite(self, read: OwnedReadHalf) -> Result<Stream, ReuniteError> {
         read.reunite(self)

@@ -60,7 +60,7 @@ impl OwnedReadHalf {
     /// Joins the halves of one stream, and returns the stream's reading side.
     #[expect(
         clippy::result_large_err,
-        reason = "it holds the halves, as tokio's does"
+        reason = "the error contains both halves, as tokio's error does"
     )]
     pub(super) fn join(self, write: OwnedWriteHalf) -> Result<Reader, ReuniteError> {
         if !Arc::ptr_eq(self.read.end(), write.write.end()) {

@@ -21,8 +21,8 @@ use crate::{
 #[derive(Debug)]
 pub(super) struct Writer {
     end: Arc<StreamEnd>,
-    /// The length in bytes of the last write, if it found no room; otherwise 0. The length matters
-    /// because a long write needs more room than a short one.
+    /// The length in bytes of the last write, if it found the peer's window full; otherwise 0. The
+    /// length matters because a long write needs more free space than a short one.
     refused: AtomicUsize,
 }
 
@@ -94,7 +94,8 @@ impl Writer {
         self.refused.store(refused, Ordering::Relaxed);
     }
 
-    /// Returns `WRITABLE` if `interest` includes it and the last write found room.
+    /// Returns `WRITABLE` if `interest` includes it, unless the last write found the peer's window
+    /// full.
     pub(super) fn assumed_states(&self, interest: Interest) -> Ready {
         if interest.is_writable() && self.refused.load(Ordering::Relaxed) == 0 {
             Ready::WRITABLE
@@ -104,7 +105,7 @@ impl Writer {
     }
 
     /// Returns the current readiness of this direction, limited to `interest`. It includes
-    /// writability only after a write that found no room; otherwise
+    /// writability only after a write that found the peer's window full; otherwise
     /// [`assumed_states`](Self::assumed_states) reports it.
     pub(super) fn ready_states(&self, interest: Interest) -> Ready {
         let mut states = Ready::EMPTY;
@@ -120,14 +121,15 @@ impl Writer {
         states
     }
 
-    /// Waits for room, unless the last write succeeded.
+    /// Waits until a repetition of the last write would accept bytes. Does not wait unless that
+    /// write found the peer's window full.
     fn poll_room(&self, cx: &mut Context<'_>, waiter: (WaiterId, Awaited)) -> Poll<()> {
         self.end.poll_until(cx, waiter, || {
             let refused = self.refused.load(Ordering::Relaxed);
             if refused != 0 && !self.end.has_room(refused) {
                 return None;
             }
-            // The stream is considered writable until another write finds no room.
+            // The stream is considered writable until another write finds the window full.
             let (set, get) = (Ordering::Relaxed, Ordering::Relaxed);
             let _ = self.refused.compare_exchange(refused, 0, set, get);
             Some(())

@@ -69,7 +69,7 @@ impl HttpConnector {
         };
         let scheme = uri.scheme().ok_or_else(|| fail("has no scheme"))?;
         if self.enforce_http && *scheme != Scheme::HTTP {
-            return Err(fail("has another scheme than http"));
+            return Err(fail("has a scheme other than http"));
         }
         let host = uri.host().ok_or_else(|| fail("has no host"))?;
         let bare = host
@@ -151,7 +151,7 @@ mod tests {
         let connector = HttpConnector::default();
         let error = target(&connector, "https://host").unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::InvalidInput);
-        let expected = "the URI https://host/ has another scheme than http";
+        let expected = "the URI https://host/ has a scheme other than http";
         assert_eq!(error.to_string(), expected);
         let connector = connector.enforce_http(false);
         assert_eq!(target(&connector, "https://host").unwrap().1, 443);
