@@ -42,7 +42,7 @@ const EVENTS: usize = 64;
 
 /// A client that dials again whenever its connection is lost: see [`Connector::persist`].
 ///
-/// Its events are those of one connection after the other:
+/// The client reports the events of its connections, one connection after the other:
 /// [`Connected`](PersistentEvent::Connected), then messages and other completions, then
 /// [`Lost`](PersistentEvent::Lost). Before each dial after a loss the client pauses for a random
 /// time, up to a limit that doubles ([`Redial`]). Each dial looks up the host name again, and tries
@@ -51,7 +51,8 @@ const EVENTS: usize = 64;
 /// Threads that wait in [`next_event`](Self::next_event) or [`send`](Self::send) start the dials,
 /// and the engine's thread establishes the connections. So a thread must call `next_event`, or the
 /// program must call [`events`](Self::events), which starts a thread. There are no methods for
-/// tasks: see [the recipe](crate::guide::cookbook#calls-of-many-tasks) for a client of tasks.
+/// tasks: see [the recipe](crate::guide::cookbook#calls-of-many-tasks) for a client that several
+/// tasks share.
 ///
 /// # At most once
 ///
@@ -175,7 +176,7 @@ impl Connector {
     /// loop {
     ///     match client.next_event()? {
     ///         PersistentEvent::Connected { .. } => match client.send(b"subscribe") {
-    ///             Ok(()) | Err(Error::NotConnected) => {} // or it is lost again
+    ///             Ok(()) | Err(Error::NotConnected) => {} // a `Lost` follows the error
     ///             Err(error) => return Err(error),
     ///         },
     ///         PersistentEvent::Completion(Completion::Received(news)) => {
@@ -216,8 +217,8 @@ impl Persistent {
 
     /// Takes the next event. Waits for it without a time limit.
     ///
-    /// While the client has no connection, the waiting thread dials. While it has one, the thread
-    /// polls the connection, as [`Endpoint::next_completion`](crate::Endpoint::next_completion)
+    /// While the client has no connection, the waiting thread dials. Otherwise the thread polls the
+    /// connection, as [`Endpoint::next_completion`](crate::Endpoint::next_completion)
     /// does. If several threads wait in this call, one of them polls for all.
     ///
     /// # Errors
@@ -346,7 +347,8 @@ impl Persistent {
         shared.send_until(message.into(), &Deadline::after(timeout))
     }
 
-    /// Sends one message if the client has a connection with room for it. Neither waits nor dials.
+    /// Sends one message if the client has a connection and the peer's window is not full. Neither
+    /// waits nor dials.
     ///
     /// # Errors
     ///
@@ -424,7 +426,7 @@ impl Persistent {
     ///         PersistentEvent::Connected { .. } => leaves = false,
     ///         PersistentEvent::Completion(Completion::PeerLeaving) => leaves = true,
     ///         PersistentEvent::Completion(Completion::Received(_answer)) => open -= 1,
-    ///         PersistentEvent::Lost { .. } => open = 0, // in doubt, unless `leaves`
+    ///         PersistentEvent::Lost { .. } => open = 0, // the orders may be lost, unless `leaves`
     ///         _ => {}
     ///     }
     ///     if leaves && open == 0 {

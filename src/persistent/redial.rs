@@ -43,7 +43,7 @@ pub struct Redial {
 
     /// The maximum time for which the client keeps dialing without success.
     ///
-    /// The client ends after a failed dial if the next dial would start later than that. `None`,
+    /// The client ends after a failed dial if the next dial would start after this time. `None`,
     /// the default, means no limit.
     pub limit: Option<Duration>,
 }

@@ -27,10 +27,10 @@ use crate::{
 
 /// The state of a client, shared by its handles and the thread of `events`.
 ///
-/// No thread holds the lock while it polls a connection or a dial, drops one of them, or writes log
-/// lines. Threads take turns to poll, one thread at a time. The polling thread applies the result
-/// under the lock before it passes the turn to the next thread. So when a thread detects the loss
-/// of the connection, the list of failed messages is complete.
+/// No thread holds the lock while it polls or drops a connection or a dial, or writes log lines.
+/// Threads take turns to poll, one thread at a time. The polling thread applies the result under
+/// the lock before it passes the turn to the next thread. So when a thread detects the loss of the
+/// connection, the list of failed messages is complete.
 pub(super) struct Shared {
     connector: Connector,
     /// Keeps the engine alive between two connections.
@@ -240,8 +240,8 @@ impl Shared {
     pub(super) fn end(&self) {
         let state = lock(&self.state);
         if let Phase::Connected(connection) = self.end_phase(state) {
-            // The thread of `events` may still be polling the connection, and own a reference to
-            // it.
+            // Dropping `connection` may not be enough to close it, because the thread of `events`
+            // owns a reference while it polls the connection.
             connection.endpoint.start_close();
         }
     }
