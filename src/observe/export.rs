@@ -47,7 +47,7 @@ const LONGEST: usize = 4096;
 /// use rdmsg::{Listener, observe::Export};
 ///
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-/// let export = Export::start()?; // before the first connection: those before are not listed
+/// let export = Export::start()?; // earlier connections are not listed
 /// let listener = Listener::bind("0.0.0.0:7471")?;
 /// // …
 /// # drop((export, listener));
@@ -179,7 +179,7 @@ fn serve(listener: &UnixListener, stop: &AtomicBool) {
     }
 }
 
-/// Answers every request with the same text.
+/// Answers a request with the statistics of this process, regardless of the request's content.
 fn answer(mut stream: UnixStream) -> io::Result<()> {
     let start = Instant::now();
     stream.set_write_timeout(Some(TIME_LIMIT))?;
@@ -215,7 +215,7 @@ fn make_private(folder: &Path) -> io::Result<()> {
     }
     let metadata = fs::symlink_metadata(folder)?;
     if !metadata.is_dir() || metadata.uid() != geteuid().as_raw() {
-        let text = format!("{} belongs to somebody else", folder.display());
+        let text = format!("{} is not a directory of this user", folder.display());
         return Err(io::Error::new(io::ErrorKind::PermissionDenied, text));
     }
     if metadata.mode() & 0o077 != 0 {
@@ -274,7 +274,7 @@ mod tests {
         assert!(ask(&path, b"GET / HTTP/1.0\r\n\r\n").starts_with("HTTP/1.0 200 OK"));
         let mut text = String::new();
         silent.read_to_string(&mut text).unwrap();
-        assert_eq!(text, "", "it was given up before");
+        assert_eq!(text, "", "the export closes a connection without a request");
     }
 
     #[test]
