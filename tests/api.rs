@@ -127,19 +127,19 @@ fn bad_arguments_fail_before_device_lookup() {
     let error = connector.connect("10.8.0.1:7471").unwrap_err();
     assert_eq!(
         error.to_string(),
-        "private data of 4097 bytes is too long: at most 4096 bytes fit a connect request"
+        "private data of 4097 bytes is too long: at most 4096 bytes fit into a connect request"
     );
 
     for (eager_size, text) in [
         (
             512,
-            "private data of 4097 bytes is too long: at most 512 bytes fit a connect request with \
-             this eager_size; raise eager_size in the Config",
+            "private data of 4097 bytes is too long: at most 512 bytes fit into a connect request \
+             with this eager_size; raise eager_size in the Config",
         ),
         (
             159,
-            "private data of 4097 bytes is too long: at most 20 bytes fit a connect request while \
-             eager_size is below 160; raise eager_size in the Config",
+            "private data of 4097 bytes is too long: at most 20 bytes fit into a connect request \
+             while eager_size is below 160; raise eager_size in the Config",
         ),
     ] {
         let config = Config::default().with(|config| config.eager_size = Some(eager_size));

@@ -171,7 +171,7 @@ pub enum Error {
     PeerFinished,
 
     /// The private data is longer than the connection manager's message allows.
-    #[error("private data of {len} bytes is too long: at most {limit} bytes fit {place}")]
+    #[error("private data of {len} bytes is too long: at most {limit} bytes fit into {place}")]
     PrivateDataTooLong {
         /// The length of the private data in bytes.
         len: usize,
@@ -229,7 +229,7 @@ pub enum Error {
 
     /// A one-sided operation exceeds the bounds of a region. Nothing was done; the connection stays
     /// open.
-    #[error("{len} bytes at offset {start} do not fit {what} of {limit} bytes")]
+    #[error("{len} bytes at offset {start} do not fit into {what} of {limit} bytes")]
     OutOfBounds {
         /// A description of the memory.
         what: &'static str,

@@ -21,7 +21,7 @@ impl From<Error> for io::Error {
             Error::NoRdma(_) | Error::RdmaNotBuilt | Error::NotSupported { .. } => {
                 io::ErrorKind::Unsupported
             }
-            // This is the same kind as over TCP, where closing a listener resets its unaccepted
+            // The kind is the same as over TCP, where closing a listener resets its unaccepted
             // sockets.
             Error::Disconnected(CloseReason::PeerBusy)
             | Error::Undelivered(CloseReason::PeerBusy) => io::ErrorKind::ConnectionReset,

@@ -279,15 +279,15 @@ fn invalid_arguments_are_named_without_effect() {
     };
     out(
         client.one_sided().read(&ours, 50..101, &remote, 0, 0),
-        "51 bytes at offset 50 do not fit the region of 100 bytes",
+        "51 bytes at offset 50 do not fit into the region of 100 bytes",
     );
     out(
         client.one_sided().read(&ours, 0..50, &remote, 51, 0),
-        "50 bytes at offset 51 do not fit the peer's region of 100 bytes",
+        "50 bytes at offset 51 do not fit into the peer's region of 100 bytes",
     );
     out(
         client.one_sided().read(&ours, 0..50, &remote, u64::MAX, 0),
-        "50 bytes at offset 18446744073709551615 do not fit the peer's region of 100 bytes",
+        "50 bytes at offset 18446744073709551615 do not fit into the peer's region of 100 bytes",
     );
     out(
         client.one_sided().write(&ours, 0..50, &remote, 0, 0),
