@@ -34,8 +34,8 @@ use crate::{
 /// attempt.
 #[derive(Debug, Default)]
 pub(crate) struct ConnectionId {
-    /// The device. It is dropped before `id`: when the last id of librdmacm is destroyed, librdmacm
-    /// closes removed devices, which is impossible while this crate holds a device open.
+    /// The device. It is dropped before `id`, because librdmacm closes removed devices when its
+    /// last id is destroyed, and cannot close a device that this crate still holds open.
     device: Option<Arc<Device>>,
     id: Option<CmId>,
     /// The device objects of the last transport. The device's events refer to them.
@@ -177,8 +177,8 @@ impl ConnectionId {
     /// The corresponding event of the connection manager may arrive later.
     pub(crate) fn is_withdrawn(&mut self, error: OsError) -> bool {
         match (&mut self.id, &self.problem) {
-            // While the request exists, the connection manager can return the attributes of a queue
-            // pair.
+            // The connection manager returns the attributes of a queue pair only while the request
+            // exists.
             (Some(id), None) if error.errno == libc::EINVAL => {
                 id.init_qp_attr(QpState::INIT).is_err()
             }

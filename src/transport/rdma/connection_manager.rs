@@ -169,7 +169,7 @@ impl fmt::Display for Event {
     }
 }
 
-/// Returns the maximum numbers of concurrent READs in the peer's request or acceptance.
+/// Returns the maximum numbers of concurrent READs that the peer's request or acceptance states.
 fn read_depth(event: &CmEvent) -> ReadDepth {
     let (outgoing, incoming) = event.conn().map_or((0, 0), |param| {
         (param.initiator_depth, param.responder_resources)

@@ -71,7 +71,7 @@ pub(super) fn create_transport(
         }
     };
     let memory::Domain::Rdma(of_device) = &domain else {
-        unreachable!("a device's pools are its own")
+        unreachable!("the pools of an RDMA device use RDMA domains")
     };
     let channel = CompletionChannel::new(device.context())?;
     let cookie = next_cookie();
@@ -83,7 +83,7 @@ pub(super) fn create_transport(
     )?;
     let srq = shared.as_deref().map(|shared| {
         let queues::SharedReceiveQueue::Rdma(queue) = shared.queue() else {
-            unreachable!("a device's pools are its own")
+            unreachable!("the pools of an RDMA device use RDMA queues")
         };
         queue
     });

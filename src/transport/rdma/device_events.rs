@@ -2,8 +2,8 @@
 //! effects.
 //!
 //! librdmacm opens each device once per process, so all engines share one descriptor. The kernel
-//! delivers each event to one reader only. The engine that reads an event forwards it to the
-//! others.
+//! delivers each event to one reader only. The engine that reads an event forwards it to the other
+//! engines.
 
 use std::{
     fmt,

@@ -40,7 +40,8 @@ impl QueuePair {
         self.0.set_min_rnr_timer(MIN_RNR_TIMER)
     }
 
-    /// Moves the queue pair to the error state, in which it consumes no receives.
+    /// Moves the queue pair to the error state: posted work requests are flushed, and no further
+    /// frame is received.
     pub(crate) fn fail(&self) -> Result<(), OsError> {
         self.0.to_err()
     }

@@ -62,7 +62,7 @@ pub(super) fn are_usable(context: &Context, attr: &DeviceAttr) -> bool {
         guid: attr.node_guid(),
         firmware: attr.fw_ver(),
     };
-    // If another engine opens the same device, it waits here for the outcome.
+    // The thread of another engine that opens the same device waits here for the outcome.
     let mut outcomes = lock(OUTCOMES.get());
     if let Some(outcome) = outcomes.get(&model) {
         return *outcome;
@@ -169,7 +169,8 @@ fn test(context: &Context) -> Result<(), Failure> {
     let secret = [0x5a; READ];
     region.copy_in(INSIDE, &secret);
     let path = Path::to_itself(context)?;
-    // Each iteration needs a new pair, because a refused READ ends both queue pairs.
+    // Each iteration needs a new pair, because a refused READ moves both queue pairs to the error
+    // state.
     for position in [
         Position::BeforeWindow,
         Position::AcrossItsEnd,
