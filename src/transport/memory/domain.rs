@@ -266,7 +266,7 @@ impl Registration {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct DeviceCounters {
-    /// The number of times that a receiver was not ready, at either end of a connection.
+    /// The number of times that a receiver was not ready, on either side of a connection.
     ///
     /// A receiver is not ready when it has posted no receive. The library always keeps receives
     /// posted, so its own connections do not increase this counter.

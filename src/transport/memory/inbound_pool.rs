@@ -164,7 +164,7 @@ impl InboundPool {
         self.client.is_contended()
     }
 
-    /// Cancels the connection's claims on the budget that are still waiting.
+    /// Cancels the connection's pending claims on the budget.
     pub(crate) fn leave(&self) {
         self.client.leave();
     }

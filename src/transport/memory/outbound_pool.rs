@@ -353,7 +353,7 @@ mod tests {
         drop(pool.get(1 << 20).unwrap());
         assert_eq!(lock(&pool.free).pieces.len(), 1, "the bound");
         let kept = pool.get(1).unwrap();
-        assert_eq!(kept.bytes(), [0], "the other would waste too much");
+        assert_eq!(kept.bytes(), [0], "the longer piece would waste too much");
         pool.close();
         drop(kept);
         assert!(lock(&pool.free).pieces.is_empty());
