@@ -31,7 +31,7 @@ pub(crate) struct ConnectionId {
     problem: Option<Error>,
 }
 
-/// The error of `accept` after the peer has left.
+/// The error of `accept` after the peer has left the connection.
 const GONE: OsError = OsError::new("accept", libc::ECONNRESET);
 
 /// The error of a call between two attempts, when the id has no connection.
@@ -150,8 +150,8 @@ impl ConnectionId {
             return;
         };
         let left = match (self.side, wire.leave(self.side)) {
-            // The passive side has already received the request, so it is notified of this side's
-            // departure by a disconnect.
+            // The passive side has already received the request. Therefore it gets a disconnect
+            // event, and not an event that reports a failed attempt.
             (Side::Active, Left::Unanswered(peer)) => Left::Open(peer),
             (_, left) => left,
         };
@@ -170,7 +170,7 @@ impl ConnectionId {
     }
 
     /// Returns whether `error`, the result of a failed accept call, means that the peer has already
-    /// left. The end of the connection is reported separately.
+    /// left the connection. A separate event reports the end of the connection.
     pub(crate) fn is_withdrawn(&self, error: OsError) -> bool {
         error == GONE
     }

@@ -37,7 +37,7 @@ pub(super) unsafe fn copy_shared(from: *mut u8, to: *mut u8, len: usize) {
 ///
 /// No other code accesses the bytes of the slot or of the receive, and the receive is long enough.
 pub(super) unsafe fn copy_frame(from: Span, to: *mut u8) {
-    // SAFETY: the caller guarantees the conditions on both.
+    // SAFETY: the caller guarantees the conditions on the slot and on the receive.
     unsafe { ptr::copy_nonoverlapping(from.start, to, from.len) };
 }
 
