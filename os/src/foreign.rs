@@ -198,7 +198,7 @@ pub fn call_once(code: impl FnOnce() + Send + 'static) {
     }
 }
 
-/// Queues the calls to one piece of foreign code, for example to one connection's wakers. At most
+/// A queue of calls to one piece of foreign code, for example to one connection's wakers. At most
 /// one thread makes these calls at a time, so foreign code that never returns blocks only one
 /// thread.
 #[derive(Debug, Default)]

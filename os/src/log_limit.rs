@@ -11,8 +11,8 @@ use crate::lock;
 /// The minimum time between two log lines that share a limit.
 const PERIOD: Duration = Duration::from_secs(1);
 
-/// Lets one log line per second pass and counts the suppressed lines, so that a peer cannot fill
-/// the log.
+/// A rate limit that lets one log line per second pass and counts the suppressed lines, so that a
+/// peer cannot fill the log.
 #[derive(Debug)]
 pub struct LogLimit(Mutex<Recent>);
 

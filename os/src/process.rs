@@ -39,11 +39,11 @@ static FORK_HANDLERS: Once = Once::new();
 static UNSHARED: Mutex<DescriptorSet> = Mutex::new(DescriptorSet(Vec::new()));
 
 thread_local! {
-    /// Holds the lock of [`UNSHARED`] while this thread executes fork(3).
+    /// The lock of [`UNSHARED`] while this thread executes fork(3); otherwise `None`.
     static HELD: Cell<Option<MutexGuard<'static, DescriptorSet>>> = const { Cell::new(None) };
 }
 
-/// Identifies the process that created an object: this process or one of its ancestors.
+/// The identity of the process that created an object: this process or one of its ancestors.
 ///
 /// The number of forks is a sufficient identifier, because a process and each of its ancestors have
 /// different numbers.
