@@ -2,8 +2,8 @@ use std::{collections::VecDeque, ops::Range};
 
 use super::wire::WINDOWS;
 
-/// Tracks the received, unread bytes, and decides when to send updates of windows and credits to
-/// the peer.
+/// The state of the ring that contains the received, unread bytes. It decides when this side sends
+/// updates of windows and credits to the peer.
 ///
 /// The peer fills the two halves of the ring in turn. Each write begins at the end of the previous
 /// write.

@@ -5,7 +5,7 @@ use crate::{
     verbs::work_request::{Chain, HeldRegions, PostError, RecvWr, Sge},
 };
 
-/// Posts requests of safe code to a receive queue, which may be a shared receive queue.
+/// A receive queue, possibly a shared one, to which safe code posts requests.
 ///
 /// This type keeps the memory of posted requests alive until the queue is destroyed.
 #[derive(Default)]

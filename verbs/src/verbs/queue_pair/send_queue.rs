@@ -17,7 +17,7 @@ use crate::{
     },
 };
 
-/// Posts requests of safe code to a send queue.
+/// A send queue to which safe code posts requests.
 ///
 /// This type posts only requests that the queue pair supports, and keeps their memory alive until
 /// the queue pair is destroyed.
