@@ -12,7 +12,7 @@ use std::{
 use super::{Stream, options::ListenerTtl};
 use crate::{endpoint::Endpoint, listener::Listener, transport_choice::Transport};
 
-/// Accepts [`Stream`]s on an address, like [`std::net::TcpListener`].
+/// A listener that accepts [`Stream`]s on an address, like [`std::net::TcpListener`].
 ///
 /// # Examples
 ///

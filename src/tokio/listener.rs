@@ -31,7 +31,7 @@ pub(super) async fn bind<T: Send + 'static>(
     }
 }
 
-/// Accepts connections on an address, for tasks.
+/// A listener that accepts connections on an address, for tasks.
 ///
 /// # Examples
 ///

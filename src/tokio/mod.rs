@@ -3,7 +3,7 @@
 //! [`Endpoint`] and [`Listener`] carry whole messages, like those in the root of the crate. A
 //! [`RequestListener`] lets the program accept or reject each request. [`Stream`] and
 //! [`StreamListener`] replace [`tokio::net::TcpStream`] and
-//! [`TcpListener`](::tokio::net::TcpListener). They work with every crate that uses
+//! [`TcpListener`](::tokio::net::TcpListener). Streams work with every crate that uses
 //! [`AsyncRead`](::tokio::io::AsyncRead) and [`AsyncWrite`](::tokio::io::AsyncWrite), such as
 //! hyper, tonic, tokio-rustls and tokio-util.
 //!

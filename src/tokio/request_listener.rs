@@ -10,7 +10,7 @@ use crate::{
     poll::WaiterId, transport_choice::Transport,
 };
 
-/// Listens on an address, and lets the program accept or reject each request, for tasks.
+/// A listener that lets the program accept or reject each request, for tasks.
 ///
 /// See [`RequestListener`](crate::RequestListener), its counterpart for threads, for details.
 ///

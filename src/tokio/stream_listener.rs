@@ -14,7 +14,7 @@ use crate::{
     listener::ListenerBuilder, stream::ListenerTtl, transport_choice::Transport,
 };
 
-/// Accepts [`Stream`]s on an address, like [`tokio::net::TcpListener`].
+/// A listener that accepts [`Stream`]s on an address, like [`tokio::net::TcpListener`].
 ///
 /// # Examples
 ///

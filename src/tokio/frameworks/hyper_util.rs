@@ -14,7 +14,7 @@ use tower_service::Service;
 use super::PeerAddr;
 use crate::{connector::Connector, tokio::stream::Stream};
 
-/// Connects [`Stream`]s to the hosts of URIs (feature `hyper-util`), for
+/// A service that connects [`Stream`]s to the hosts of URIs (feature `hyper-util`), for
 /// `hyper_util::client::legacy::Client` and for tonic's `Endpoint::connect_with_connector`.
 ///
 /// The host may be an address or a host name. If a URI has no port, the port is 80, or 443 for
