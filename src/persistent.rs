@@ -393,7 +393,7 @@ impl Persistent {
     ///
     /// Call this after [`Completion::PeerLeaving`], when all open requests are answered. Call it in
     /// the thread that takes the events, because in another thread it might close the next
-    /// connection instead. It never waits.
+    /// connection instead. The call never waits.
     ///
     /// The connection is closed as by [`Endpoint::close`](crate::Endpoint::close): everything that
     /// was sent before is delivered, and messages from the peer can still be received. Sends fail

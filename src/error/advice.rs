@@ -13,8 +13,8 @@ use crate::{
     transport_choice::Transport,
 };
 
-/// Formats the remedy if the call failed with `EINVAL` because the address is link-local and names
-/// no network interface. Otherwise formats nothing.
+/// The remedy if the call failed with `EINVAL` because the address is link-local and names no
+/// network interface; otherwise an empty text.
 pub(super) struct ScopeAdvice<'a>(pub(super) &'a SocketAddr, pub(super) Option<&'a OsError>);
 
 impl fmt::Display for ScopeAdvice<'_> {
@@ -36,8 +36,7 @@ impl fmt::Display for ScopeAdvice<'_> {
     }
 }
 
-/// Formats the reason why RDMA does not work over a loopback address, and the addresses to use
-/// instead.
+/// The reason why RDMA does not work over a loopback address, and the addresses to use instead.
 pub(super) struct LoopbackProblem<'a>(pub(super) &'a SocketAddr, pub(super) &'a [IpAddr]);
 
 impl fmt::Display for LoopbackProblem<'_> {
@@ -65,8 +64,8 @@ impl fmt::Display for LoopbackProblem<'_> {
     }
 }
 
-/// Formats the remedy if RDMA is not available because the libraries, a kernel module or a device
-/// is missing.
+/// The remedy if RDMA is not available because the libraries, a kernel module or a device is
+/// missing.
 pub(super) struct NoRdmaAdvice<'a>(pub(super) &'a OsError);
 
 impl fmt::Display for NoRdmaAdvice<'_> {
@@ -88,7 +87,7 @@ impl fmt::Display for NoRdmaAdvice<'_> {
     }
 }
 
-/// Formats the reason why binding to an address failed, and the remedy.
+/// The reason why binding to an address failed, and the remedy.
 pub(super) struct BindProblem<'a>(pub(super) &'a SocketAddr, pub(super) &'a OsError);
 
 impl fmt::Display for BindProblem<'_> {
@@ -154,7 +153,7 @@ pub(super) fn rebind_advice(reason: &CloseReason) -> &'static str {
     }
 }
 
-/// Formats the limit on locked memory in bytes, and the advice to raise it or to lock less memory.
+/// The limit on locked memory in bytes, and the advice to raise it or to lock less memory.
 pub(super) struct MemlockAdvice {
     pub(super) limit: u64,
     pub(super) in_container: bool,

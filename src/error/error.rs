@@ -441,8 +441,8 @@ impl Error {
         matches!(self, Self::Bind { error, .. } if error.errno == libc::EADDRINUSE)
     }
 
-    /// Returns whether a connector may try the other transport after this error. It may if no rdmsg
-    /// peer has answered over the failed transport.
+    /// Returns whether a connector may try the other transport after this error, because no rdmsg
+    /// peer has responded over the failed transport.
     pub(crate) fn leaves_other_transports(&self) -> bool {
         match self {
             Self::NoRdma(_)

@@ -27,10 +27,10 @@ const TIME_LIMIT: Duration = Duration::from_secs(1);
 /// The delay after a failed `accept`, for instance because the process has too many open files.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// The maximum number of bytes that are read from a request. The rest is ignored.
+/// The number of bytes after which the thread stops reading a request. The rest is ignored.
 const LONGEST: usize = 4096;
 
-/// Serves the statistics of this process on a local socket, until dropped.
+/// The export of this process's statistics on a local socket. Dropping it ends the export.
 ///
 /// `rdmsg top` shows these statistics. The socket answers every HTTP request with the text of
 /// [`Snapshot::to_prometheus`](super::Snapshot::to_prometheus):
@@ -179,7 +179,7 @@ fn serve(listener: &UnixListener, stop: &AtomicBool) {
     }
 }
 
-/// Answers a request with the statistics of this process, regardless of the request's content.
+/// Answers a request with the statistics of this process, whatever the request contains.
 fn answer(mut stream: UnixStream) -> io::Result<()> {
     let start = Instant::now();
     stream.set_write_timeout(Some(TIME_LIMIT))?;

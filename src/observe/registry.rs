@@ -109,7 +109,7 @@ struct Entry {
     since: Instant,
 }
 
-/// Removes a connection from the registry when dropped.
+/// The registration of a connection. Dropping it removes the connection from the registry.
 pub(crate) struct Registered(Option<u64>);
 
 /// Enables the statistics.
