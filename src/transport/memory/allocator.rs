@@ -12,7 +12,7 @@ use crate::{
     transport::{DeviceCounters, budget::BudgetClient},
 };
 
-/// Allocates the memory that the application uses on one connection, until the connection's
+/// The allocator of the memory that the application uses on one connection, until the connection's
 /// transport is removed.
 #[derive(Debug)]
 pub(crate) struct Allocator {

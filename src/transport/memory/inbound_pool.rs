@@ -38,8 +38,7 @@ const USABLE_STEP: usize = 1 << 20;
 /// The maximum number of free mappings that are kept, so that a search through them stays fast.
 const MAX_KEPT: usize = 16;
 
-/// Allocates the memory into which one connection reads large messages, and keeps some free
-/// mappings.
+/// The pool of memory into which one connection reads large messages. It keeps some free mappings.
 pub(crate) struct InboundPool {
     domain: Domain,
     client: Arc<BudgetClient>,
@@ -169,8 +168,8 @@ impl InboundPool {
         self.client.leave();
     }
 
-    /// Takes the shortest free mapping that is long enough. Returns `None` if there is none, or if
-    /// its length exceeds twice the length of a new mapping.
+    /// Takes the shortest free mapping that is long enough. Returns `None` if each free mapping is
+    /// too short, or exceeds twice the length of a new mapping for `len` bytes.
     fn take(&self, len: usize) -> Option<Memory> {
         let most = class(len).saturating_mul(2);
         let mut spare = lock(&self.spare);

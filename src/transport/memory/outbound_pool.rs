@@ -39,7 +39,7 @@ const LARGEST_CLASS: usize = 16 << 20;
 /// The maximum number of free pieces that are kept, so that a search through them stays fast.
 const MAX_KEPT: usize = 16;
 
-/// Allocates memory for messages, and keeps free memory up to a limit.
+/// The pool of memory for messages of one connection. It keeps free memory up to a limit.
 pub(crate) struct OutboundPool {
     /// The process that created the pool.
     process: Process,

@@ -94,7 +94,7 @@ pub struct RemoteRegion {
     pub(crate) rkey: u32,
     pub(crate) access: RemoteAccess,
     /// The low 16 bits of the number of the connection attempt that succeeded; 0 for the first
-    /// connection of a session. Both sides of a session number its attempts identically.
+    /// connection of a session. The two sides of a session assign the same numbers to its attempts.
     pub(crate) epoch: u16,
 }
 

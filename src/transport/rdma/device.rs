@@ -206,7 +206,7 @@ const RETRANSMISSIONS: [&str; 3] = [
     "local_ack_timeout_err",
 ];
 
-/// Reads the counters from files of the kernel. This is too slow to be done for every message.
+/// Reads the counters from files of the kernel, which is too slow for every message.
 pub(super) fn read_counters(context: &Context) -> DeviceCounters {
     DeviceCounters {
         rnr_naks: sum(context, &RNR_NAKS),

@@ -56,8 +56,8 @@ impl Domain {
         self.map(len, local_write(remote))
     }
 
-    /// Allocates buffers for frames. The buffers are read only after a completion, so the device
-    /// may use relaxed ordering.
+    /// Allocates buffers for frames. The device may use relaxed ordering, because this side reads a
+    /// buffer only after its receive has completed.
     pub(crate) fn allocate_buffers(&self, len: usize) -> Result<MemoryRegion, OsError> {
         let access = local_write(RemoteAccess::NONE);
         self.ordered_by_completions(access, |access| self.map(len, access))
@@ -68,8 +68,8 @@ impl Domain {
         MemoryRegion::on_node(&self.pd, len, access, self.numa_node())
     }
 
-    /// Registers memory that is read only after a completion, with relaxed ordering if possible.
-    /// After a device has refused relaxed ordering, later calls do not request it.
+    /// Registers memory, with relaxed ordering if possible. The caller reads the memory only after
+    /// a completion. After a device has refused relaxed ordering, later calls do not request it.
     fn ordered_by_completions(
         &self,
         access: AccessFlags,

@@ -20,7 +20,7 @@ use crate::{
     verbs::{Context, ProtectionDomain, ThreadDomain},
 };
 
-/// Records whether a device supports thread domains.
+/// The thread domains of a device, and the knowledge whether its driver supports them.
 #[derive(Debug, Default)]
 pub(super) struct ThreadDomains {
     /// Whether the driver has reported that it does not support thread domains.
