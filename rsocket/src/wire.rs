@@ -1,7 +1,7 @@
 //! The wire format: the private data of connection requests and replies, the immediate data of
 //! writes, and windows.
 
-/// The number of windows in one side's table. The peer fills the windows in rotation.
+/// The number of windows in one side's table. The peer stores its windows in the table in rotation.
 pub(super) const WINDOWS: u32 = 2;
 
 /// A range of memory to which the other side may write.

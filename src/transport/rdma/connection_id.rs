@@ -231,8 +231,9 @@ fn create_id(
 }
 
 /// Returns the maximum numbers of concurrent READs and atomic operations of a connection. This side
-/// has up to [`READS`] in flight for large messages, and up to `send_depth` for the application. An
-/// outgoing connection expects the same numbers from its peer. `most` is the limit of the device.
+/// has up to [`READS`] operations in flight for large messages, and up to `send_depth` operations
+/// for the application. An outgoing connection expects the same numbers from its peer. `most` is
+/// the limit of the device.
 fn agreed_reads(config: &Config, most: ReadDepth, offered: Option<ReadDepth>) -> ReadDepth {
     let wanted = u8::try_from(READS + u32::from(config.send_depth)).unwrap_or(u8::MAX);
     let offered = offered.unwrap_or(ReadDepth {
