@@ -10,7 +10,7 @@ use crate::{
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[expect(
     clippy::exhaustive_structs,
-    reason = "made by programs, field by field, as in C"
+    reason = "programs fill in every field, as in C"
 )]
 #[doc(alias = "rdma_conn_param")]
 pub struct ConnParam {

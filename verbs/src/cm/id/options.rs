@@ -18,7 +18,7 @@ use crate::sys::{consts, ffi};
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[expect(
     clippy::exhaustive_structs,
-    reason = "made by programs, field by field, as in C"
+    reason = "programs fill in every field, as in C"
 )]
 #[doc(alias = "ibv_ece")]
 pub struct Ece {

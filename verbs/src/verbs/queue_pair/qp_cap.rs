@@ -8,7 +8,7 @@ use crate::sys::ffi;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[expect(
     clippy::exhaustive_structs,
-    reason = "made by programs, field by field, as in C"
+    reason = "programs fill in every field, as in C"
 )]
 #[doc(alias = "ibv_qp_cap")]
 pub struct QpCap {

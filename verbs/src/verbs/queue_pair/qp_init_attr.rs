@@ -28,7 +28,7 @@ use crate::{
 #[derive(Debug, Clone, Copy)]
 #[expect(
     clippy::exhaustive_structs,
-    reason = "made by programs, field by field, as in C"
+    reason = "programs fill in every field, as in C"
 )]
 #[doc(alias = "ibv_qp_init_attr")]
 pub struct QpInitAttr<'a> {

@@ -31,7 +31,7 @@ pub struct SharedReceiveQueue {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[expect(
     clippy::exhaustive_structs,
-    reason = "made by programs, field by field, as in C"
+    reason = "programs fill in every field, as in C"
 )]
 #[doc(alias = "ibv_srq_attr")]
 pub struct SrqAttr {
