@@ -59,7 +59,7 @@ impl Log for Logger {
             Manner::Ignores => {}
             Manner::Panics => {
                 LOGS.set(false);
-                panic!("a logger of the test's own making, at: {}", record.args())
+                panic!("panic of the test's logger, at: {}", record.args())
             }
             Manner::Blocks(called, leave) => {
                 let name = thread::current().name().map(String::from);
@@ -84,9 +84,9 @@ fn manner() -> MutexGuard<'static, Manner> {
     MANNER.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Allows one test at a time to set the logger's action. Dropping this value makes the logger
-/// ignore all lines.
-struct Turn(#[expect(dead_code, reason = "it is held")] MutexGuard<'static, ()>);
+/// The permission to set the logger's action, which one test holds at a time. Dropping this value
+/// makes the logger ignore all lines.
+struct Turn(#[expect(dead_code, reason = "held until the drop")] MutexGuard<'static, ()>);
 
 impl Turn {
     fn take() -> Self {

@@ -46,10 +46,12 @@ fn pair(engine: &Engine, ours: &str, theirs: &str) -> (Endpoint, Endpoint) {
 fn listed(id: u64) -> ConnectionSnapshot {
     let all = observe::snapshot().connections;
     let mut found = all.into_iter().filter(|connection| connection.id == id);
-    let entry = found.next().expect("it is listed by its number");
+    let entry = found
+        .next()
+        .expect("the connection is listed by its number");
     assert!(
         found.next().is_none(),
-        "the number is that of one connection"
+        "the number identifies one connection"
     );
     entry
 }
@@ -202,7 +204,7 @@ fn accepted_request_has_a_label_of_its_own() {
         let labels = format!("{{connection=\"{}\",{label}peer=\"{peer}\",", info.id);
         let text = observe::snapshot().to_prometheus();
         assert!(text.contains(&labels), "{labels}: {text}");
-        assert_eq!(client.info().label, None, "the peer does not see it");
+        assert_eq!(client.info().label, None, "the peer does not see the label");
         client.send(b"hello").unwrap();
         assert_eq!(server.recv().unwrap(), b"hello");
     }

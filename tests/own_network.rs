@@ -106,7 +106,7 @@ fn link_local_addresses_have_their_interface() {
                 assert_eq!(
                     from,
                     client.local_addr().unwrap(),
-                    "the address has its interface"
+                    "the address includes its interface"
                 );
                 assert_eq!(server.peer_addr().unwrap(), from);
                 assert!(

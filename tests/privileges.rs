@@ -85,7 +85,7 @@ impl Role {
             assert_ne!(
                 self.says.read_line(&mut line).unwrap(),
                 0,
-                "the role ended before: {begin}"
+                "the role ended before it printed {begin}"
             );
             // The line can begin with output of the test harness.
             if let Some((_, rest)) = line.split_once(begin) {

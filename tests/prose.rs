@@ -171,7 +171,7 @@ fn figures_of_the_readme_are_those_of_the_tables() {
     assert!(stale.is_empty(), "{stale:#?}");
     assert!(
         readme.lines().filter(is_row).count() >= 12,
-        "ten rows and their head"
+        "ten rows and the heading"
     );
 }
 

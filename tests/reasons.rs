@@ -127,7 +127,7 @@ fn reasons_and_round_trips_are_counted() {
     let (taken, pinged) = (full.accept().unwrap(), Instant::now());
     waiting.flush().unwrap();
     let trips = observe::snapshot().round_trips;
-    assert_eq!(trips.count, 1, "a flush is one ping");
+    assert_eq!(trips.count, 1, "a flush sends one Ping");
     assert!(trips.sum > Duration::ZERO && trips.sum <= pinged.elapsed());
     client.close().unwrap();
     drop((client, server, before));

@@ -21,7 +21,7 @@ use tcp_peer::TIME_LIMIT;
 
 mod log_lines;
 mod raw_session;
-#[expect(dead_code, reason = "other tests use the rest of it")]
+#[expect(dead_code, reason = "other test programs use the other items")]
 mod tcp_peer;
 
 fn config() -> Config {

@@ -115,7 +115,7 @@ impl Proxy {
     fn wait_for_cut(&self) {
         let begun = Instant::now();
         while !self.has_cut() {
-            assert!(begun.elapsed() < TIME_LIMIT, "the frame comes");
+            assert!(begun.elapsed() < TIME_LIMIT, "the frame did not arrive");
             thread::yield_now();
         }
     }

@@ -242,7 +242,8 @@ fn outcome(endpoint: &Endpoint) -> (Vec<u64>, Vec<u64>, CloseReason) {
 fn ids_are_reported_once_over_a_cut() {
     let (client, server, proxy, _listener) = pair();
     // If too many completions are untaken, a send with an id fails unless another thread takes
-    // completions. This call registers the calling thread as such a thread before the sends start.
+    // completions. This call registers the calling thread as the thread that takes completions,
+    // before the sends start.
     assert!(client.try_next_completion().unwrap().is_none());
     let (sent, failed, _) = thread::scope(|scope| {
         scope.spawn(|| {
@@ -604,7 +605,7 @@ fn loss_and_resumption_come_in_order_with_messages() {
             transport,
         } = next()
         else {
-            panic!("no resumption")
+            panic!("the session was not resumed")
         };
         assert_eq!((number, resent, transport), (turn, 0, Transport::Tcp));
         assert_eq!(client.statistics().resumes, turn);

@@ -42,7 +42,7 @@ fn stall(client: &Endpoint, server: &Endpoint, lines: &Lines) {
     thread::scope(|scope| {
         let third = scope.spawn(|| client.send(&[3]));
         lines.wait_for_count(&line, count + 1);
-        assert!(!third.is_finished(), "the line is that of a waiting send");
+        assert!(!third.is_finished(), "the logged send still waits");
         drop(held);
         third.join().unwrap().unwrap();
     });

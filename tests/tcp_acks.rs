@@ -55,7 +55,7 @@ fn fill(endpoint: &Endpoint) -> u32 {
     }
 }
 
-/// A peer sends frames of which none is signalled. Their Acks travel with the grants.
+/// The peer signals none of its frames. The endpoint sends their Acks together with grants.
 #[test]
 fn acks_of_unsignalled_frames_travel_with_grants() {
     const FRAMES: u32 = 64;

@@ -125,7 +125,7 @@ fn listener_without_descriptors_loses_no_connection() {
         let (before, end) = (processor_time(), Instant::now() + Duration::from_secs(2));
         let left = || end.saturating_duration_since(Instant::now());
         let again = std::iter::from_fn(|| lines.recv_timeout(left()).ok()).count();
-        assert!(again <= 3, "{again} more tries");
+        assert!(again <= 3, "{again} further log lines");
         let used = processor_time() - before;
         assert!(used < Duration::from_millis(500), "{used:?}");
         drop(files);

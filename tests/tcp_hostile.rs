@@ -110,7 +110,7 @@ fn control_message_flood_ends_its_connection_alone() {
             other => panic!("{other:?}"),
         }
     };
-    assert_eq!(held.len(), 2, "the credit");
+    assert_eq!(held.len(), 2, "the messages use up the credit");
     let CloseReason::ProtocolViolation(violation) = reason else {
         panic!("{reason:?}");
     };
@@ -238,7 +238,7 @@ fn no_more_reads_are_in_flight_than_both_sides_serve() {
         peer.send(&pdu(1, 1, &frame(0, b"acknowledge this")));
         let (before, _) = read_until(&mut peer, 16);
         let asked = before.iter().filter(|kind| **kind == 4).count();
-        assert_eq!(asked, expected, "the peer serves {reads}");
+        assert_eq!(asked, expected, "the peer serves {reads} READs");
         drop(peer);
         end_of(&endpoint);
     }

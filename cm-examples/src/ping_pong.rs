@@ -79,13 +79,13 @@ impl Rules {
             can.odp_caps().contains(OdpCaps::SUPPORT) && can.rc_odp_caps().contains(both);
         let lacks = match self.memory_kind {
             MemoryKind::OnDemand | MemoryKind::Implicit if !on_demand => {
-                "on-demand paging of what reliable connections send and receive (odp_caps)"
+                "on-demand paging for sends and receives of reliable connections (odp_caps)"
             }
             MemoryKind::Implicit if !can.odp_caps().contains(OdpCaps::SUPPORT_IMPLICIT) => {
                 "on-demand paging of all memory (IBV_ODP_SUPPORT_IMPLICIT)"
             }
             MemoryKind::Device if can.max_dm_size() < self.size.into() => {
-                "as much memory of its own (max_dm_size)"
+                "enough device memory (max_dm_size)"
             }
             _ if self.timestamps && can.completion_timestamp_mask() == 0 => {
                 "timestamps of completions (completion_timestamp_mask)"

@@ -183,14 +183,20 @@ mod tests {
         }
         assert_eq!(taken, 68);
         for _ in 1..4 {
-            assert!(account.open(64), "as many as half of them is for");
+            assert!(
+                account.open(64),
+                "the reserved half suffices for 4 connections"
+            );
         }
-        assert!(!account.open(64), "one more finds nothing");
+        assert!(
+            !account.open(64),
+            "no receives are reserved for a fifth connection"
+        );
         account.close(64, 17);
         assert_eq!(
             account.trade(0, 0, 64),
             0,
-            "nothing of what is reserved again"
+            "a returned minimum is reserved again"
         );
         assert!(account.open(64));
     }
@@ -199,10 +205,18 @@ mod tests {
     fn connection_above_its_share_returns_receives() {
         let account = Account::new(112);
         assert_eq!(account.trade(0, 0, 40), 40);
-        assert_eq!(account.trade(1, 39, 1), 1, "it has less than four times 17");
-        assert_eq!(account.trade(0, 0, 40), 16, "all that is to spare");
+        assert_eq!(
+            account.trade(1, 39, 1),
+            1,
+            "39 is below 4 times the 17 spare receives"
+        );
+        assert_eq!(account.trade(0, 0, 40), 16, "all spare receives");
         assert_eq!(account.trade(1, 39, 1), 0);
-        assert_eq!(account.trade(0, 0, 40), 1, "which the next one gets");
+        assert_eq!(
+            account.trade(0, 0, 40),
+            1,
+            "the next connection gets the returned receive"
+        );
     }
 
     #[test]

@@ -209,7 +209,10 @@ impl ControlMessages {
 
     /// Counts a message that the application has taken.
     pub(super) fn take(&mut self) {
-        debug_assert!(self.taken != self.received, "it was delivered");
+        debug_assert!(
+            self.taken != self.received,
+            "a delivered message is not taken"
+        );
         self.taken = self.taken.wrapping_add(1);
     }
 

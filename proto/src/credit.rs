@@ -96,7 +96,10 @@ impl SendCredit {
     /// `available` is at least `count`.
     #[inline]
     pub(super) fn take(&mut self, count: u32) {
-        debug_assert!(self.available() >= count, "the credits are there");
+        debug_assert!(
+            self.available() >= count,
+            "the caller has checked the credit"
+        );
         self.sent = self.sent.wrapping_add(count);
     }
 
@@ -186,7 +189,7 @@ impl RecvCredit {
     /// Counts the `count` messages of a received frame. The caller has checked `allows(count)`.
     #[inline]
     pub(super) fn receive(&mut self, count: u32) {
-        debug_assert!(self.allows(count), "the peer had the credits");
+        debug_assert!(self.allows(count), "the caller has checked the credit");
         self.received = self.received.wrapping_add(count);
         self.used_up |= self.announced == self.received;
     }
@@ -330,12 +333,19 @@ mod tests {
             }
             let limit = start.wrapping_add(6);
             assert_eq!(credit.granted(limit), Ok(true));
-            assert_eq!(credit.granted(limit), Ok(false), "once more is no more");
+            assert_eq!(
+                credit.granted(limit),
+                Ok(false),
+                "a repeated grant changes nothing"
+            );
             assert_eq!(credit.available(), 2);
-            assert!(credit.granted(limit.wrapping_sub(1)).is_err(), "back");
+            assert!(
+                credit.granted(limit.wrapping_sub(1)).is_err(),
+                "the grant decreases"
+            );
             assert!(
                 credit.granted(start.wrapping_add(9)).is_err(),
-                "further ahead than the window"
+                "the grant exceeds the window"
             );
             assert_eq!(credit.granted(start.wrapping_add(8)), Ok(true));
         }
@@ -380,21 +390,21 @@ mod tests {
         credit.announce();
         assert!(!credit.grant_due());
         credit.release(None);
-        assert!(!credit.grant_due(), "the peer has one left");
+        assert!(!credit.grant_due(), "the peer has one credit left");
         credit.receive(1);
-        assert!(credit.grant_due(), "and now none");
+        assert!(credit.grant_due(), "the peer has no credit left");
     }
 
     #[test]
     fn messages_of_earlier_connections_narrow_the_window() {
         let mut credit = RecvCredit::new(8, 3, u32::MAX);
         credit.withhold(5);
-        assert_eq!(credit.promised(), 3, "as the hello says");
+        assert_eq!(credit.promised(), 3, "the hello grants 3 credits");
         credit.receive(2);
         credit.withhold(4);
         assert_eq!((credit.promised(), credit.held()), (4, 2));
         credit.withhold(6);
-        assert_eq!(credit.promised(), 4, "a promise is not taken back");
+        assert_eq!(credit.promised(), 4, "a promise is never revoked");
         credit.withhold(0);
         assert_eq!(credit.promised(), 8);
         credit.give_up();
@@ -408,7 +418,7 @@ mod tests {
         credit.receive(2);
         assert!(!credit.allows(1));
         credit.release(None);
-        assert!(!credit.allows(1), "the peer was not told yet");
+        assert!(!credit.allows(1), "the new limit is not announced yet");
         credit.announce();
         assert!(credit.allows(1));
     }
@@ -420,10 +430,14 @@ mod tests {
         let mut credit = RecvCredit::new(8, 2, u32::MAX - 1);
         credit.receive(1);
         credit.receive(1);
-        assert!(!credit.allows(1), "no more than the floor at first");
+        assert!(!credit.allows(1), "only the minimum is promised at first");
         credit.release(Some(&account));
-        assert_eq!(credit.promised(), 4, "twice as many");
-        assert!(credit.grant_due(), "the peer has none left");
+        assert_eq!(
+            credit.promised(),
+            4,
+            "the number of promised receives doubles"
+        );
+        assert!(credit.grant_due(), "the peer has no credit left");
         credit.announce();
         credit.release(Some(&account));
         assert!(credit.promised() <= 8);
@@ -434,8 +448,8 @@ mod tests {
             credit.announce();
             credit.receive(1);
             credit.release(Some(&account));
-            assert!(credit.promised() >= 2, "never less than the floor");
+            assert!(credit.promised() >= 2, "at least the minimum is promised");
         }
-        assert_eq!(credit.promised(), 4, "it is busy, and has not much more");
+        assert_eq!(credit.promised(), 4, "few spare receives are left");
     }
 }

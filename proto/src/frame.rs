@@ -342,9 +342,9 @@ impl Header {
         let (fits, expected) = match kind {
             Kind::Fragment => (
                 (1..=len).contains(&received),
-                "at least the length of what was received, which is not 0",
+                "at least the length of the received payload, which is not 0",
             ),
-            _ if len != received => (false, "the length of what was received"),
+            _ if len != received => (false, "the length of the received payload"),
             Kind::Data | Kind::Batch => (true, ""),
             Kind::Rendezvous => (payload.len() == DESCRIPTOR_LEN, "24 in a rendezvous"),
             Kind::ControlMessage => (
@@ -536,9 +536,9 @@ mod tests {
             let is_cut = Header::parse(&frame[..frame.len() - 1]).is_err();
             prop_assert!(is_cut || (kind == Kind::Fragment && payload.len() > 1));
             if kind == Kind::Fragment {
-                prop_assert!(Header::parse(&frame[..HEADER_LEN]).is_err(), "it is empty");
+                prop_assert!(Header::parse(&frame[..HEADER_LEN]).is_err(), "the fragment is empty");
                 let longer = [&frame[..], &[0; 9]].concat();
-                prop_assert!(Header::parse(&longer).is_err(), "more than the message");
+                prop_assert!(Header::parse(&longer).is_err(), "the payload exceeds the message");
             }
             if kind == Kind::Rendezvous {
                 prop_assert_eq!(Descriptor::parse(&frame), Ok(descriptor));
@@ -572,6 +572,6 @@ mod tests {
         for number in [0, 2, u16::MAX] {
             assert_eq!(sequence.receive(number).unwrap_err().field(), "sequence");
         }
-        assert_eq!(sequence.receive(1), Ok(()), "a violation counts nothing");
+        assert_eq!(sequence.receive(1), Ok(()), "a violation is not counted");
     }
 }

@@ -127,7 +127,7 @@ impl Level {
     }
 
     fn release(&mut self, bytes: u64) {
-        debug_assert!(bytes <= self.used, "no more comes back than was given");
+        debug_assert!(bytes <= self.used, "at most the used bytes are released");
         self.used = self.used.saturating_sub(bytes);
     }
 
@@ -414,11 +414,11 @@ mod tests {
         let mut gauge = Gauge::new(100);
         assert!(whole(&mut gauge, 1, 50) && whole(&mut gauge, 2, 40));
         assert!(!whole(&mut gauge, 3, 40) && !whole(&mut gauge, 4, 40));
+        assert!(!whole(&mut gauge, 5, 5), "earlier claims are granted first");
         assert!(
-            !whole(&mut gauge, 5, 5),
-            "it would fit, but is not its turn"
+            !whole(&mut gauge, 3, 40),
+            "a repeated claim changes nothing"
         );
-        assert!(!whole(&mut gauge, 3, 40), "asking again changes nothing");
         assert_eq!(release(&mut gauge, 2, 40), [3]);
         assert_eq!(release(&mut gauge, 1, 50), [4, 5]);
         assert_eq!(gauge.used(), 40 + 40 + 5);
@@ -433,7 +433,7 @@ mod tests {
         assert!(whole(&mut gauge, 2, 1) && !whole(&mut gauge, 1, 1000));
         assert_eq!(release(&mut gauge, 2, 1), [1]);
         gauge.forget(1, host(1));
-        assert_eq!(gauge.used(), 0, "what was not fetched is free");
+        assert_eq!(gauge.used(), 0, "an unfetched grant is released");
     }
 
     #[test]
@@ -484,7 +484,7 @@ mod tests {
         for claimant in 1..=2 {
             assert!(
                 gauge.claim(claimant, host(claimant as u8), 10, Part::Middle),
-                "an eighth"
+                "a later chunk may exceed the limit by an eighth"
             );
         }
         assert!(!gauge.claim(3, host(3), 10, Part::Middle));
@@ -536,9 +536,9 @@ mod tests {
 
         fn fetch(&mut self) {
             for claimant in self.gauge.served() {
-                assert!(self.messages[&claimant].waits, "it waited");
+                assert!(self.messages[&claimant].waits, "the claim was waiting");
                 self.claim(claimant);
-                assert!(!self.messages[&claimant].waits, "it was granted");
+                assert!(!self.messages[&claimant].waits, "the claim is granted");
             }
         }
 
@@ -581,7 +581,7 @@ mod tests {
                 ) {
                     (_, Some(claimant)) => self.go(claimant),
                     (Some(claimant), None) => self.drop(claimant),
-                    (None, None) => panic!("all wait: {:?}", self.gauge),
+                    (None, None) => panic!("all messages wait: {:?}", self.gauge),
                 }
                 self.check();
             }

@@ -280,13 +280,13 @@ mod tests {
         assert_eq!(
             Hello::parse(&other),
             Err(HelloError::NotRdmsg),
-            "longer than what is there"
+            "the length exceeds the private data"
         );
         other[5] = 35;
         assert_eq!(
             Hello::parse(&other),
             Err(HelloError::NotRdmsg),
-            "shorter than a hello"
+            "the length is below that of a hello"
         );
     }
 

@@ -353,7 +353,7 @@ impl Inbound {
     /// Records that memory is reserved for the large message with this id.
     pub(super) fn memory_reserved(&mut self, id: u32) {
         if !matches!(self.demand, Demand::Reservation { id: wanted, .. } if wanted == id) {
-            debug_assert!(false, "the memory was asked for");
+            debug_assert!(false, "the memory was requested");
             return;
         }
         self.demand = Demand::Nothing;
@@ -366,7 +366,7 @@ impl Inbound {
     /// buffer of the fragment, which can now be reposted.
     pub(super) fn fragment_copied(&mut self) -> Option<u32> {
         let Demand::Copy(copy) = self.demand else {
-            debug_assert!(false, "the copy was asked for");
+            debug_assert!(false, "the copy was requested");
             return None;
         };
         self.demand = Demand::Nothing;

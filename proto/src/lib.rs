@@ -24,7 +24,7 @@ mod hello;
 mod inbound;
 mod negotiated;
 mod outbound;
-#[allow(missing_docs, reason = "names of variants and fields say it")]
+#[allow(missing_docs, reason = "the names of variants and fields suffice")]
 mod output;
 mod pace;
 mod params;
@@ -40,7 +40,7 @@ mod send_ring;
 mod session;
 mod stall;
 mod statistics;
-#[allow(missing_docs, reason = "names of variants and fields say it")]
+#[allow(missing_docs, reason = "the names of variants and fields suffice")]
 pub mod tcp;
 #[cfg(any(test, fuzzing))]
 pub mod testing;

@@ -60,7 +60,7 @@ impl Outbound {
 
     /// Records that this side exposes a large message of `len` bytes to the peer.
     pub(super) fn expose(&mut self, len: u64) {
-        debug_assert!(self.has_room_for(len), "the caller checked");
+        debug_assert!(self.has_room_for(len), "the caller has checked the limit");
         self.lengths.push_back(len);
         self.bytes = self.bytes.saturating_add(len);
     }
@@ -83,7 +83,8 @@ impl Outbound {
         count.wrapping_sub(self.taken) == 0 || count.wrapping_sub(self.taken) > LARGE_IN_FLIGHT
     }
 
-    /// Returns whether `taken` equals the count that the peer last reported.
+    /// Returns whether `taken` equals the number of large messages that the peer last reported as
+    /// read.
     #[inline]
     pub(super) fn is_reported(&self, taken: u32) -> bool {
         self.taken == taken
@@ -118,15 +119,22 @@ mod tests {
     #[test]
     fn exposed_messages_are_bounded_in_number_and_bytes() {
         let mut outbound = Outbound::new(100);
-        assert!(outbound.has_room_for(1000), "alone it may be longer");
+        assert!(
+            outbound.has_room_for(1000),
+            "a single message may exceed the limit"
+        );
         outbound.expose(60);
         assert!(!outbound.has_room_for(41));
         outbound.expose(10);
         outbound.expose(10);
         outbound.expose(10);
-        assert!(!outbound.has_room_for(1), "as many as there may be");
+        assert!(!outbound.has_room_for(1), "the maximum number is in flight");
         assert_eq!(outbound.apply_taken(1), Ok(1));
-        assert_eq!(outbound.apply_taken(1), Ok(0), "once more is no more");
+        assert_eq!(
+            outbound.apply_taken(1),
+            Ok(0),
+            "a repeated report changes nothing"
+        );
         assert!(outbound.has_room_for(70));
         assert!(!outbound.has_room_for(71));
         assert_eq!(outbound.apply_taken(5).unwrap_err().field(), "arg");

@@ -213,7 +213,7 @@ impl Outputs {
 #[cfg(test)]
 impl std::hash::Hash for Outputs {
     fn hash<H: std::hash::Hasher>(&self, _: &mut H) {
-        assert!(self.is_empty(), "the driver has carried all outputs out");
+        assert!(self.is_empty(), "the driver has performed all outputs");
     }
 }
 

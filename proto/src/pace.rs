@@ -104,7 +104,7 @@ mod tests {
         // The rate of the link is 1 Mbit/s.
         let chunks = chunks(&mut pace, 4 << 20, 125_000);
         assert!(chunks.iter().all(|chunk| *chunk == SHORTEST_CHUNK));
-        assert_eq!(pace.depth(), 2, "and few are on their way");
+        assert_eq!(pace.depth(), 2, "few reads are in progress");
     }
 
     #[test]

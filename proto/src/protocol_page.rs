@@ -239,7 +239,10 @@ fn rules_that_the_page_lacks_are_found() {
     };
     let rule = "A Finish is sent once at most,  and not after a Close.";
     assert!(!complains("half-close", rule));
-    assert!(complains("closing", rule), "it is below another heading");
+    assert!(
+        complains("closing", rule),
+        "the rule is below another heading"
+    );
     assert!(complains("no-heading", rule));
     assert!(complains("half-close", "A Finish is sent twice at most."));
     assert!(complains("half-close", ""));

@@ -262,7 +262,11 @@ mod tests {
         let arrived = |check: u32| u64::from(check.div_ceil(2));
         assert_eq!(checks(&mut read_watchdog, arrived, true).1, Verdict::Fine);
         assert_eq!(checks(&mut read_watchdog, arrived, false).1, Verdict::Fine);
-        assert_eq!(read_watchdog.deadline(), None, "until the next one");
+        assert_eq!(
+            read_watchdog.deadline(),
+            None,
+            "no deadline before the next read"
+        );
     }
 
     #[test]
@@ -296,18 +300,22 @@ mod tests {
         assert_eq!(read_watchdog.out_of_memory(error, start), Verdict::Fine);
         let mut tries = Vec::new();
         let end = loop {
-            let now = read_watchdog.deadline().expect("it is tried again");
+            let now = read_watchdog.deadline().expect("the allocation is retried");
             match read_watchdog.check(chunks(0), false, now) {
                 Verdict::Retry => tries.push(now - start),
                 Verdict::OutOfMemory(why) => break (now - start, why),
                 other => panic!("{other:?}"),
             }
-            assert_eq!(read_watchdog.deadline(), None, "an answer comes first");
+            assert_eq!(
+                read_watchdog.deadline(),
+                None,
+                "the driver must report a result first"
+            );
             assert_eq!(read_watchdog.out_of_memory(error, now), Verdict::Fine);
         };
         assert_eq!(end, (TIMEOUT, error));
         assert_eq!(tries[..3], [10, 30, 70].map(Duration::from_millis));
-        assert!(tries.len() < 20, "ever more seldom");
+        assert!(tries.len() < 20, "the retries become less frequent");
 
         let mut read_watchdog = ReadWatchdog::new(TIMEOUT);
         assert_eq!(read_watchdog.out_of_memory(error, start), Verdict::Fine);

@@ -226,7 +226,7 @@ mod tests {
         assert_eq!(reject.emit(&[0; REJECT_DATA_MAX]).len(), 148);
         assert_eq!(Reject::parse(b"GET / HTTP/1.1"), None);
         padded[7] = 99;
-        assert_eq!(Reject::parse(&padded), None, "a code of the future");
+        assert_eq!(Reject::parse(&padded), None, "the code is unknown");
     }
 
     proptest! {

@@ -70,7 +70,7 @@ enum Event {
     Granted { connection: u32, limit: u32 },
 }
 
-/// The client's end of a connection.
+/// The client's side of a connection.
 #[derive(Debug)]
 struct Client {
     credit: SendCredit,
@@ -160,7 +160,7 @@ impl Simulation {
             }
         }
         let stuck = self.clients.iter().any(|client| !client.waiting.is_empty());
-        assert!(!stuck, "nothing waits for ever");
+        assert!(!stuck, "no message waits forever");
         self.outcome.times.sort_unstable();
         self.outcome.least_posted = self.server.least_posted;
         self.outcome
@@ -222,7 +222,10 @@ impl Simulation {
     }
 
     fn served(&mut self) {
-        let (connection, wanted) = self.queue.pop_front().expect("something was served");
+        let (connection, wanted) = self
+            .queue
+            .pop_front()
+            .expect("the server was processing a message");
         self.outcome.messages += 1;
         self.outcome.times.push(self.now - wanted);
         if let Some(limit) = self.server.release(connection as usize) {
@@ -307,7 +310,7 @@ impl Server {
                 for _ in 0..connections {
                     assert!(
                         account.open(SHARED_WINDOW),
-                        "half of them is for connections"
+                        "half of the receives is reserved for connections"
                     );
                 }
                 let credit = account::floor(SHARED_WINDOW);

@@ -355,7 +355,7 @@ impl<M: Default> Session<M> {
     /// connection. `received` is the total number of messages that the peer has received. Returns
     /// the kept messages that the peer has received, which need not be resent.
     pub fn resume(&mut self, received: u32) -> Result<impl Iterator<Item = M>, Violation> {
-        debug_assert_eq!(self.kept(), 0, "nothing is sent before the number");
+        debug_assert_eq!(self.kept(), 0, "no message is sent before the peer's count");
         self.check_received(received)?;
         let count = received.wrapping_sub(self.front) as usize;
         self.front = received;

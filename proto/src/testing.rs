@@ -78,7 +78,7 @@ pub fn number_frames(start: u16, received: u16) {
     assert_eq!(sequence.is_next(received), is_next);
     assert_eq!(sequence.receive(received).is_ok(), is_next);
     let next = start.wrapping_add(is_next.into());
-    assert!(sequence.is_next(next), "a violation counts nothing");
+    assert!(sequence.is_next(next), "a violation is not counted");
 }
 
 /// Sends messages in one direction and grants in the other, in the order that `steps` describes.
@@ -122,7 +122,7 @@ impl Exchange {
             }
             1 if self.in_flight > 0 => {
                 self.in_flight -= 1;
-                assert!(self.receiver.allows(1), "no message comes without credit");
+                assert!(self.receiver.allows(1), "each message has a credit");
                 self.receiver.receive(1);
                 self.grant_if_due();
             }
@@ -132,7 +132,7 @@ impl Exchange {
             }
             3 => {
                 if let Some((limit, _)) = self.grants.pop_front() {
-                    self.sender.granted(limit).expect("it is a good grant");
+                    self.sender.granted(limit).expect("the grant is valid");
                 }
             }
             // A message in the other direction carries a grant.
@@ -160,7 +160,7 @@ impl Exchange {
         );
         assert_eq!(self.receiver.promised(), self.window);
         let own = self.grants.iter().filter(|(_, own)| *own).count();
-        assert!(own <= 2, "two receives are kept for Grant frames");
+        assert!(own <= 2, "two receives are reserved for Grant frames");
     }
 
     /// Delivers and releases all messages in flight.
@@ -228,9 +228,13 @@ impl ControlExchange {
             }
             1 => {
                 if let Some((number, message)) = self.messages.pop_front() {
-                    let is_new = self.receiver.receive(number).expect("it follows the rules");
+                    let is_new = self.receiver.receive(number).expect("the number is valid");
                     if is_new {
-                        assert_eq!(*message, self.delivered.to_be_bytes(), "in order, once");
+                        assert_eq!(
+                            *message,
+                            self.delivered.to_be_bytes(),
+                            "each message arrives once and in order"
+                        );
                         self.delivered += 1;
                     }
                 }
@@ -238,7 +242,7 @@ impl ControlExchange {
             2 if self.receiver.untaken() > 0 => self.receiver.take(),
             3 => {
                 if let Some(limit) = self.grants.pop_front() {
-                    self.sender.granted(limit).expect("it follows the rules");
+                    self.sender.granted(limit).expect("the grant is valid");
                 }
             }
             4 => {
@@ -261,7 +265,10 @@ impl ControlExchange {
             self.messages.len() <= window,
             "each message in flight has a receive"
         );
-        assert!(self.grants.len() <= 1, "one receive is kept for a Permit");
+        assert!(
+            self.grants.len() <= 1,
+            "one receive is reserved for a Permit"
+        );
         assert!(self.receiver.untaken() <= self.window);
         assert!(self.delivered <= self.sent);
     }

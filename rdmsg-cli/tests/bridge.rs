@@ -186,7 +186,7 @@ fn a_slow_reader_stops_the_writer() {
     let kernel = 3 * stage::socket_buffers();
     assert!(
         accepted < kernel + (4 << 20),
-        "{accepted} bytes were taken; the kernel holds {kernel} at the most"
+        "{accepted} bytes were accepted; the kernel buffers at most {kernel}"
     );
     let grown = bridges.memory().saturating_sub(before);
     assert!(grown < 4 << 20, "the bridges grew by {grown} bytes");

@@ -91,7 +91,7 @@ fn ping_and_bench_go_over_tcp_on_any_machine() {
     );
     assert!(
         !printed.contains('\x1b'),
-        "no colours for a file: {printed}"
+        "the output to a file has colours: {printed}"
     );
     server.signal(Signal::SIGINT).unwrap();
     let ended = server.end(TIME_LIMIT).unwrap().unwrap();
@@ -131,7 +131,7 @@ fn report_has_no_private_data() {
     assert!(output.status.success(), "{output:?}");
     assert!(
         json(&output)["points"].is_array(),
-        "stdout has nothing else"
+        "stdout contains only JSON"
     );
     let text = fs::read_to_string(folder.join("results.json")).unwrap();
     let markdown = fs::read_to_string(folder.join("results.md")).unwrap();

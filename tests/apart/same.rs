@@ -26,9 +26,12 @@ const OF_RDMA: [&str; 11] = [
 /// contains `address`.
 #[track_caller]
 pub(crate) fn assert_same(ours: &io::Error, std: &io::Error, address: SocketAddr) {
-    assert_eq!(ours.kind(), std.kind(), "{ours}, and of std: {std}");
+    assert_eq!(ours.kind(), std.kind(), "ours: {ours}; std: {std}");
     let text = ours.to_string();
-    assert!(text.contains(&std.to_string()), "{text} is not {std}");
+    assert!(
+        text.contains(&std.to_string()),
+        "{text} does not contain {std}"
+    );
     assert!(text.contains(&address.to_string()), "{text}");
     for word in OF_RDMA {
         assert!(!text.contains(word), "{word} in: {text}");

@@ -193,7 +193,7 @@ fn unread_bytes_of_streams_use_half_of_the_budget() {
         .collect();
     let start = Instant::now();
     while held() < HELD / 4 {
-        assert!(start.elapsed() < TIME_LIMIT, "{} are held", held());
+        assert!(start.elapsed() < TIME_LIMIT, "{} bytes are held", held());
         thread::yield_now();
     }
     assert!(held() <= HELD / 2, "{}", held());

@@ -207,7 +207,7 @@ fn fd_stays_readable_for_partial_message_and_at_end() {
     assert_eq!(server.read(&mut [0; 1]).unwrap(), 1);
     assert!(
         readable(&server, PollTimeout::ZERO),
-        "there is another byte"
+        "another byte is unread"
     );
     assert_eq!(server.read(&mut [0; 1]).unwrap(), 1);
     assert!(!readable(&server, PollTimeout::ZERO));

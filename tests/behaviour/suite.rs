@@ -279,7 +279,11 @@ fn a_timeout_ends_a_write_for_which_there_is_no_room() {
     drop(client);
     let mut got = Vec::new();
     server.read_to_end(&mut got).unwrap();
-    assert_eq!(got.len(), written, "exactly the bytes that the writes took");
+    assert_eq!(
+        got.len(),
+        written,
+        "exactly the bytes that the writes accepted"
+    );
     let expected = got
         .iter()
         .enumerate()

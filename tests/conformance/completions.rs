@@ -25,7 +25,7 @@ fn completions_arrive_through_each_method() {
         recv(far.completions()) -> completion => {
             assert!(matches!(completion.unwrap(), Completion::Received(m) if *m == *b"two"));
         }
-        default(TIME_LIMIT) => panic!("nothing came"),
+        default(TIME_LIMIT) => panic!("no completion arrived"),
     }
     near.close().unwrap();
     assert!(matches!(

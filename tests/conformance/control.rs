@@ -114,7 +114,10 @@ fn longer_control_message_is_refused() {
             if len == limit + 1 && of as usize == limit);
         assert!(named, "{refused}");
         let both = endpoint.info().negotiated.unwrap();
-        assert!(both.send_eager as usize >= limit, "and it continues");
+        assert!(
+            both.send_eager as usize >= limit,
+            "the connection continues"
+        );
     }
 }
 

@@ -85,7 +85,11 @@ fn leaving_engine_asks_later_clients() {
     let (connector, address) = (stage.connector.clone(), listener.local_addr());
     let connecting = thread::spawn(move || connector.connect(address).unwrap());
     let request = listener.requests().recv_timeout(TIME_LIMIT).unwrap();
-    assert_eq!(stage.engine.ask_to_leave().unwrap(), 0, "it has no answer");
+    assert_eq!(
+        stage.engine.ask_to_leave().unwrap(),
+        0,
+        "the request is unanswered"
+    );
     let accepted = request.accept().unwrap();
     let connected = connecting.join().unwrap();
     wait_for(&connected, |it| matches!(it, Completion::PeerLeaving));

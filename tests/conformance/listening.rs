@@ -34,7 +34,7 @@ fn established_connections_come_through_a_channel() {
                 endpoints.push(endpoint.unwrap().unwrap());
             }
             recv(group.completions()) -> completion => panic!("{completion:?}"),
-            default(TIME_LIMIT) => panic!("nothing came"),
+            default(TIME_LIMIT) => panic!("no connection arrived"),
         }
     }
     let mut connected = vec![first];

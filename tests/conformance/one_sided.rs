@@ -212,7 +212,10 @@ fn nonblocking_operation_reports_missing_room() {
         .is_ok()
     {
         started += 1;
-        assert!(started <= 4, "the window is 4, and the peer takes nothing");
+        assert!(
+            started <= 4,
+            "the window is 4, and the peer receives nothing"
+        );
     }
     for _ in 0..started {
         assert!(matches!(next(&far), Completion::Immediate(_)));

@@ -100,7 +100,7 @@ fn assert_sent(client: &Persistent, id: u64) {
     let event = next(client);
     assert!(
         matches!(event, PersistentEvent::Completion(Completion::Sent(sent)) if sent == id),
-        "{event:?}, and not {id}"
+        "{event:?} instead of the completion of {id}"
     );
 }
 
@@ -139,7 +139,7 @@ fn loss_names_the_unacknowledged_messages() {
     let server = service.accept(&client);
     client.send(Outgoing::from(b"again").with_id(7)).unwrap();
     let first = server.recv_timeout(TIME_LIMIT).unwrap();
-    assert_eq!(*first, *b"again", "the library sends nothing again");
+    assert_eq!(*first, *b"again", "the library repeats no message");
     assert_sent(&client, 7);
     client.close().unwrap();
     assert_eq!(lost(&client), (CloseReason::LocallyClosed, vec![]));

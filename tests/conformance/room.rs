@@ -41,7 +41,7 @@ fn room_comes_once_after_a_refusal() {
     nothing(&near);
     for _ in 0..3 {
         let sent = fill(&near);
-        assert!(fill(&near) == 0, "refused more than once");
+        assert!(fill(&near) == 0, "further sends are refused, too");
         assert!(near.try_next_completion().unwrap().is_none());
         take(&far, sent);
         assert!(matches!(next(&near), Completion::Room));

@@ -63,7 +63,10 @@ fn long_private_data_arrive_with_the_request() {
         let connecting = connect_later(connector, listener.local_addr());
         let request = listener.requests().recv_timeout(TIME_LIMIT).unwrap();
         assert!(request.private_data() == token, "{len}");
-        assert!(!connecting.is_finished(), "it waits for the answer");
+        assert!(
+            !connecting.is_finished(),
+            "the connect waits for the answer"
+        );
         let accepted = request.accept_with(&[3; 160]).unwrap();
         let connected = connecting.join().unwrap().unwrap();
         assert_eq!(connected.info().peer_data, [3; 160]);
@@ -111,7 +114,7 @@ fn listener_accepts_long_private_data() {
         assert_eq!(
             connected.info().peer_data,
             b"",
-            "without the session's number"
+            "the data exclude the session's identity"
         );
         connected.close().unwrap();
     }

@@ -83,7 +83,7 @@ impl Stage {
         assert_eq!(
             connected.transport(),
             ip_and_transport().1,
-            "the transport is not replaced"
+            "the expected transport is used"
         );
         assert_eq!(accepted.transport(), ip_and_transport().1);
         (connected, accepted)

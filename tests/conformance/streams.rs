@@ -111,7 +111,7 @@ fn task_reading_next_to_a_thread_is_woken_once() {
     near.write_all(b"x").unwrap();
     assert_eq!(reading.join().unwrap(), b'x');
     ring.recv_timeout(TIME_LIMIT)
-        .expect("the task may read now");
+        .expect("the task is woken when the thread's read returns");
     near.write_all(b"y").unwrap();
     let mut byte = [0];
     let count = loop {

@@ -26,15 +26,15 @@ use crate::stage::{
 fn assert_ready<T>(poll: Poll<Result<T, Error>>) {
     match poll {
         Poll::Ready(Err(error)) => assert_forked(&error),
-        Poll::Ready(Ok(_)) => panic!("it succeeded"),
-        Poll::Pending => panic!("it is pending"),
+        Poll::Ready(Ok(_)) => panic!("the call succeeded"),
+        Poll::Pending => panic!("the call is pending"),
     }
 }
 
 #[track_caller]
 fn assert_io<T>(result: io::Result<T>) {
     let Err(error) = result else {
-        panic!("it succeeded")
+        panic!("the call succeeded")
     };
     assert_eq!(error.kind(), io::ErrorKind::NotConnected, "{error}");
     assert!(error.to_string().contains("fork"), "{error}");
@@ -56,7 +56,7 @@ fn use_endpoint(endpoint: &Endpoint) {
             .unwrap_err(),
     );
     let Err(TrySendError::Failed(error)) = endpoint.try_send(b"from a child") else {
-        panic!("it was sent")
+        panic!("the message was sent")
     };
     assert_forked(&error);
     assert_forked(&endpoint.recv().unwrap_err());
@@ -148,7 +148,7 @@ fn drop_and_exit_leave_the_parents_alone() {
             let Some((client, server, listener, small, large, buffer, region, engine)) =
                 ends.take()
             else {
-                panic!("the parent has its own")
+                panic!("the parent still has all objects")
             };
             assert_eq!((&*small, large.len()), (&b"kept"[..], 3_000_000));
             drop((small, large, region));

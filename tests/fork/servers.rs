@@ -137,7 +137,7 @@ fn peer_of_a_killed_parent_sees_the_end() {
             waitpid(parent.0, None).unwrap();
             let end = server.recv_timeout(TIME_LIMIT).unwrap_err();
             assert!(matches!(end, Error::Disconnected(_)), "{end:?}");
-            assert!(Endpoint::connect(bound).is_err(), "nobody listens");
+            assert!(Endpoint::connect(bound).is_err(), "no process listens");
             assert_eq!(Listener::bind(bound).unwrap().local_addr(), bound);
             assert_eq!(bound.ip(), local_ip());
             kill(

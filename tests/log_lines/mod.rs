@@ -25,7 +25,7 @@ static LINES: Lines = Lines {
     added: Condvar::new(),
 };
 
-#[allow(dead_code, reason = "each program uses a part")]
+#[allow(dead_code, reason = "each test program uses only some functions")]
 impl Lines {
     pub(crate) fn collect() -> &'static Self {
         static ONCE: Once = Once::new();

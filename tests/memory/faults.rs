@@ -13,7 +13,7 @@ fn faults(endpoint: &Endpoint) -> Faults {
 fn ended(endpoint: &Endpoint) -> CloseReason {
     match endpoint.try_recv() {
         Err(Error::Disconnected(reason)) => reason,
-        other => panic!("it goes on: {other:?}"),
+        other => panic!("the connection continues: {other:?}"),
     }
 }
 

@@ -149,7 +149,7 @@ impl Raw {
     }
 
     pub(crate) fn answer(&mut self) -> Answer {
-        self.try_answer().expect("an answer comes")
+        self.try_answer().expect("the other side answers")
     }
 
     /// Reads the reply to a request. Returns `None` if the other side closes the connection without

@@ -74,7 +74,7 @@ fn wish_to_leave_survives_a_lost_connection() {
     loop {
         match client.try_next_completion().unwrap() {
             Some(Completion::Suspended { .. } | Completion::Resumed { .. }) => {}
-            Some(other) => panic!("told once: {other:?}"),
+            Some(other) => panic!("no further completion is due: {other:?}"),
             None => break,
         }
     }

@@ -60,7 +60,11 @@ fn regions_of_a_lost_connection_are_stale() {
         (read(&there, 8), read(&again, 8)),
         (*b"a write.", *b"another.")
     );
-    assert_eq!(read(&here, 0), *b"a write.", "it can still be copied out");
+    assert_eq!(
+        read(&here, 0),
+        *b"a write.",
+        "the local region stays readable"
+    );
     client.close().unwrap();
 }
 
@@ -96,7 +100,7 @@ fn lost_writes_and_atomics_have_an_unknown_outcome() {
     }
     assert_eq!(unknown, [1, 3]);
     assert!(matches!(next(&client), Completion::Resumed { .. }));
-    assert_eq!(read(&there, 0), [0; 8], "nothing is carried out again");
+    assert_eq!(read(&there, 0), [0; 8], "no operation is repeated");
     client.send(b"goes on").unwrap();
     assert_eq!(server.recv_timeout(TIME_LIMIT).unwrap(), b"goes on");
     client.close().unwrap();

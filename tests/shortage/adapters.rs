@@ -169,7 +169,10 @@ fn refused_relaxed_ordering_is_requested_once() {
             let all = registered(RelaxedOrdering::On);
             let (read, filled): (Vec<i64>, Vec<i64>) =
                 all.iter().partition(|access| *access & REMOTE_READ != 0);
-            assert_eq!(read, [REMOTE_READ; 2], "a long message each way: {all:?}");
+            assert_eq!(
+                read, [REMOTE_READ; 2],
+                "one long message in each direction: {all:?}"
+            );
             // The regions are the receive buffers of both sides and the targets of both READs.
             assert!(filled.len() >= 4, "{all:?}");
             assert!(filled.iter().all(|access| access & RELAXED != 0), "{all:?}");
@@ -180,7 +183,11 @@ fn refused_relaxed_ordering_is_requested_once() {
             calls.refuse_relaxed();
             let all = registered(RelaxedOrdering::On);
             let (asked, others) = all.split_first().unwrap();
-            assert_eq!(others[0] | RELAXED, *asked, "the same without: {all:?}");
+            assert_eq!(
+                others[0] | RELAXED,
+                *asked,
+                "only relaxed ordering is removed: {all:?}"
+            );
             assert!(others.iter().all(|access| access & RELAXED == 0), "{all:?}");
         },
     );

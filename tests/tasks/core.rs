@@ -310,13 +310,13 @@ fn connect_future_fails_without_listener() {
     );
 }
 
-/// An address whose host name must be resolved. The library must resolve the name on a thread of
-/// its own, because a lookup would block the task.
+/// An address whose host name must be resolved. The library must resolve the name on a separate
+/// thread, because a lookup would block the task.
 struct Elsewhere(String);
 
 impl ToAddresses for Elsewhere {
     fn to_addresses(&self) -> Result<Addresses, Error> {
-        panic!("looked up in the task")
+        panic!("the name was resolved in the task")
     }
 
     fn name(&self) -> Option<String> {

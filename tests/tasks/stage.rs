@@ -41,7 +41,7 @@ pub(crate) fn pair_with(config: &Config) -> (Endpoint, Endpoint) {
     assert_eq!(
         connected.transport(),
         ip_and_transport().1,
-        "the transport is not replaced"
+        "the expected transport is used"
     );
     (connected, accepted)
 }

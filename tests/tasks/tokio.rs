@@ -117,7 +117,7 @@ async fn endpoints(config: &Config) -> (Endpoint, Endpoint) {
     assert_eq!(
         connected.transport(),
         ip_and_transport().1,
-        "the transport is not replaced"
+        "the expected transport is used"
     );
     (connected, accepted)
 }

@@ -34,7 +34,7 @@ struct Panics(Sender<()>);
 impl Wake for Panics {
     fn wake(self: Arc<Self>) {
         let _ = self.0.send(());
-        panic!("a waker of the test's own making");
+        panic!("panic of the test's waker");
     }
 }
 
@@ -286,5 +286,8 @@ fn executor_that_polls_inside_wake_echoes() {
         let answer = client.recv_timeout(TIME_LIMIT).unwrap();
         assert_eq!(*answer, number.to_le_bytes());
     }
-    assert!(inline.polls.load(Ordering::SeqCst) > 1, "wakers polled it");
+    assert!(
+        inline.polls.load(Ordering::SeqCst) > 1,
+        "the wakers polled the task"
+    );
 }

@@ -62,10 +62,7 @@ fn zero_linger_resets_at_drop_of_last_handle() {
     drop(clone);
     let error = server.read(&mut [0; 1]).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::ConnectionReset, "{error}");
-    let error = server
-        .take_error()
-        .unwrap()
-        .expect("an end that is not clean");
+    let error = server.take_error().unwrap().expect("the reset is reported");
     assert_eq!(error.kind(), ErrorKind::ConnectionReset);
 }
 
@@ -123,7 +120,7 @@ fn a_time_to_live_is_refused_over_rdma() {
     } else {
         assert!(
             any_rdmsg().ip().is_loopback(),
-            "the transport is not replaced"
+            "the expected transport is used"
         );
         client.set_ttl(64).unwrap();
     }

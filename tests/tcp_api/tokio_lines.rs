@@ -176,7 +176,7 @@ lines! { (listener, client, server);
     }) => [true, false];
     linger_is_off: client.linger().unwrap() => None;
     set_linger: {
-        #[allow(deprecated, reason = "tokio's blocks the thread")]
+        #[allow(deprecated, reason = "tokio's method can block the thread")]
         client.set_linger(Some(SECOND)).unwrap();
         client.linger().unwrap()
     } => Some(SECOND);

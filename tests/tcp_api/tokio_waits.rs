@@ -336,7 +336,7 @@ fn a_peek_waits_while_the_same_stream_writes() {
         assert_eq!(
             client.try_read(&mut got).unwrap(),
             4,
-            "the dropped read took nothing"
+            "the dropped read has consumed no bytes"
         );
     });
 }
@@ -453,7 +453,7 @@ fn any_other_linger_ends_the_stream() {
     run(|| async {
         let (mut client, mut server) = pair().await;
         client.set_zero_linger().unwrap();
-        #[allow(deprecated, reason = "tokio's blocks the thread")]
+        #[allow(deprecated, reason = "tokio's method can block the thread")]
         client.set_linger(None).unwrap();
         client.write_all(b"all").await.unwrap();
         drop(client);

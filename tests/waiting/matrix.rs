@@ -225,7 +225,10 @@ fn expect_undelivered(result: Result<(), Error>) -> Result<(), String> {
 /// Runs the future as a task. Returns an error if the future completes before the deadline.
 fn as_task<T>(run: impl Future<Output = T>) -> Result<(), String> {
     let timed = runtime(false).block_on(async { timeout(DEADLINE, run).await });
-    timed.err().map(drop).ok_or_else(|| "it returned".into())
+    timed
+        .err()
+        .map(drop)
+        .ok_or_else(|| "the call returned".into())
 }
 
 fn as_endpoint<T>(
@@ -270,7 +273,10 @@ fn on_messages(call: Call, endpoint: Endpoint, group: Option<Group>) -> Prepared
                 // The endpoint's `close_timeout` is shorter, so it expires first.
                 timeout(2 * DEADLINE, endpoint.close()).await
             });
-            closed.map_or_else(|_| Err("it did not return".into()), expect_undelivered)
+            closed.map_or_else(
+                |_| Err("the call did not return".into()),
+                expect_undelivered,
+            )
         }
         Call::GroupRecv => {
             let group = group.unwrap();
@@ -544,7 +550,7 @@ fn prepare(state: &dyn Peers, others: &mut Others, calls: &mut Vec<(String, Prep
             Ok(Err(Error::Connect { .. })) => Ok(()),
             Ok(Err(error)) => Err(error.to_string()),
             Ok(Ok(_)) => Err("it succeeded".into()),
-            Err(_) => Err("it did not return".into()),
+            Err(_) => Err("the call did not return".into()),
         }
     });
     calls.push((name(&"TaskConnect", OtherUser::Alone), connect));

@@ -71,7 +71,7 @@ fn uses_a_stream_whose_runtime_is_gone() {
             runtime(multi).block_on(async {
                 let exchanged = timeout(PROMPT, exchange(&mut stream, &go)).await;
                 // The exchange must return, but may fail, as it does with tokio's own streams.
-                let _ = exchanged.expect("it returns");
+                let _ = exchanged.expect("the exchange returns");
             });
         }
         drop((stream, go));
@@ -95,13 +95,15 @@ fn receives_in_a_runtime_next_to_an_idle_one() {
                 near.send(&[number]).unwrap();
             };
             let (received, ()) = tokio::join!(receive, send);
-            assert_eq!(*received.expect("it is woken").unwrap(), [number]);
+            assert_eq!(*received.expect("the task is woken").unwrap(), [number]);
         });
         flush_promptly(&near, 3);
         // The first runtime receives the next messages.
         idle.block_on(async {
             for number in 0..3_usize {
-                let received = timeout(PROMPT, far.recv()).await.expect("it is woken");
+                let received = timeout(PROMPT, far.recv())
+                    .await
+                    .expect("the task is woken");
                 assert_eq!(*received.unwrap(), number.to_le_bytes());
             }
         });
@@ -151,7 +153,7 @@ fn moves_between_threads_tasks_and_a_loop() {
         while number < COUNT {
             let wait = EpollTimeout::try_from(PROMPT).unwrap();
             let count = epoll.wait(&mut [EpollEvent::empty()], wait).unwrap();
-            assert_eq!(count, 1, "it is readable before message {number}");
+            assert_eq!(count, 1, "the fd is readable before message {number}");
             while let Some(message) = far.try_recv().unwrap() {
                 check(Ok(message), number);
                 number += 1;
@@ -228,7 +230,10 @@ fn wakes_another_task_if_the_woken_one_is_dropped() {
             drop(first);
             sent.await.unwrap();
             drop(others);
-            let received = timeout(PROMPT, task).await.expect("it is woken").unwrap();
+            let received = timeout(PROMPT, task)
+                .await
+                .expect("the task is woken")
+                .unwrap();
             assert_eq!(received, number.to_le_bytes());
         }
     });

@@ -154,16 +154,16 @@ fn print_line(line: impl std::fmt::Display) {
 }
 
 #[test]
-#[ignore = "plays its role in another test"]
+#[ignore = "another test runs it"]
 fn plays_its_role() {
-    let role = env::var(ROLE).expect("another test starts it");
+    let role = env::var(ROLE).expect("another test sets the role");
     // The kernel kills this process, even if it is stopped, when the test's process ends.
     set_pdeathsig(Signal::SIGKILL).unwrap();
     match &*role {
         "Keeps" => keep(),
         "Receives" => receive(&probing()),
         "ReceivesBusily" => receive(&probing().with(|c| c.polling = Polling::Busy)),
-        other => panic!("no role: {other}"),
+        other => panic!("unknown role: {other}"),
     }
 }
 

@@ -70,7 +70,7 @@ impl Stage {
         assert_eq!(
             near.transport(),
             ip_and_transport().1,
-            "the transport is not replaced"
+            "the expected transport is used"
         );
         (near, far)
     }

@@ -52,7 +52,7 @@ impl Peers for Silent {
         assert_eq!(
             endpoint.transport(),
             ip_and_transport().1,
-            "the transport is not replaced"
+            "the expected transport is used"
         );
         endpoint
     }
@@ -62,7 +62,7 @@ impl Peers for Silent {
         assert_eq!(
             stream.transport(),
             ip_and_transport().1,
-            "the transport is not replaced"
+            "the expected transport is used"
         );
         stream
     }
@@ -154,7 +154,7 @@ fn reports_a_stopped_process_in_time() {
         let time = at.duration_since(stopped);
         assert!(
             time < INTERVAL + TIMEOUT + allowed,
-            "{what}: after {time:.1?}, of which {allowed:.1?} above the limit is allowed"
+            "{what}: after {time:.1?}; at most {allowed:.1?} above the limit is allowed"
         );
     }
     assert_eq!(ends.len(), 4 * ROUNDS);

@@ -95,7 +95,7 @@ async fn place_with(
             Ok(answer) => {
                 let order = number(&answer)?;
                 if !open.remove(&order) {
-                    return Err(format!("order {order} has a second answer").into());
+                    return Err(format!("order {order} was answered twice").into());
                 }
                 answered.fetch_add(1, Ordering::Relaxed);
             }
@@ -109,5 +109,5 @@ async fn place_with(
 
 fn number(message: &[u8]) -> Result<u64> {
     let number = message.try_into().map(u64::from_le_bytes);
-    number.map_err(|_| "a message is no number".into())
+    number.map_err(|_| "a message is not an order number".into())
 }

@@ -259,7 +259,8 @@ impl Side {
         if (1..=room).contains(&claim.size()) {
             return Ok(self.data.clone());
         }
-        Err(format!("the peer offers {size} bytes, not 1 to {room}: -S must be the same").into())
+        let hint = "-S must be the same on both sides";
+        Err(format!("the peer offers {size} bytes, not 1 to {room}: {hint}").into())
     }
 
     /// Waits until `condition` returns true. Returns `false` if the peer disconnects first.

@@ -79,7 +79,7 @@ fn redis() {
     assert_eq!(
         cli(&["llen", "mylist"]),
         "200\n",
-        "100 of each of two tests"
+        "two tests push 100 values each"
     );
     pair.near.reports("0 open").unwrap();
     pair.near.reports(" 0 failed").unwrap();

@@ -20,7 +20,7 @@ fn conducted(test: impl FnOnce(&DeviceTest, &mut Host, &mut Shell)) {
             test(&lab, &mut there, &mut Shell::start().unwrap());
             there.quit().unwrap();
         }
-        other => panic!("{other} is no host of two"),
+        other => panic!("{other} is neither host a nor host b"),
     }
 }
 
@@ -42,7 +42,10 @@ fn stop_serving(there: &mut Host) -> String {
 
 /// Runs the repair commands of a finding on the affected host.
 fn run_commands(finding: &Finding, there: &mut Host, here: &mut Shell) {
-    assert!(!finding.commands.is_empty(), "{finding:?} has no cure");
+    assert!(
+        !finding.commands.is_empty(),
+        "{finding:?} contains no command"
+    );
     for line in &finding.commands {
         if finding.is_of_peer {
             there.shell(line).unwrap();
@@ -399,6 +402,9 @@ fn top_shows_traffic_of_other_programs() {
         assert_eq!(after["processes"], 1);
         stop_serving(there);
         let end = read(there);
-        assert_eq!(end["processes"], 0, "its socket is removed with it");
+        assert_eq!(
+            end["processes"], 0,
+            "the exit of the process removes its socket"
+        );
     });
 }

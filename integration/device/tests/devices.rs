@@ -38,7 +38,7 @@ fn the_kernel_counts_what_rdma_resource_show_counts() {
 /// One engine uses a RoCE device and an iWARP device. It queries the capabilities of each device,
 /// and messages behave the same on both devices.
 #[test]
-#[ignore = "takes a device of each kind"]
+#[ignore = "needs a device of each kind"]
 fn one_engine_serves_devices_of_both_kinds() {
     let _test = DeviceTest::start();
     let engine = Engine::new().unwrap();

@@ -72,7 +72,10 @@ fn wait_until_healthy(shell: &mut Shell, line: &str) -> Diagnosis {
 
 /// Runs the repair commands of a finding exactly as the doctor has printed them.
 fn run_commands(shell: &mut Shell, finding: &Finding) {
-    assert!(!finding.commands.is_empty(), "{finding:?} has no cure");
+    assert!(
+        !finding.commands.is_empty(),
+        "{finding:?} contains no command"
+    );
     for line in &finding.commands {
         shell.run(line).unwrap();
     }
@@ -231,7 +234,7 @@ fn a_machine_without_a_device_gets_one_of_software() {
         example("rdmsg").display()
     );
     let (status, _) = shell.type_line(&nobody).unwrap();
-    assert_eq!(status, 1, "it takes root");
+    assert_eq!(status, 1, "--fix requires root");
     Diagnosis::typed(&mut shell, "rdmsg doctor --fix --json").unwrap();
     assert!(Path::new("/sys/class/infiniband/rxe0").exists());
     wait_until_healthy(&mut shell, DOCTOR);

@@ -212,7 +212,7 @@ fn writer_sleeps_until_room_despite_unread_messages() {
         }
         assert!(
             wait(&epoll, Duration::ZERO) == 0,
-            "questions must not wake it"
+            "messages must not wake a wait for room"
         );
         for _ in 0..sent {
             client.recv_timeout(TIME_LIMIT).unwrap();
@@ -418,14 +418,14 @@ fn full_duplex_with_tokio_never_hangs() {
             let sending = async {
                 for number in 0..MESSAGES {
                     let sent = timeout(TIME_LIMIT, here.send(&message(number))).await;
-                    sent.unwrap_or_else(|_| panic!("{number} not sent"))
+                    sent.unwrap_or_else(|_| panic!("message {number} was not sent"))
                         .unwrap();
                 }
             };
             let receiving = async {
                 for number in 0..MESSAGES {
                     let taken = timeout(TIME_LIMIT, here.recv()).await;
-                    let taken = taken.unwrap_or_else(|_| panic!("{number} did not come"));
+                    let taken = taken.unwrap_or_else(|_| panic!("message {number} did not arrive"));
                     assert!(*taken.unwrap() == message(number), "{number}");
                 }
             };

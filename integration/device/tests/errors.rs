@@ -33,7 +33,7 @@ fn cm_client() -> PathBuf {
         .join("cm_client");
     assert!(
         program.exists(),
-        "{} is not there: build it with cargo build -p cm-examples --bins",
+        "{} does not exist: build it with cargo build -p cm-examples --bins",
         program.display()
     );
     program
@@ -98,8 +98,8 @@ fn a_client_that_may_retry_waits_for_its_server() {
     config.connect_timeout = TIME_LIMIT;
     let connector = Connector::new().config(&config).retry_refused(true);
     let client = thread::spawn(move || connector.connect(address).unwrap());
-    // The listener does not exist yet, so this attempt is refused. The first attempt of the client
-    // thread has usually been refused by then.
+    // The listener does not exist yet, so this attempt is refused. By then, the first attempt of
+    // the client thread has usually been refused, too.
     assert_eq!(reason(Endpoint::connect(address)), CloseReason::Refused);
     let listener = Listener::bind(address).unwrap();
     let server = listener.accept_timeout(TIME_LIMIT).unwrap();
@@ -130,7 +130,7 @@ fn the_connect_deadline_holds_while_retrying() {
                 ..
             }
         ),
-        "the last refusal says more: {error:?}"
+        "the last refusal is more specific than a timeout: {error:?}"
     );
     assert!(
         start.elapsed() >= Duration::from_secs(1),
@@ -156,7 +156,7 @@ fn an_address_without_an_rdma_device_is_explained() {
     let error = Endpoint::connect("10.99.0.2:7471").unwrap_err();
     assert!(
         start.elapsed() < Duration::from_secs(4),
-        "it must not wait until the deadline"
+        "the connect must not wait until the deadline"
     );
     let text = error.to_string();
     assert!(
@@ -455,7 +455,7 @@ fn foreign_client(address: SocketAddr, private_data: &[u8]) -> (CmEventType, Vec
         channel
             .wait_event(TIME_LIMIT)
             .unwrap()
-            .expect("an event comes")
+            .expect("an event arrives")
     };
     id.resolve_addr(Lab::get().source(), address, TIME_LIMIT)
         .unwrap();
@@ -526,8 +526,8 @@ fn version_mismatch_names_both_versions() {
     let mut event = channel
         .wait_event(TIME_LIMIT)
         .unwrap()
-        .expect("a request comes");
-    let mut request = event.take_request().expect("it brings an id");
+        .expect("a request arrives");
+    let mut request = event.take_request().expect("the request contains an id");
     let reject = [
         &b"rdmR\x09\x18\x00\x01"[..],
         &9_u64.to_be_bytes(),

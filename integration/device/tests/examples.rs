@@ -126,7 +126,7 @@ impl Ended {
             .filter(|line| steps.iter().any(|step| line.ends_with(step)))
             .map(|line| line.split_whitespace().next().unwrap().parse().unwrap())
             .collect();
-        assert_eq!(times.len(), steps.len(), "each with its time");
+        assert_eq!(times.len(), steps.len(), "each line has a time");
         assert!(times.is_sorted(), "{times:?}");
     }
 

@@ -72,7 +72,7 @@ impl Drop for Role {
 
 fn peer() -> SocketAddr {
     env::var(PEER)
-        .expect("the other tests run it")
+        .expect("the test that starts a role sets the variable")
         .parse()
         .unwrap()
 }

@@ -53,8 +53,8 @@ fn readable(fd: BorrowedFd<'_>) -> bool {
     poll_for(fd, Duration::ZERO)
 }
 
-/// Waits until a descriptor is readable. The library's control frames also make it readable, unless
-/// the engine's thread processes them first.
+/// Waits until a descriptor is readable. The library's control frames also make the descriptor
+/// readable, unless the engine's thread processes them first.
 fn wait_readable(fd: BorrowedFd<'_>) {
     assert!(poll_for(fd, TIME_LIMIT), "the fd never became readable");
 }
@@ -164,7 +164,7 @@ fn fd_is_readable_only_while_completions_are_pending() {
     assert_eq!(*server.recv_timeout(TIME_LIMIT).unwrap(), *b"first");
     wait_unread(&server);
     for _ in 0..3 {
-        assert!(readable(fd), "it is level-triggered");
+        assert!(readable(fd), "the fd is level-triggered");
     }
     assert_eq!(*server.recv_timeout(TIME_LIMIT).unwrap(), *b"second");
     wait_until_unreadable(&server, fd);
@@ -495,7 +495,7 @@ fn listener_fd_reports_connections_and_end() {
     let client = thread::spawn(move || Endpoint::connect(address).unwrap());
     wait_readable(fd);
     let server = listener.try_accept().unwrap().unwrap();
-    assert!(!readable(fd), "all was taken");
+    assert!(!readable(fd), "all messages were received");
     client.join().unwrap().send(b"hello").unwrap();
     assert_eq!(*server.recv_timeout(TIME_LIMIT).unwrap(), *b"hello");
 
@@ -605,7 +605,7 @@ fn failed_fd_creation_is_reported_and_retryable() {
     assert_eq!(
         open_fds(),
         before + 2,
-        "one fd in a second one, however many calls of event_fd"
+        "one fd in an epoll instance, for all calls of event_fd"
     );
     client.send(b"again").unwrap();
     assert_eq!(*take(&server), *b"again");

@@ -147,7 +147,7 @@ fn unread_large_messages_respect_memory_limit() {
         *b"small ones pass, in their turn"
     );
     client.flush_timeout(TIME_LIMIT).unwrap();
-    assert!(locked_kib() <= before + 64, "the sender unlocks all of it");
+    assert!(locked_kib() <= before + 64, "the sender unlocks all memory");
     client.close().unwrap();
 }
 
@@ -398,7 +398,7 @@ fn truncated_conversation_is_no_clean_end() {
             Err(Error::Disconnected(CloseReason::Truncated { .. })
                 | Error::Undelivered(CloseReason::Truncated { .. }))
         ),
-        "close tells of it, too"
+        "close also reports the truncation"
     );
     assert_eq!(
         std::io::Error::from(error).kind(),

@@ -118,7 +118,7 @@ fn take(endpoint: &Endpoint, fd: i32) -> Message {
             PollTimeout::from(1000_u16),
         )
         .unwrap();
-        assert!(!deadline.is_over(), "no message came");
+        assert!(!deadline.is_over(), "no message arrived");
     }
 }
 
@@ -207,7 +207,7 @@ fn cut_rdma(lab: &Lab, is_cut: bool) {
 fn await_transport(of: impl Fn() -> Transport, transport: Transport) {
     let mut deadline = Deadline::after(TIME_LIMIT);
     while of() != transport {
-        assert!(!deadline.is_over(), "no session went on over {transport}");
+        assert!(!deadline.is_over(), "no session continued over {transport}");
         thread::sleep(Duration::from_millis(10));
     }
 }
@@ -303,7 +303,7 @@ fn sessions_move_to_tcp_and_back_to_rdma() {
                 await_transport(|| operates.transport(), transport);
                 regions = operate(&operates, regions.take());
                 thread::sleep(Duration::from_millis(500));
-                println!("round {round}: all go over {transport}");
+                println!("round {round}: all sessions use {transport}");
                 cut_rdma(&lab, transport == Transport::Rdma);
             }
         }

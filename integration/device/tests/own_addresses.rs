@@ -92,7 +92,7 @@ fn link_local_addresses_keep_their_interface() {
     assert_eq!(server.peer_addr().unwrap(), from);
     assert_eq!(from, client.local_addr().unwrap());
     let SocketAddr::V6(from) = from else {
-        panic!("{from} is none of IPv6")
+        panic!("{from} is not an IPv6 address")
     };
     assert_eq!((from.ip(), from.scope_id()), (local.ip(), local.scope_id()));
 }

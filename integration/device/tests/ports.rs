@@ -60,7 +60,7 @@ impl Ports {
             .iter()
             .map(|taken| taken.local_addr().unwrap().port());
         let next = ports.flat_map(|port| listen_if_free(lab, port + 1)).next();
-        let next = next.expect("one of a hundred is free");
+        let next = next.expect("at least one of 100 ports is free");
         let last = next.local_addr().unwrap().port();
         fs::write(Self::FILE, format!("{} {last}", last - 1)).unwrap();
         self.taken.push(next);

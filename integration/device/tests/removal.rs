@@ -178,7 +178,7 @@ fn auto_uses_tcp_while_device_is_removed() {
     for endpoint in [client, server] {
         assert!(
             endpoint.recv_timeout(TIME_LIMIT).is_err(),
-            "the listener ended with the device"
+            "the connection ended with its device"
         );
     }
     assert_eq!(transport_to(&listener), Transport::Tcp);

@@ -134,7 +134,7 @@ fn many_connections_draw_on_one_pool() {
                 assert_eq!(
                     client.recv_timeout(TIME_LIMIT).unwrap().len(),
                     1,
-                    "the end mark"
+                    "the last message marks the end"
                 );
                 client.close().unwrap();
             })
@@ -180,7 +180,7 @@ fn connection_that_holds_messages_stops_no_other() {
             Err(other) => panic!("{other}"),
         }
     }
-    assert!(sent >= 2, "no connection has less than its floor");
+    assert!(sent >= 2, "each connection has at least its minimum");
     for number in 0..100 {
         ping(&client, &other, number, 1000);
     }

@@ -91,6 +91,6 @@ fn host_silent_over_rdma_is_tried_over_tcp_next() {
             assert_eq!(firewall.sent(), tried, "RDMA was tried again");
             exchange(second);
         }
-        other => panic!("{other} is no host of two"),
+        other => panic!("{other} is neither host a nor host b"),
     }
 }

@@ -70,7 +70,7 @@ fn a_connection_counts_what_goes_through_it() {
         // The last grant may not have arrived yet. The sender then had credit for only `more`
         // messages.
         11 + more + 1,
-        "it can still be read"
+        "statistics remain readable after the end"
     );
 }
 

@@ -153,12 +153,12 @@ fn storm_connects_return_by_deadline_without_loss() {
         .map(|outcome| outcome.result)
         .partition(Result::is_ok);
     println!(
-        "{} through; the last came back after {last:?}, the control thread was {lateness:?} late at worst",
+        "{} through; the last returned after {last:?}, the control thread was {lateness:?} late at worst",
         through.len()
     );
     assert!(
         last <= config.connect_timeout + TOLERANCE + 2 * lateness,
-        "a connect came back after {last:?}, while a thread was {lateness:?} late at worst"
+        "a connect returned after {last:?}, while a thread was {lateness:?} late at worst"
     );
     assert_eq!(through.len() + failed.len(), COUNT);
     assert!(
@@ -190,7 +190,7 @@ fn storm_connects_return_by_deadline_without_loss() {
         .count();
     assert_eq!(spoke, COUNT - failed.len());
     drop(accepted);
-    assert_eq!(count_resources(&lab), before, "nothing is left behind");
+    assert_eq!(count_resources(&lab), before, "no resource leaks");
 }
 
 #[test]
@@ -392,7 +392,7 @@ fn accept_all(listener: Listener) -> JoinHandle<Vec<Endpoint>> {
 /// connects the engine should run at a time. Run it with `STORM=200 … --ignored --nocapture
 /// storm_of_connects_is_counted`.
 #[test]
-#[ignore = "it measures"]
+#[ignore = "it only measures"]
 fn storm_of_connects_is_counted() {
     let lab = DeviceTest::within(600);
     let counts = std::env::var("STORM").unwrap_or_else(|_| "50,100,200".into());

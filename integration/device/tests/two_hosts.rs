@@ -45,7 +45,7 @@ fn on_two_hosts(
                     .unwrap(),
             );
         }
-        other => panic!("{other} is no host of two"),
+        other => panic!("{other} is neither host a nor host b"),
     }
 }
 
@@ -526,7 +526,10 @@ fn a_killed_host_is_noticed() {
         let receiver = start_receiver(&idle, busy);
         // Restart the host immediately, so that it sends no disconnect.
         fs::write("/proc/sysrq-trigger", "b").unwrap();
-        panic!("this host lives, and learned: {}", receiver.join().unwrap());
+        panic!(
+            "the host did not restart; the connection ended with: {}",
+            receiver.join().unwrap()
+        );
     }
 }
 

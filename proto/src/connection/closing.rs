@@ -320,8 +320,8 @@ impl Open {
                 let text = format_args!("the connection failed during the close: {reason}");
                 side.outputs.note(Level::Info, text);
             }
-            // A symptom usually means that the connection was lost. The exception is a peer that
-            // has sent an Abort or a Failure: this frame then becomes the reason.
+            // Treats a symptom as a loss, because most symptoms have this cause. If the cause is
+            // the peer's Abort or Failure, that frame becomes the reason for the end instead.
             self.lost_in_close = if !reason.is_loss() && !is_symptom(&reason) {
                 LostInClose::No
             } else if !self.transfer.delivered() {

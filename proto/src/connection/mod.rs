@@ -243,8 +243,8 @@ impl Connection {
         }
     }
 
-    /// Returns whether the setup counts against the limit on concurrent setups, because it can
-    /// perform an expensive step at any moment.
+    /// Returns whether the setup counts against the limit on concurrent setups. It counts while it
+    /// can perform an expensive step at any moment.
     pub fn has_turn(&self) -> bool {
         matches!(&self.state, State::Setup(setup) if setup.has_turn())
     }

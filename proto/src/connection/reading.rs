@@ -76,8 +76,8 @@ impl Open {
         self.disconnect_if_done(side, now);
     }
 
-    /// Starts a timer, if fragments of a message are missing. The timer limits the time that the
-    /// peer may take to send them.
+    /// Starts a timer if fragments of a message are missing. The timer limits the time within which
+    /// the peer must send these fragments.
     pub(super) fn watch_fragments(&mut self, now: impl Clock) {
         let transfer = &mut self.transfer;
         if transfer.inbound.missing().is_some() && transfer.timers.read_watchdog.is_off() {

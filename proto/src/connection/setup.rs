@@ -68,8 +68,8 @@ impl Setup {
         }
     }
 
-    /// Returns whether the setup counts against the limit on concurrent setups, because it can
-    /// perform an expensive step at any moment.
+    /// Returns whether the setup counts against the limit on concurrent setups. It counts while it
+    /// can perform an expensive step at any moment.
     pub(super) fn has_turn(&self) -> bool {
         match self {
             Self::Connecting(connecting) => connecting.has_turn(),

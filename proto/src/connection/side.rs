@@ -31,7 +31,7 @@ pub(super) struct Side {
     /// side attempts to resume.
     pub(super) over: Option<SessionOver>,
     /// The account of the shared receives. `None` if the connection does not share receives, or has
-    /// returned its share.
+    /// already returned its receives to the account.
     pub(super) account: Option<Arc<Account>>,
     /// Whether this side has ever exposed memory that the peer may write. If so, the peer may send
     /// immediate data.

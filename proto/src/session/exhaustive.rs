@@ -202,12 +202,12 @@ fn find_each_mistake() {
     let cases = [
         (CountBeforeFence(A), TWICE),
         (CountBeforeFence(P), TWICE),
-        (KeepWindow, "a message is forgotten that was not delivered"),
-        (TrustDevice, "a message is forgotten that was not delivered"),
+        (KeepWindow, "an undelivered message is discarded"),
+        (TrustDevice, "an undelivered message is discarded"),
         (SendBeforeCount, TWICE),
         (RepeatEverything, TWICE),
-        (AcceptOldRequest, "a request ends a connection that works"),
-        (TrustRequest, "a request ends a connection that works"),
+        (AcceptOldRequest, "a request ends a working connection"),
+        (TrustRequest, "a request ends a working connection"),
         (TakeRefusedEpoch, "not all messages can be delivered"),
     ];
     for (mistake, expected) in cases {
@@ -219,7 +219,9 @@ fn find_each_mistake() {
             mistake: Some(mistake),
             ..scope.with_forged_requests(1)
         };
-        let violation = search(&scope).violation.expect("it is found");
+        let violation = search(&scope)
+            .violation
+            .expect("the search finds the mistake");
         println!("{mistake:?}: {violation}");
         assert!(violation.starts_with(expected), "{mistake:?}: {violation}");
     }

@@ -139,7 +139,7 @@ mod tests {
         assert_eq!(out.matches('○').count(), 1 + 3, "{out}");
         assert!(lines.iter().all(|line| line.chars().count() <= 60), "{out}");
         let at = |mark: char| lines.iter().skip(2).position(|line| line.contains(mark));
-        assert!(at('●') < at('○'), "more is higher:\n{out}");
+        assert!(at('●') < at('○'), "a greater value is drawn higher:\n{out}");
         assert!(lines[lines.len() - 2].contains("16 KiB"), "{out}");
         assert_eq!(lines[lines.len() - 1].trim(), "size of a message");
     }

@@ -135,7 +135,7 @@ mod tests {
             assert_eq!(scheme.transport(), transport);
             assert_eq!(address.to_string(), text);
             let upper: Address = text.to_uppercase().parse().unwrap();
-            assert_eq!(upper.scheme(), scheme, "in any case");
+            assert_eq!(upper.scheme(), scheme, "a scheme ignores case");
         }
     }
 

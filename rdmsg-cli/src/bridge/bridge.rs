@@ -224,7 +224,9 @@ impl Shared {
             }
             (Incoming::Plain(_, peer), Target::Plain { .. })
             | (Incoming::Rdmsg(_, peer), Target::Rdmsg { .. }) => {
-                unreachable!("{peer} came in on a bridge with two ends of a kind")
+                unreachable!(
+                    "accepted {peer}, although both addresses of the bridge are of one kind"
+                )
             }
         }
     }

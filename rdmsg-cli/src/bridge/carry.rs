@@ -73,9 +73,9 @@ impl Progress {
         self.failure.get().map(|(end, _)| *end)
     }
 
-    /// Returns whether the next end of file of the plain socket is only an effect of its reset. If
-    /// the peer reset the socket after an end of file, the kernel reports `BrokenPipe`; after any
-    /// other reset, it reports `ConnectionReset`.
+    /// Returns whether the next end of file of the plain socket only results from a reset of the
+    /// socket. If the peer reset the socket after an end of file, the kernel reports `BrokenPipe`;
+    /// after any other reset, it reports `ConnectionReset`.
     fn hides_end_of_plain(&self) -> bool {
         matches!(self.failure.get(), Some((End::Plain, error))
             if error.kind() != io::ErrorKind::BrokenPipe)
@@ -108,9 +108,9 @@ impl Progress {
 /// writer. One task forwards both directions, so no bytes move between threads. The task detects a
 /// failure of each end, even while it does not read from that end.
 ///
-/// If an end fails, the other end first receives the bytes that arrived before the failure, because
-/// a service may answer and then reset a request that it has not read. This function discards the
-/// bytes that the failed end cannot accept, and then returns the error.
+/// If an end fails, the other end first receives the bytes that arrived before the failure. A
+/// service may send an answer and reset the connection before it has read the whole request. This
+/// function discards the bytes that the failed end cannot accept, and then returns the error.
 pub(super) async fn carry(session: &mut Session) -> io::Result<()> {
     let progress = Progress::default();
     carry_both(session, &progress).await;

@@ -188,7 +188,7 @@ impl Adapter {
         );
         Some(
             Finding::note("slot", what)
-                .because("a slot that is slower than the port bounds the bandwidth")
+                .because("a slot that is slower than the port limits the bandwidth")
                 .hint(
                     "`lspci -vv` shows LnkSta; another slot or a setting of the firmware may help",
                 ),
@@ -213,7 +213,8 @@ impl Adapter {
         }
         if !self.local.is_empty() && self.served.is_disjoint(&self.local) {
             let what = format!(
-                "processors {served} serve the interrupts of {name}, whose NUMA node has {}",
+                "processors {served} serve the interrupts of {name}, whose NUMA node has \
+                 processors {}",
                 list(&self.local)
             );
             return Some(
@@ -354,7 +355,7 @@ mod tests {
         assert_eq!(findings[1].state, State::Note);
         assert_eq!(
             findings[1].what,
-            "processors 0,2 serve the interrupts of mlx5_0, whose NUMA node has 4-7"
+            "processors 0,2 serve the interrupts of mlx5_0, whose NUMA node has processors 4-7"
         );
         // One of the two processors is in the adapter's NUMA node, so there is no finding about the
         // node.

@@ -478,7 +478,7 @@ mod tests {
             ["10.8.0.1".parse::<IpAddr>().unwrap()]
         );
         assert!(devices[0].is_software());
-        assert_eq!(devices[0].gids().count(), 2, "the empty place is left out");
+        assert_eq!(devices[0].gids().count(), 2, "the empty entry is omitted");
     }
 
     #[test]
@@ -508,7 +508,7 @@ mod tests {
         assert_eq!(
             subjects(&findings),
             [("port", State::Ok)],
-            "it has no packets of its own"
+            "iWARP has no RoCE packets"
         );
         assert!(
             findings[0]

@@ -112,13 +112,13 @@ impl Kernel {
         if self.is_external {
             return finding.hint(format!(
                 "kernel {release} does not contain these modules, and /lib/modules and /boot have \
-                 no files of it: it seems to be supplied from outside this machine (as by \
+                 no files of this kernel: it seems to be supplied from outside this machine (as by \
                  Firecracker), and must be replaced there"
             ));
         }
         let finding = finding.hint(format!(
             "kernel {release} does not contain these modules; another kernel of the distribution \
-             does"
+             contains them"
         ));
         match around.distribution() {
             Distribution::Ubuntu => finding

@@ -572,7 +572,7 @@ mod tests {
             .command("rm\x07")
             .at(Host::Here);
         let shown = of_peer(&hostile);
-        assert_eq!(shown.host, Host::Peer, "whatever it says");
+        assert_eq!(shown.host, Host::Peer, "the peer cannot set the host");
         assert_eq!(shown.subject, "x?[2J");
         assert_eq!(shown.what.chars().count(), LONGEST_TEXT);
         assert!(!shown.what.chars().any(char::is_control));
@@ -616,7 +616,7 @@ mod tests {
         assert_eq!(
             judged(9000, 4200).state,
             State::Note,
-            "the packets are as long"
+            "both sides use packets of 4096 bytes"
         );
     }
 }

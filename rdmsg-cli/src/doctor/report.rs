@@ -180,7 +180,7 @@ fn wrapped(text: &str, width: usize) -> impl Iterator<Item = String> {
     for line in text.lines() {
         lines.push(String::new());
         for word in line.split(' ') {
-            let last = lines.last_mut().expect("this line");
+            let last = lines.last_mut().expect("the current line");
             if !last.is_empty() && last.chars().count() + 1 + word.chars().count() > width {
                 lines.push(word.to_owned());
             } else {

@@ -160,8 +160,8 @@ impl<'a> Pinger<'a> {
 
     fn send(&mut self, endpoint: &Endpoint, stop: &Stop) -> io::Result<Outcome> {
         let start = Instant::now();
-        // The time from which the time limit counts. While the connection is suspended, the current
-        // time replaces this time, so that an outage does not count towards the limit.
+        // The time at which the time limit starts to run. While the connection is suspended, this
+        // time is set to the current time, so that an outage does not count towards the limit.
         let mut limited = start;
         let mut is_sent = false;
         loop {

@@ -146,7 +146,7 @@ mod tests {
         assert_eq!(
             bar(1, 1_000_000, 4),
             "▏",
-            "the bar of a count of 1 has one eighth"
+            "a count above 0 has a visible bar"
         );
         assert_eq!(bar(u64::MAX, u64::MAX, 2), "██");
     }

@@ -44,7 +44,7 @@ fn megabytes_come_back_through_tls() {
         // rustls returns an error if the stream ends without a close_notify alert. A successful
         // read therefore shows that the peer has sent close_notify.
         read.read_to_end(&mut received).await.unwrap();
-        assert!(received == *sent, "{} bytes came", received.len());
+        assert!(received == *sent, "{} bytes arrived", received.len());
         sending.await.unwrap();
         service.stop().await;
     });

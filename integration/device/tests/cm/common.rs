@@ -160,7 +160,7 @@ impl Queues {
         let deadline = Instant::now() + TIME_LIMIT;
         let mut one = [WorkCompletion::default()];
         while self.cq.poll(&mut one).unwrap() == 0 {
-            assert!(Instant::now() < deadline, "no completion came");
+            assert!(Instant::now() < deadline, "no completion arrived");
             thread::yield_now();
         }
         one[0].result().unwrap()

@@ -76,8 +76,11 @@ fn events_carry_the_parameters_of_the_peer() {
     assert_eq!(event.ud(), None);
 
     let mut id = event.take_request().unwrap();
-    assert!(event.take_request().is_none(), "it was taken");
-    assert_eq!(id.context(), 0, "not its listener's");
+    assert!(
+        event.take_request().is_none(),
+        "the request was already taken"
+    );
+    assert_eq!(id.context(), 0, "the id has not the listener's context");
     let accepting = Queues::of(&mut id);
     let granted = ConnParam {
         responder_resources: 2,

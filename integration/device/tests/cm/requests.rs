@@ -45,7 +45,7 @@ fn unread_requests_end_with_their_listener() {
         }
         assert_none(&server.channel);
     }
-    assert!(unread > 0, "no request ever waited");
+    assert!(unread > 0, "no request was unread");
     assert_eq!(count_resources(&lab), before);
 }
 

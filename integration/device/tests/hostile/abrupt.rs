@@ -25,7 +25,11 @@ fn peer_gone_after_frames_is_disconnect_without_close() {
             drop(peer);
             let (reason, messages) = end(&endpoint);
             assert_eq!(reason, CloseReason::PeerDisconnected);
-            assert_eq!(messages.len(), frames, "what had arrived is delivered");
+            assert_eq!(
+                messages.len(),
+                frames,
+                "all frames that had arrived are delivered"
+            );
             scene.stage.bystander.assert_unaffected();
         }
     }
@@ -117,7 +121,7 @@ fn peer_gone_during_close_leaves_undelivered() {
         let error = closer.join().unwrap().unwrap_err();
         assert!(
             matches!(error, rdmsg::Error::Undelivered(_)),
-            "the device took it, and nobody knows of the program: {error:?}"
+            "only the device has acknowledged the message: {error:?}"
         );
         scene.stage.bystander.assert_unaffected();
     }

@@ -123,7 +123,7 @@ fn announcement_of_a_gibibyte_pins_little() {
                 let (regions, bytes) = registered();
                 assert!(
                     Lab::get().is_iwarp() && bytes < registered_before + PINNED_LIMIT,
-                    "{role:?}: {more} bytes are pinned for it, beside {before}:\n{regions}"
+                    "{role:?}: {more} further bytes are pinned, after {before}:\n{regions}"
                 );
             }
             assert!(more_resident < 32 * MIB, "{role:?}: {more_resident} bytes");
@@ -333,7 +333,7 @@ fn client_learns_of_servers_missing_memory() {
     let mut lines = BufReader::new(server.stdout.take().unwrap()).lines();
     let mut said = |what: &str| {
         let found = lines.find_map(|line| line.unwrap().strip_prefix(what).map(str::to_owned));
-        found.unwrap_or_else(|| panic!("the server said nothing of {what:?}"))
+        found.unwrap_or_else(|| panic!("the server did not print {what:?}"))
     };
     let address: SocketAddr = said("listening on ").parse().unwrap();
     let connect = || Endpoint::connect(address).unwrap();

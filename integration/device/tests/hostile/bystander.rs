@@ -82,7 +82,7 @@ impl Bystander {
             .unwrap();
         assert!(
             !timeout.timed_out(),
-            "the bystander stands still after {} rounds",
+            "the bystander stalls after {} rounds",
             rounds.done
         );
     }
@@ -91,8 +91,12 @@ impl Bystander {
     pub(crate) fn finish(self) {
         self.assert_unaffected();
         self.shared.enough.store(true, Ordering::Relaxed);
-        self.client.join().expect("the bystander's client is well");
-        self.server.join().expect("the bystander's server is well");
+        self.client
+            .join()
+            .expect("the bystander's client has not panicked");
+        self.server
+            .join()
+            .expect("the bystander's server has not panicked");
     }
 }
 
@@ -106,7 +110,11 @@ fn turn(endpoint: &Endpoint, shared: &Shared) {
         let message = pattern(round, len);
         endpoint.send_timeout(&message, TIME_LIMIT).unwrap();
         let echo = endpoint.recv_timeout(TIME_LIMIT).unwrap();
-        assert!(*echo == message, "round {round}: {} bytes came", echo.len());
+        assert!(
+            *echo == message,
+            "round {round}: {} bytes arrived",
+            echo.len()
+        );
         let mut rounds = shared.rounds.lock().unwrap();
         rounds.done += 1;
         shared.changed.notify_all();

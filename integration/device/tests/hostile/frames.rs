@@ -342,7 +342,11 @@ fn messages_behind_a_bad_frame_are_not_delivered() {
             matches!(&reason, CloseReason::ProtocolViolation(violation) if violation.field() == "kind"),
             "{reason:?}"
         );
-        assert_eq!(messages.len(), 1, "a stream with a hole is none");
+        assert_eq!(
+            messages.len(),
+            1,
+            "no message after a violation is delivered"
+        );
         assert_eq!(*messages[0], *b"before");
         scene.stage.bystander.assert_unaffected();
     }
@@ -461,7 +465,7 @@ fn immediate_writes_need_credit_like_sends() {
             }
         };
         assert_eq!(violation.field(), "kind");
-        assert_eq!(words, [0, 1, 2], "the last one had no credit");
+        assert_eq!(words, [0, 1, 2], "the last write had no credit");
         scene.stage.bystander.assert_unaffected();
     }
     scene.finish();

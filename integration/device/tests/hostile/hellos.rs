@@ -120,7 +120,7 @@ fn client_with_bad_hello_is_rejected_with_reason() {
     }
     assert!(
         scene.stage.listener.try_accept().unwrap().is_none(),
-        "the application never sees it"
+        "the application must not receive the request"
     );
     scene.finish();
 }
@@ -158,7 +158,7 @@ fn a_server_with_a_bad_hello_is_left_with_the_reason() {
 /// transferred, and blocks all later messages. The library must reject such a connection.
 #[test]
 fn peer_without_reads_blocks_no_messages() {
-    if !applies("connect requests that tell how many reads a peer serves") {
+    if !applies("connect requests with the number of READs that a peer serves") {
         return;
     }
     let scene = Scene::new();
@@ -261,8 +261,14 @@ fn unbounded_limits_of_a_peer_allocate_nothing() {
         let (mut peer, endpoint) = scene.connect_with(role, &hello);
         let negotiated = endpoint.info().negotiated.unwrap();
         assert_eq!(negotiated.send_window, u16::MAX);
-        assert_eq!(negotiated.keepalive_interval, None, "this side has none");
-        assert_eq!(negotiated.send_eager, EAGER_SIZE, "this side's own");
+        assert_eq!(
+            negotiated.keepalive_interval, None,
+            "this side has no interval"
+        );
+        assert_eq!(
+            negotiated.send_eager, EAGER_SIZE,
+            "this side's eager size applies"
+        );
         let message = vec![5; EAGER_SIZE as usize];
         endpoint.send(&message).unwrap();
         let frame = peer.receive();

@@ -31,7 +31,7 @@ fn taken(peer: &mut Peer, endpoint: &Endpoint) -> Descriptor {
     assert_eq!(
         read(peer, &offer, 0),
         Some([3; 64]),
-        "it is there to be read"
+        "the exposed message is readable"
     );
     assert_eq!(read(peer, &offer, 5000 - 64), Some([3; 64]));
     peer.send(

@@ -19,7 +19,7 @@ use crate::{
 #[test]
 fn a_message_that_was_delivered_cannot_be_written_to() {
     if !Lab::get().is_iwarp() {
-        return println!("does not apply: a READ of this device tells the peer no key");
+        return println!("does not apply: a READ of this device sends no key to the peer");
     }
     let scene = Scene::new();
     for role in ROLES {

@@ -103,7 +103,7 @@ fn check(endpoint: &Endpoint, frames: &[Vec<u8>]) -> &'static str {
         .filter(|frame| frame.len() >= HEADER_LEN && frame[0] == 1)
         .map(|frame| &frame[HEADER_LEN..]);
     for (message, sent) in messages.iter().zip(sent.clone()) {
-        assert!(**message == *sent, "a message that nobody sent");
+        assert!(**message == *sent, "a delivered message was not sent");
     }
     assert!(messages.len() <= sent.count().min(WINDOW.into()));
     kind
@@ -117,7 +117,7 @@ fn seed() -> u64 {
         },
         |seed| seed.parse().expect("HOSTILE_SEED is a number"),
     );
-    println!("to play the same again: HOSTILE_SEED={seed}");
+    println!("to repeat this run: HOSTILE_SEED={seed}");
     seed
 }
 

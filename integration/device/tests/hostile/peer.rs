@@ -109,7 +109,7 @@ impl Server {
         let (mut peer, asked) = self.answer_next(private_data);
         self.await_event(CmEventType::ESTABLISHED);
         if Lab::get().is_iwarp() {
-            assert_eq!(peer.receive()[0], PING, "who connects speaks first");
+            assert_eq!(peer.receive()[0], PING, "the connecting side sends first");
             peer.send(&first(PONG, private_data));
         }
         (peer, asked)
@@ -132,7 +132,7 @@ impl Server {
         let mut peer = self.answer(private_data);
         expect(&peer.channel, CmEventType::ESTABLISHED);
         if Lab::get().is_iwarp() {
-            assert_eq!(peer.receive()[0], PING, "who connects speaks first");
+            assert_eq!(peer.receive()[0], PING, "the connecting side sends first");
             peer.send(&first(PONG, private_data));
         }
         peer
@@ -171,7 +171,7 @@ impl Peer {
     /// Waits for the library's answer to the connection request, and returns it.
     pub(crate) fn answer(&self) -> CmEvent {
         let answer = self.channel.wait_event(TIME_LIMIT).unwrap();
-        answer.expect("an answer comes")
+        answer.expect("the library answers")
     }
 
     /// Sends a connection request, and does not wait for the answer.
@@ -319,7 +319,7 @@ impl Peer {
         self.send_as(&bytes, |id, sge| SendWr::read(id, sge, target));
         let done = self.flush();
         self.region.copy_out(at, &mut bytes);
-        assert!(done || bytes == [0; 64], "what is refused brings nothing");
+        assert!(done || bytes == [0; 64], "a refused READ returns no bytes");
         done.then_some(bytes)
     }
 
@@ -360,7 +360,7 @@ impl Peer {
     /// Waits for the library's next frame, and returns it.
     pub(crate) fn receive(&mut self) -> Vec<u8> {
         self.wait(|this| !this.received.is_empty());
-        assert!(!self.received.is_empty(), "a frame comes before the end");
+        assert!(!self.received.is_empty(), "a frame arrives before the end");
         self.received.remove(0)
     }
 
@@ -396,7 +396,7 @@ impl Peer {
             }
             assert!(
                 Instant::now() < deadline,
-                "{} of {} frames acknowledged, {} received, and nothing more happens",
+                "{} of {} frames acknowledged, {} received, and no progress follows",
                 self.acknowledged,
                 self.posted,
                 self.received.len()

@@ -168,7 +168,7 @@ impl Scene {
             thread::sleep(Duration::from_millis(5));
         }
         let after = (self.lab.resources(), open_fds());
-        assert_eq!(after, self.before, "nothing is left behind");
+        assert_eq!(after, self.before, "no resource leaks");
     }
 }
 
@@ -192,9 +192,9 @@ pub(crate) fn end(endpoint: &Endpoint) -> (CloseReason, Vec<Message>) {
                 Ok(Completion::Disconnected(reason)) | Err(Error::Disconnected(reason)) => {
                     break reason;
                 }
-                other => panic!("no end came: {other:?}"),
+                other => panic!("the connection did not end: {other:?}"),
             },
-            Err(error) => panic!("no end came: {error}"),
+            Err(error) => panic!("the connection did not end: {error}"),
         }
     };
     for error in [

@@ -58,8 +58,8 @@ fn rejected(addr: SocketAddr, request: &[u8]) -> u16 {
     u16::from_be_bytes([data[6], data[7]])
 }
 
-/// Requests to resume the session, with a higher epoch each time, until the library accepts.
-/// Returns the peer, and the data that follows the hello of the acceptance.
+/// Sends requests to resume the session, with a higher epoch each time, until the library accepts
+/// one. Returns the peer, and the data that follows the hello of the acceptance.
 fn resume(addr: SocketAddr, id: &[u8], epoch: &mut u32, received: u32) -> (Peer, Vec<u8>) {
     let mut deadline = Deadline::after(TIME_LIMIT);
     loop {
@@ -74,7 +74,7 @@ fn resume(addr: SocketAddr, id: &[u8], epoch: &mut u32, received: u32) -> (Peer,
         }
         assert_eq!(event.event(), CmEventType::REJECTED);
         assert_eq!(event.private_data()[7], BUSY as u8);
-        assert!(!deadline.is_over(), "the session is resumed");
+        assert!(!deadline.is_over(), "the session was not resumed in time");
         thread::sleep(Duration::from_millis(10));
     }
 }

@@ -58,7 +58,7 @@ fn violation_returns_its_shared_buffers() {
         // On iWARP the connection ends immediately, together with the TCP stream.
         assert!(
             rounds > 10 || Lab::get().is_iwarp(),
-            "only {rounds} messages came through meanwhile"
+            "only {rounds} messages were delivered meanwhile"
         );
         assert_eq!(violated_field(&endpoint), "flags");
     }

@@ -124,7 +124,7 @@ fn long_requests_are_shown_whole_or_turned_away() {
         peer.wait_disconnected();
         peer.disconnect();
     }
-    assert!(listener.requests().is_empty(), "no request was whole");
+    assert!(listener.requests().is_empty(), "no request was complete");
 
     for accepts in [true, false] {
         let mut peer = connect();

@@ -224,7 +224,7 @@ fn protocol_violations_end_the_connection() {
         let error = loop {
             // Bytes that arrived before the violation can still be read.
             match stream.read(&mut buffer) {
-                Ok(count) => assert!(count > 0, "{says:?}: the end"),
+                Ok(count) => assert!(count > 0, "{says:?}: unexpected end of file"),
                 Err(error) => break error,
             }
         };

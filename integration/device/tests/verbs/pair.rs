@@ -231,7 +231,7 @@ pub(crate) fn completions(cq: &CompletionQueue, count: usize) -> Vec<WorkComplet
     while all.len() < count {
         assert!(
             Instant::now() < deadline,
-            "{} of {count} completions came: {all:?}",
+            "{} of {count} completions arrived: {all:?}",
             all.len()
         );
         let room = (count - all.len()).min(some.len());

@@ -94,7 +94,7 @@ impl Pair {
             Ok(()) => side.sent += 1,
             Err(SendRefused::Blocked) => side.writable = false,
             Err(SendRefused::Finished | SendRefused::Closed(_)) => {}
-            Err(SendRefused::TooLong { limit }) => panic!("nothing is longer than {limit}"),
+            Err(SendRefused::TooLong { limit }) => panic!("no test sends more than {limit} bytes"),
         }
         self.perform_outputs(at);
         sent.is_ok()
@@ -192,9 +192,15 @@ impl Pair {
             match kept {
                 Some(Kept::Buffer(buffer)) if side.conn.accepts_receives() => {
                     side.repost(buffer);
-                    let releasing = side.conn.releasing().expect("it accepts receives");
+                    let releasing = side
+                        .conn
+                        .releasing()
+                        .expect("the connection accepts receives");
                     let settled = releasing.release(self.now);
-                    assert!(!settled || side.conn.is_settled(), "it said so");
+                    assert!(
+                        !settled || side.conn.is_settled(),
+                        "`release` reported that no output is pending"
+                    );
                 }
                 Some(Kept::Part(buffer)) => {
                     let left = side.batches.get_mut(&buffer).unwrap();
@@ -208,7 +214,10 @@ impl Pair {
                 }
                 Some(Kept::Large(len)) => side.conn.release_large(len, self.now),
                 Some(Kept::Buffer(_)) => {
-                    assert!(side.conn.releasing().is_none(), "it accepts none")
+                    assert!(
+                        side.conn.releasing().is_none(),
+                        "the connection accepts no receives"
+                    )
                 }
                 None => {}
             }
@@ -280,11 +289,11 @@ impl Pair {
     }
 
     pub(super) fn reason(&self, at: usize) -> &CloseReason {
-        &self.sides[at].ended.as_ref().expect("it has ended").0
+        &self.sides[at].ended.as_ref().expect("the side has ended").0
     }
 
     pub(super) fn delivered(&self, at: usize) -> bool {
-        self.sides[at].ended.as_ref().expect("it has ended").1
+        self.sides[at].ended.as_ref().expect("the side has ended").1
     }
 
     /// Puts a forged Rendezvous frame with this descriptor on the wire.
@@ -301,7 +310,10 @@ impl Pair {
 
     /// Sends a Ping. The Pong proves that the peer has processed everything sent before the Ping.
     pub(super) fn flush(&mut self, at: usize) -> Flush {
-        let flush = self.sides[at].conn.flush().expect("it is established");
+        let flush = self.sides[at]
+            .conn
+            .flush()
+            .expect("the connection is established");
         self.perform_outputs(at);
         flush
     }

@@ -39,7 +39,10 @@ fn control_message_passes_a_full_window() {
     let mut pair = pair();
     while pair.send(A) {}
     pair.run();
-    assert_eq!(pair.sides[B].received, 4, "the application keeps them all");
+    assert_eq!(
+        pair.sides[B].received, 4,
+        "the application holds all messages"
+    );
     assert!(pair.send_control_message(A));
     pair.run();
     assert_eq!(pair.sides[B].control_received, 1);
@@ -57,7 +60,10 @@ fn control_message_beyond_the_window_is_refused() {
     assert_eq!(refused, Err(ControlRefused::Full));
     pair.take_control_message(B);
     pair.run();
-    assert!(pair.send_control_message(A), "one was taken");
+    assert!(
+        pair.send_control_message(A),
+        "the application has taken one message"
+    );
     pair.run();
     assert_eq!(pair.sides[B].control_received, CONTROL_WINDOW + 1);
 }
@@ -88,7 +94,7 @@ fn control_message_needs_a_peer_that_takes_it() {
     let mut pair = Pair::established(params(), none);
     let refused = pair.sides[A].conn.send_control_message(b"x");
     assert_eq!(refused, Err(ControlRefused::NotTaken));
-    assert!(pair.send_control_message(B), "the other side takes them");
+    assert!(pair.send_control_message(B), "A supports control messages");
     pair.forge(A, &message(0, b"x"));
     pair.finish();
     assert_eq!(violated_field(pair.reason(B)), "kind");
@@ -206,7 +212,7 @@ fn close_comes_behind_control_messages() {
         assert!(pair.send_control_message(A));
     }
     pair.close(A);
-    assert!(!pair.send_control_message(A), "it is closed");
+    assert!(!pair.send_control_message(A), "A has closed");
     pair.finish();
     assert_eq!(pair.sides[B].control_received, CONTROL_WINDOW);
     assert_eq!(pair.reason(A), &CloseReason::LocallyClosed);
@@ -236,7 +242,7 @@ fn peer_learns_once_that_the_other_side_leaves() {
     assert!(pair.ask_to_leave(A) && pair.ask_to_leave(B));
     pair.run_until_idle();
     assert!(pair.sides[A].peer_leaves);
-    assert!(pair.send(A) && pair.send(B), "nothing else changes");
+    assert!(pair.send(A) && pair.send(B), "both sides can still send");
     pair.close(B);
     assert!(!pair.ask_to_leave(B));
     pair.finish();
@@ -305,14 +311,17 @@ fn session_delivers_each_control_message_once() {
     let kept = last.sides[A]
         .conn
         .keep_control_message(&3_u32.to_le_bytes());
-    assert_eq!(kept, Ok(()), "while there is no connection");
+    assert_eq!(kept, Ok(()), "the session stores the message");
     last.sides[A].control_sent += 1;
     let mut pair = resumed(&mut last);
     assert_eq!(pair.sides[B].control_received, 4);
-    assert!(pair.send_control_message(A), "one of four was taken");
+    assert!(
+        pair.send_control_message(A),
+        "the application has taken one of four"
+    );
     pair.run();
     assert_eq!(pair.sides[B].control_received, 5);
-    assert!(!pair.send_control_message(A), "four are not taken");
+    assert!(!pair.send_control_message(A), "four messages are not taken");
 }
 
 #[test]
@@ -329,7 +338,7 @@ fn session_repeats_a_grant_that_was_lost() {
     let mut pair = resumed(&mut last);
     assert_eq!(
         pair.sides[B].control_received, CONTROL_WINDOW,
-        "none is repeated"
+        "no message is delivered twice"
     );
     for _ in 0..CONTROL_WINDOW {
         assert!(pair.send_control_message(A));

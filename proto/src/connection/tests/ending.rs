@@ -111,7 +111,7 @@ fn untaken_connection_is_rejected_as_busy() {
     assert_eq!(
         (pair.reason(A), pair.delivered(A)),
         (&CloseReason::PeerBusy, false),
-        "it says more than the own close"
+        "PeerBusy is more specific than the close by this side"
     );
 
     let mut pair = super::pair();
@@ -136,11 +136,11 @@ fn an_abort_cuts_a_close_short() {
     assert_eq!(
         pair.reason(A),
         &CloseReason::LocallyClosed,
-        "the first cause stays"
+        "the first cause remains the reason"
     );
     assert!(
         pair.now - start < Duration::from_secs(4),
-        "it does not wait for the close's deadline"
+        "the abort does not wait for the close's deadline"
     );
 }
 
@@ -152,7 +152,10 @@ fn peer_death_differs_from_peer_close() {
     pair.kill(A);
     pair.finish();
     assert_eq!(pair.reason(B), &CloseReason::PeerDisconnected);
-    assert_eq!(pair.sides[B].received, 1, "what had arrived is delivered");
+    assert_eq!(
+        pair.sides[B].received, 1,
+        "the arrived message is delivered"
+    );
 }
 
 #[test]
@@ -171,7 +174,7 @@ fn device_failure_is_the_reason() {
     assert_eq!(
         pair.reason(A),
         &expected,
-        "the first cause that is more than a sign of one"
+        "the first cause that is not a mere symptom"
     );
     assert!(!pair.delivered(A));
 }
@@ -192,7 +195,7 @@ fn close_acked_only_by_peer_device_is_undelivered() {
         }
         pair.finish();
         assert_eq!(pair.reason(A), &CloseReason::LocallyClosed);
-        assert!(!pair.delivered(A), "nobody was there to read it");
+        assert!(!pair.delivered(A), "no library has received the message");
     }
 }
 
@@ -215,17 +218,17 @@ fn first_closer_disconnects_after_close_ack() {
         pair.take(step);
         assert!(
             !pair.can(Step::Cm(A)),
-            "B, who answers, does not disconnect"
+            "B only answers A's Close, so B does not disconnect"
         );
         assert!(
             !pair.can(Step::Cm(B)),
-            "nor does A before its device is heard of"
+            "A waits until its CloseAck is acknowledged"
         );
     }
     for step in [Step::Ack(A), Step::Cq(A), Step::Ack(A), Step::Cq(A)] {
         pair.take(step);
     }
-    assert!(pair.can(Step::Cm(B)), "now A has");
+    assert!(pair.can(Step::Cm(B)), "A has disconnected");
     // A's last acknowledgements are lost, so B's device never reports B's last frames as
     // acknowledged.
     pair.acknowledgements_get_lost = true;
@@ -254,7 +257,7 @@ fn simultaneous_closes_need_no_final_ack() {
     while pair.can(Step::Cq(A)) {
         pair.take(Step::Cq(A));
     }
-    assert!(pair.can(Step::Cm(B)), "A has all it needs");
+    assert!(pair.can(Step::Cm(B)), "A has disconnected");
     pair.take(Step::Cm(B));
     pair.finish();
     assert!(pair.delivered(A) && pair.delivered(B));
@@ -294,7 +297,7 @@ fn a_blocked_sender_learns_of_the_end_when_it_begins() {
         assert!(!pair.sides[A].writable);
         end(&mut pair);
         assert!(pair.sides[A].writable && pair.sides[A].ended.is_none());
-        assert!(!pair.send(A), "and here it learns why");
+        assert!(!pair.send(A), "the retry reports the end");
     }
 }
 
@@ -320,7 +323,10 @@ fn a_removed_device_is_not_waited_for() {
     let start = pair.now;
     pair.run();
     assert_eq!(pair.reason(A), &CloseReason::DeviceRemoved);
-    assert_eq!(pair.sides[A].received, 1, "what had arrived is delivered");
+    assert_eq!(
+        pair.sides[A].received, 1,
+        "the arrived message is delivered"
+    );
     assert_eq!(pair.now, start);
 }
 

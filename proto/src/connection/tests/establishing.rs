@@ -36,7 +36,11 @@ fn hellos_and_private_data_reach_both_sides() {
         (b.send_window, b.recv_window, b.send_limit, b.recv_limit),
         (4, 7, 8 << 20, 32)
     );
-    assert_eq!((a.send_eager, b.send_eager), (32, 32), "the smaller one");
+    assert_eq!(
+        (a.send_eager, b.send_eager),
+        (32, 32),
+        "the smaller eager size applies"
+    );
     assert_eq!(pair.sides[A].conn.peer_data(), b"from b");
     assert_eq!(pair.sides[B].conn.peer_data(), b"from a");
 }
@@ -51,7 +55,10 @@ fn frame_before_established_establishes_passive_side() {
     assert!(pair.send(A));
     pair.take(Step::Wire(A));
     pair.take(Step::Cq(B));
-    assert!(pair.sides[B].established, "the frame came first");
+    assert!(
+        pair.sides[B].established,
+        "the frame arrived before the event"
+    );
     assert_eq!(pair.sides[B].received, 1);
     pair.take(Step::Cm(B));
     pair.run();
@@ -148,7 +155,7 @@ fn address_errors_are_retried_until_the_deadline() {
     assert_eq!(
         conn.close_reason(),
         Some(&CloseReason::AddrResolution(timed_out)),
-        "it says more than a timeout"
+        "the last failure is more specific than a timeout"
     );
 }
 
@@ -167,7 +174,7 @@ fn clients_of_lost_server_retry_at_different_times() {
             until - std::mem::replace(&mut now, until)
         })
     };
-    assert_eq!(waits(1), waits(1), "a nonce has its waits");
+    assert_eq!(waits(1), waits(1), "the waits depend only on the nonce");
     assert_ne!(waits(1)[0], waits(2)[0]);
     for nonce in 0..100 {
         for (wait, longest) in waits(nonce).into_iter().zip([50, 100, 200, 400]) {
@@ -193,7 +200,7 @@ fn work_error_before_established_is_the_reason() {
         conn.handle_work_error(Work::Recv { buffer: 1 }, WcStatus::WR_FLUSH_ERR, 0, now);
         let (call, errno) = ("ibv_post_recv", libc::ENOTCONN);
         conn.handle_post_failure(OsError { call, errno }, now);
-        assert_eq!(conn.close_reason(), None, "the event will say why");
+        assert_eq!(conn.close_reason(), None, "an event will report the cause");
         conn.handle_work_error(Work::Recv { buffer: 0 }, status, 7, now);
         let vendor_err = 7;
         assert_eq!(
@@ -319,11 +326,8 @@ fn over_iwarp() -> Pair {
 #[test]
 fn on_iwarp_the_side_that_connects_speaks_first() {
     let mut pair = over_iwarp();
-    assert!(
-        !pair.sides[B].established,
-        "nothing has come of the other side"
-    );
-    assert!(!pair.send(B), "and it may not be spoken to");
+    assert!(!pair.sides[B].established, "no frame has arrived from A");
+    assert!(!pair.send(B), "B must not send first");
     // The applications have not sent any message. The library itself has sent the first frames.
     pair.run();
     assert!(pair.sides[B].established);
@@ -350,7 +354,10 @@ fn iwarp_peer_is_nudged_until_it_answers() {
         assert_eq!(nudges(&pair), count);
     }
     let waited = pair.now - start;
-    assert!(waited > Duration::from_secs(1), "less and less: {waited:?}");
+    assert!(
+        waited > Duration::from_secs(1),
+        "the pauses grow: {waited:?}"
+    );
     // The peer's driver reads all nudges, and the peer's answer stops further nudges.
     pair.run();
     assert!(pair.sides[B].established);
@@ -390,7 +397,10 @@ fn iwarp_flushed_request_waits_for_the_cause() {
     conn.handle_work_error(Work::Recv { buffer: 1 }, WcStatus::WR_FLUSH_ERR, 0, now);
     let moment = Duration::from_millis(20);
     conn.handle_timeout(now + moment);
-    assert!(conn.next_timeout().is_some(), "it goes on waiting");
+    assert!(
+        conn.next_timeout().is_some(),
+        "the connection still waits for the cause"
+    );
     let later = now + moment * 2;
     conn.handle_cm_event(CmInput::Disconnected, later);
     // The connection ends although the device has not flushed the remaining work requests.
@@ -419,7 +429,11 @@ fn both_sides_know_what_both_devices_can_do() {
     let now = Instant::now();
     let mut conn =
         Connection::requested(params(), &hello(VERSION, 4).emit(b""), BOTH_WAYS, now).unwrap();
-    assert_eq!(conn.capabilities(), None, "nothing is known of this side");
+    assert_eq!(
+        conn.capabilities(),
+        None,
+        "the traits of this side's device are unknown"
+    );
     conn.handle_transport(TransportTraits::UNRESTRICTED);
     let none = IWARP.capabilities;
     assert_eq!(conn.capabilities(), Some(none));

@@ -22,7 +22,7 @@ fn a_finish_ends_one_direction_after_everything_in_it() {
     assert!(pair.sides[B].peer_finished);
     assert_eq!(pair.sides[B].received, 3);
     for _ in 0..20 {
-        assert!(pair.send(B), "the other direction goes on: {pair:?}");
+        assert!(pair.send(B), "the other direction stays open: {pair:?}");
         pair.run();
         pair.release_all(A);
         pair.run();
@@ -32,7 +32,7 @@ fn a_finish_ends_one_direction_after_everything_in_it() {
     assert!(pair.sides[A].peer_finished);
     assert!(
         pair.sides.iter().all(|side| side.ended.is_none()),
-        "until one closes"
+        "no side has closed"
     );
     pair.close(B);
     pair.finish();
@@ -73,11 +73,17 @@ fn held_messages_precede_finish_and_close() {
             pair.close(A);
         }
         pair.run();
-        assert!(!pair.sides[B].peer_finished, "there is something before it");
+        assert!(
+            !pair.sides[B].peer_finished,
+            "held messages precede the Finish"
+        );
         assert_eq!(pair.sides[B].received, 4);
         pair.release_all(B);
         pair.run();
-        assert!(!pair.sides[B].peer_finished, "and still");
+        assert!(
+            !pair.sides[B].peer_finished,
+            "two held messages still precede the Finish"
+        );
         assert_eq!(pair.sides[B].received, 8);
         pair.release_all(B);
         pair.run();
@@ -100,7 +106,7 @@ fn close_timeout_includes_held_messages() {
     let start = pair.now;
     pair.close(A);
     pair.finish();
-    assert!(!pair.delivered(A), "B took nothing");
+    assert!(!pair.delivered(A), "the held message was never sent");
     assert!(pair.now - start <= pair.sides[A].params.close_timeout * 2);
 }
 

@@ -109,7 +109,7 @@ fn a_send_waits_for_the_slots_of_all_fragments() {
     assert!(pair.send(A));
     assert!(
         !pair.send_fragments(A, 4 * EAGER),
-        "one of four slots is taken"
+        "one of the four slots is in use"
     );
     assert!(!pair.sides[A].writable);
     pair.run();
@@ -126,7 +126,10 @@ fn fragments_wait_in_their_receives_for_memory() {
     pair.run();
     assert_eq!(pair.sides[B].received, 0);
     assert_eq!(pair.sides[B].conn.held_messages(), 0);
-    assert!(pair.sides[A].ended.is_none(), "not all has been received");
+    assert!(
+        pair.sides[A].ended.is_none(),
+        "B has not received all messages"
+    );
     pair.sides[B].lacks_memory = false;
     pair.restore_memory(B);
     pair.run_until_idle();

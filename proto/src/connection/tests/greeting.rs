@@ -32,7 +32,7 @@ fn requested(data: &[u8]) -> Pair {
 }
 
 fn reason(pair: &Pair, at: usize) -> &CloseReason {
-    let (reason, _) = pair.sides[at].ended.as_ref().expect("it has ended");
+    let (reason, _) = pair.sides[at].ended.as_ref().expect("the side has ended");
     reason
 }
 

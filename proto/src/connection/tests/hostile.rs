@@ -169,7 +169,10 @@ fn a_message_behind_a_bad_frame_is_not_delivered() {
     pair.forge(A, &data(4, &1_u32.to_le_bytes()));
     pair.finish();
     assert_eq!(violated_field(pair.reason(B)), "kind");
-    assert_eq!(pair.sides[B].received, 1, "a stream with a hole is none");
+    assert_eq!(
+        pair.sides[B].received, 1,
+        "no message after a violation is delivered"
+    );
 }
 
 #[test]

@@ -23,17 +23,26 @@ fn later_message_arrives_after_large_message() {
     while pair.can(Step::Cq(B)) {
         pair.take(Step::Cq(B));
     }
-    assert_eq!(pair.sides[B].received, 1, "the last one waits for its turn");
-    assert!(pair.sides[B].sending.is_empty(), "there is no memory yet");
+    assert_eq!(
+        pair.sides[B].received, 1,
+        "the last message waits for the large one"
+    );
+    assert!(
+        pair.sides[B].sending.is_empty(),
+        "no memory is reserved yet"
+    );
     pair.take(Step::Memory(B));
     assert_eq!(
         pair.sides[B].sending.len(),
         2,
-        "the first chunks are asked for at once"
+        "the reads of the first two chunks are posted together"
     );
     pair.run();
     assert_eq!(pair.sides[B].received, 3);
-    assert!(pair.sides[A].exposed.is_empty(), "and taken");
+    assert!(
+        pair.sides[A].exposed.is_empty(),
+        "the peer has reported the message as taken"
+    );
 }
 
 #[test]
@@ -50,7 +59,7 @@ fn large_messages_in_flight_respect_the_limit() {
         },
     );
     assert_eq!((0..8).filter(|_| pair.send_large(A, 100)).count(), 4);
-    assert!(pair.send(A), "others are");
+    assert!(pair.send(A), "the limit concerns only large messages");
     pair.run();
     assert!(pair.sides[A].writable);
     assert_eq!((0..8).filter(|_| pair.send_large(A, 100)).count(), 4);
@@ -67,7 +76,7 @@ fn memory_is_bounded_on_both_sides() {
             sent
         })
         .count();
-    assert_eq!(sent, 4, "two are held, two are lent");
+    assert_eq!(sent, 4, "B holds two, and A exposes two");
     assert_eq!(pair.sides[B].received, 2);
     assert!(matches!(pair.sides[B].kept[0], Kept::Large(len) if len == 2 * MIB));
     pair.release(B, true);
@@ -84,9 +93,9 @@ fn single_large_message_may_exceed_the_bound() {
     for _ in 0..3 {
         assert!(
             pair.send_large(A, 8 * MIB),
-            "longer than the 4 MiB for several"
+            "a single message may exceed 4 MiB"
         );
-        assert!(!pair.send_large(A, 100), "but alone");
+        assert!(!pair.send_large(A, 100), "no second message fits");
         pair.run();
         pair.release_all(B);
         pair.run();
@@ -124,7 +133,10 @@ fn close_without_further_reads_is_undelivered() {
     }
     pair.close(A);
     pair.finish();
-    assert!(!pair.delivered(A), "the third found no memory");
+    assert!(
+        !pair.delivered(A),
+        "no memory was left for the third message"
+    );
     assert_eq!(pair.sides[B].received, 2);
 }
 
@@ -137,7 +149,7 @@ fn a_truncated_conversation_is_no_clean_end() {
         assert!(pair.send_large(A, 2 * MIB));
         pair.run();
     }
-    assert!(pair.send(A), "and one that waits behind the third");
+    assert!(pair.send(A), "one message waits behind the third");
     pair.run();
     pair.close(A);
     pair.finish();
@@ -311,7 +323,7 @@ fn impossible_descriptor_is_a_violation() {
             too_many.sides[B].conn.close_reason(),
             Some(CloseReason::ProtocolViolation(_))
         ),
-        "more than agreed, or than there is credit for"
+        "the frames exceed the limit or the credit"
     );
 }
 

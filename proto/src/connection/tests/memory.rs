@@ -27,7 +27,7 @@ fn unanswered_read_ends_connection_with_its_reason() {
     announced(&mut pair);
     pair.take(Step::Memory(B));
     let reads = pair.sides[B].sending.len();
-    assert_eq!(reads, 2, "no more memory than that is pinned for it");
+    assert_eq!(reads, 2, "only the memory of two chunks is pinned");
     pair.wait(Duration::from_secs(15));
     pair.wait(Duration::from_secs(14));
     assert_eq!(pair.sides[B].conn.close_reason(), None);
@@ -63,7 +63,7 @@ fn read_stalls_only_if_other_connections_stall() {
     assert_eq!(
         pair.sides[B].conn.close_reason(),
         Some(&CloseReason::ReadTimeout),
-        "a sign of life is no chunk"
+        "a sign of life is not progress"
     );
 }
 
@@ -80,7 +80,7 @@ fn slow_message_does_not_time_out() {
         }
         chunks += 1;
     }
-    assert!(chunks >= 3 * 16, "in the shortest chunks");
+    assert!(chunks >= 3 * 16, "all chunks have the minimum length");
     assert_eq!(pair.sides[B].conn.state.name(), "Established");
 }
 
@@ -142,11 +142,14 @@ fn message_waits_until_memory_is_available() {
     assert_eq!(pair.sides[A].received, 1);
     pair.wait(Duration::from_millis(10));
     pair.wait(Duration::from_millis(20));
-    assert_eq!(pair.sides[B].failed_allocations, 3, "by itself");
+    assert_eq!(
+        pair.sides[B].failed_allocations, 3,
+        "the connection retries by itself"
+    );
     pair.restore_memory(B);
     assert_eq!(
         pair.sides[B].failed_allocations, 4,
-        "and when others give some back"
+        "the connection also retries when memory is released"
     );
     pair.sides[B].lacks_memory = false;
     pair.restore_memory(B);
@@ -155,7 +158,10 @@ fn message_waits_until_memory_is_available() {
     pair.take(Step::Wire(B));
     pair.take(Step::Ack(B));
     pair.take(Step::Cq(B));
-    assert_eq!(pair.sides[B].failed_allocations, 5, "in the middle of it");
+    assert_eq!(
+        pair.sides[B].failed_allocations, 5,
+        "the next chunk finds no memory"
+    );
     pair.sides[B].lacks_memory = false;
     pair.wait(Duration::from_secs(1));
     pair.run();
@@ -171,14 +177,14 @@ fn peer_learns_of_missing_memory_for_message() {
     announced(&mut pair);
     let mut waited = Duration::ZERO;
     while pair.sides[B].conn.close_reason().is_none() {
-        assert!(waited < Duration::from_secs(31), "not for ever");
+        assert!(waited < Duration::from_secs(31), "the wait is bounded");
         pair.wait(Duration::from_millis(500));
         waited += Duration::from_millis(500);
     }
     assert!(waited >= Duration::from_secs(30), "{waited:?}");
     assert!(
         (10..50).contains(&pair.sides[B].failed_allocations),
-        "now and then"
+        "the retries become less frequent"
     );
     // A later abort by the application sends no further frame.
     pair.abort(B, 7);

@@ -132,7 +132,7 @@ impl Pair {
             let side = &mut self.sides[at];
             assert!(
                 side.ended.is_none(),
-                "nothing comes after the end: {output:?}"
+                "no output follows the end: {output:?}"
             );
             match output {
                 Output::Cm(op) => self.cm(at, op),
@@ -192,7 +192,7 @@ impl Pair {
                 }
                 Output::Event(Event::Writable) => {
                     let writable = std::mem::replace(&mut side.writable, true);
-                    assert!(!writable, "Writable follows a refusal");
+                    assert!(!writable, "Writable occurs only after a refusal");
                 }
                 Output::Event(Event::Disconnected { reason, delivered }) => {
                     side.ended = Some((reason, delivered));
@@ -287,7 +287,7 @@ impl Pair {
             // The simulation does not limit the number of concurrent attempts.
             CmOp::AwaitTurn => self.sides[at].conn.take_turn(self.now),
             CmOp::CreateId | CmOp::SetMinRnrTimer => {}
-            CmOp::Reject { .. } | CmOp::Discard => panic!("not in these scenes: {op:?}"),
+            CmOp::Reject { .. } | CmOp::Discard => panic!("these tests do not cause {op:?}"),
         }
     }
 
@@ -321,7 +321,7 @@ impl Pair {
                         let buffer = to
                             .posted
                             .pop_front()
-                            .expect("a receive is posted for every frame: no RNR NAK, ever");
+                            .expect("a receive is posted for each frame");
                         assert!(
                             frame.len() <= HEADER_LEN + to.params.eager_size as usize,
                             "the frame fits the buffer"
@@ -365,7 +365,7 @@ impl Pair {
                         let short = !side.received.is_multiple_of(3);
                         match short.then(|| side.conn.take_message(&frame)).flatten() {
                             Some(len) => {
-                                assert!(side.conn.is_settled(), "a message makes no output");
+                                assert!(side.conn.is_settled(), "the fast path produces no output");
                                 side.buffers.insert(buffer, frame);
                                 side.arrive(Arrival::Message {
                                     buffer,
@@ -397,7 +397,7 @@ impl Pair {
             Step::Memory(at) => {
                 let side = &mut self.sides[at];
                 let reading = side.reads.iter_mut().find(|reading| !reading.has_memory);
-                let reading = reading.expect("it was started");
+                let reading = reading.expect("the message was started");
                 reading.has_memory = true;
                 let id = reading.id;
                 side.conn.handle_memory(id, now);

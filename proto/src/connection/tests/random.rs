@@ -184,7 +184,7 @@ proptest! {
         for at in [A, B] {
             prop_assert!(pair.sides[at].ended.is_none(), "{:?}", pair.sides[at].ended);
             prop_assert!(pair.sides[at].writable, "the stalled sender is woken");
-            prop_assert!(pair.send(at), "the stalled sender goes on");
+            prop_assert!(pair.send(at), "the stalled sender can send again");
         }
         pair.close(A);
         if both_close {

@@ -293,7 +293,7 @@ fn local_port_in_use_is_retried_with_another() {
             conn.handle_timeout(now + Duration::from_secs(1));
             assert!(matches!(ops(&mut conn)[..], [CmOp::AwaitTurn]));
             conn.handle_timeout(now + Duration::from_secs(5));
-            assert_eq!(conn.close_reason(), Some(&cause), "there was no other");
+            assert_eq!(conn.close_reason(), Some(&cause), "the only failure");
         }
     }
 }

@@ -223,7 +223,7 @@ impl Side {
         if data.iter().any(|data| data.number() == kind) {
             assert!(
                 self.slots.len() < self.params.send_slots as usize,
-                "data leaves the slots for reads and control frames alone"
+                "data frames use no slots of reads and control frames"
             );
         }
         let what = WorkKind::Frame([&transmit.header[..], payload].concat());
@@ -262,14 +262,17 @@ impl Side {
                 return;
             }
             Arrival::Large { id, len } => {
-                let reading = self.reads.pop_front().expect("it was started");
+                let reading = self.reads.pop_front().expect("the message was started");
                 assert_eq!((reading.id, reading.len, reading.completed), (id, len, len));
                 self.kept.push_back(Kept::Large(len));
                 reading.number
             }
-            Arrival::Immediate { .. } => panic!("nobody sends it here"),
+            Arrival::Immediate { .. } => panic!("these tests send no immediate data"),
             Arrival::Finish => {
-                assert!(!std::mem::replace(&mut self.peer_finished, true), "once");
+                assert!(
+                    !std::mem::replace(&mut self.peer_finished, true),
+                    "a Finish arrives once"
+                );
                 return;
             }
         };
@@ -284,15 +287,18 @@ impl Side {
         let number = u32::from_le_bytes(bytes.try_into().unwrap());
         assert_eq!(
             number, self.control_received,
-            "in order, none twice, none lost"
+            "each message arrives once and in order"
         );
         self.control_received += 1;
         self.control_kept += 1;
     }
 
     fn received(&mut self, number: u32) {
-        assert!(!self.peer_finished, "no message comes behind a finish");
-        assert_eq!(number, self.received, "in order, none twice, none lost");
+        assert!(!self.peer_finished, "no message follows a Finish");
+        assert_eq!(
+            number, self.received,
+            "each message arrives once and in order"
+        );
         self.received += 1;
     }
 
@@ -310,7 +316,7 @@ impl Side {
         let held = self.held() + self.reads.iter().map(|reading| reading.len).sum::<u64>();
         assert!(
             held <= self.params.large_memory || held == len,
-            "no more is held than allowed"
+            "the held messages respect the limit"
         );
     }
 
@@ -325,7 +331,7 @@ impl Side {
     /// Prepares memory for a chunk, or sometimes for only the first part of it. Returns the number
     /// of bytes for which memory is prepared.
     pub(super) fn prepare(&mut self, id: u32, offset: u64, len: u64) -> u64 {
-        let reading = self.reads.back().expect("it was started");
+        let reading = self.reads.back().expect("the message was started");
         assert!(reading.has_memory && len > 0 && len <= self.params.longest_chunk);
         assert_eq!((reading.id, reading.requested), (id, offset));
         if offset > 0 && len > 4096 && offset.is_multiple_of(3) {
@@ -340,12 +346,15 @@ impl Side {
     pub(super) fn copy(&mut self, copy: FragmentCopy) {
         let bytes = &self.buffers[&copy.buffer][HEADER_LEN..];
         assert_eq!(bytes.len(), copy.len as usize);
-        let reading = self.reads.back_mut().expect("it was started");
+        let reading = self.reads.back_mut().expect("the message was started");
         assert!(reading.has_memory);
         assert_eq!((reading.id, reading.requested), (copy.id, copy.offset));
         let number = u32::from_le_bytes(bytes[..4].try_into().unwrap());
         let first = copy.offset == 0;
-        assert!(first || number == reading.number, "of the same message");
+        assert!(
+            first || number == reading.number,
+            "all fragments are of one message"
+        );
         reading.number = number;
         reading.is_copied = true;
         reading.requested += u64::from(copy.len);
@@ -355,7 +364,7 @@ impl Side {
 
     /// Posts a read of the peer's memory.
     pub(super) fn read(&mut self, read: Read) {
-        let reading = self.reads.back_mut().expect("it was started");
+        let reading = self.reads.back_mut().expect("the message was started");
         assert!(reading.has_memory);
         reading.number = read.rkey;
         assert_eq!((reading.id, reading.requested), (read.id, read.offset));
@@ -375,7 +384,7 @@ impl Side {
             .reads
             .iter_mut()
             .find(|reading| reading.completed < reading.len)
-            .expect("it was started");
+            .expect("the message was started");
         assert_eq!((reading.id, reading.completed), (read.id, read.offset));
         reading.completed += read.len;
     }
@@ -408,7 +417,7 @@ impl Side {
             assert_eq!(
                 shared.account.free() + others + kept,
                 shared.account.total(),
-                "the account is whole"
+                "each receive is free, promised or held"
             );
         }
     }

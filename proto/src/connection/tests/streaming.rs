@@ -25,17 +25,28 @@ fn messages_are_copied_beyond_half_of_the_receives() {
         assert!(pair.send(A));
         pair.run();
         let conn = &pair.sides[B].conn;
-        assert_eq!(conn.may_copy(100, 0, false), held > 4, "{held} are held");
-        assert_eq!(conn.may_copy(100, 0, true), held > 6, "a reader is waiting");
+        assert_eq!(
+            conn.may_copy(100, 0, false),
+            held > 4,
+            "{held} messages are held"
+        );
+        assert_eq!(
+            conn.may_copy(100, 0, true),
+            held > 6,
+            "{held} messages are held"
+        );
     }
     let conn = &pair.sides[B].conn;
-    assert!(!conn.may_copy(0, 0, false), "an empty one keeps its place");
+    assert!(
+        !conn.may_copy(0, 0, false),
+        "an empty message is not copied"
+    );
     assert!(conn.may_copy(2 << 20, 0, false));
-    assert!(!conn.may_copy(2 << 20, 1, false), "there is no room");
+    assert!(!conn.may_copy(2 << 20, 1, false), "the buffer has no room");
     pair.release_all(B);
     assert!(
         !pair.sides[B].conn.may_copy(100, 0, false),
-        "a reader keeps up"
+        "no receive is occupied"
     );
 }
 
@@ -52,7 +63,10 @@ fn large_message_waits_until_copies_are_read() {
     pair.run();
     assert!(pair.send_large(A, 2 * MIB));
     pair.run();
-    assert_eq!(pair.sides[B].received, 2, "it does not fit beside the copy");
+    assert_eq!(
+        pair.sides[B].received, 2,
+        "the message and the copy exceed the limit"
+    );
     let now = pair.now;
     pair.sides[B].conn.release_copied(100, now);
     pair.perform_outputs(B);
@@ -67,7 +81,7 @@ fn pieces_beyond_half_the_held_limit_are_copied() {
         assert!(pair.send_large(A, 1000));
         pair.run();
         let copies = pair.sides[B].conn.may_copy_large();
-        assert_eq!(copies, held == 3, "{held} are held");
+        assert_eq!(copies, held == 3, "{held} messages are held");
     }
 }
 

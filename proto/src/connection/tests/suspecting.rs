@@ -50,7 +50,7 @@ fn dead_path_is_detected_in_suspicion_timeout() {
             pair.vanish(B);
             pair.wait(silent);
             suspect(&mut pair, timeout);
-            assert_eq!(pings(&pair), 1, "at once, or on its way already");
+            assert_eq!(pings(&pair), 1, "a Ping is sent now or already in flight");
             // A second report has no effect.
             suspect(&mut pair, timeout);
             let taken = time_to_end(&mut pair);

@@ -130,14 +130,14 @@ fn expect(what: &str, input: impl Fn(&mut Connection, Instant), expected: [&str;
         assert_eq!(
             ends,
             usize::from(to == "Closed" && from != "Closed"),
-            "{what} in {from}: one end, and only one"
+            "{what} in {from}: the connection ends once"
         );
         if to == "Closed" {
             assert_eq!(conn.next_timeout(), None, "{what} in {from}");
         } else if to != "Established" {
             assert!(
                 conn.next_timeout().is_some(),
-                "{what} in {from}: no state lasts for ever"
+                "{what} in {from}: each state has a deadline"
             );
         }
     }
@@ -188,7 +188,7 @@ fn connection_manager_events() {
                     [CLOSED,   CLOSED,          CLOSED,        CLOSED,       CLOSED,   CLOSED,     CLOSED,    CLOSED,       DRAINING,     DRAINING,   ".",        "."]);
     expect("TIMEWAIT_EXIT", cm(CmInput::TimewaitExit),
                     [".",      ".",             ".",           ".",          ".",      ".",        ".",       ".",          ".",          ".",        ".",        "."]);
-    expect("an event of the future", cm(CmInput::Other(77)),
+    expect("an unknown event", cm(CmInput::Other(77)),
                     [".",      ".",             ".",           ".",          ".",      ".",        ".",       ".",          ".",          ".",        ".",        "."]);
 }
 
@@ -203,7 +203,7 @@ fn commands() {
                     ["ResolvingAddr",".",       ".",           ".",          ".",      ".",        "Accepting",".",         ".",          ".",        ".",        "."]);
     expect("reject", |conn, now| _ = conn.reject(b"", now),
                     [".",      ".",             ".",           ".",          ".",      CLOSED,     CLOSED,    ".",          ".",          ".",        ".",        "."]);
-    expect("turn away", |conn, now| conn.reject_untaken(now),
+    expect("reject untaken", |conn, now| conn.reject_untaken(now),
                     [".",      ".",             ".",           ".",          ".",      CLOSED,     CLOSED,    ".",          "Closing",    ".",        ".",        "."]);
     expect("reject unanswered", |conn, now| assert!(!conn.reject_unanswered(now) || conn.state.name() == CLOSED),
                     [".",      ".",             ".",           ".",          ".",      CLOSED,     CLOSED,    ".",          ".",          ".",        ".",        "."]);
@@ -260,7 +260,7 @@ fn completions_and_failures() {
                     [CLOSED,   CLOSED,          CLOSED,        CLOSED,       CLOSED,   CLOSED,     CLOSED,    CLOSED,       DRAINING,     DRAINING,   ".",        "."]);
     }
     for call in [CmCall::Discard, CmCall::Reject, CmCall::SetMinRnrTimer] {
-        expect("a failed courtesy", |conn, now| conn.handle_cm_failure(call, error, now),
+        expect("a failed optional call", |conn, now| conn.handle_cm_failure(call, error, now),
                     [".",      ".",             ".",           ".",          ".",      ".",        ".",       ".",          ".",          ".",        ".",        "."]);
     }
     expect("a failed disconnect", |conn, now| conn.handle_cm_failure(CmCall::Disconnect, error, now),
@@ -274,9 +274,9 @@ fn deadlines() {
     //               Accepted   Accepting     Established   Closing     Draining    Closed
     expect("before the deadline", |conn, now| conn.handle_timeout(now + Duration::from_millis(10)),
                     [".",      ".",             ".",           ".",          ".",      ".",        ".",       ".",          ".",          ".",        ".",        "."]);
-    expect("the backoff's end", |conn, now| conn.handle_timeout(now + Duration::from_millis(50)),
+    expect("after the backoff", |conn, now| conn.handle_timeout(now + Duration::from_millis(50)),
                     [".",      ".",             ".",           ".",          "Waiting",".",        ".",       ".",          ".",          ".",        ".",        "."]);
-    expect("long after", |conn, now| conn.handle_timeout(now + Duration::from_secs(60)),
+    expect("after the deadline", |conn, now| conn.handle_timeout(now + Duration::from_secs(60)),
                     [CLOSED,   CLOSED,          CLOSED,        CLOSED,       CLOSED,   CLOSED,     CLOSED,    CLOSED,       ".",          DRAINING,   CLOSED,     "."]);
 }
 

@@ -15,13 +15,16 @@ fn full_window_stalls_until_a_release() {
     let mut pair = pair();
     assert_eq!((0..10).filter(|_| pair.send(A)).count(), 4);
     pair.run();
-    assert!(!pair.send(A), "kept messages keep the window shut");
+    assert!(!pair.send(A), "held messages keep the window full");
     pair.release(B, true);
     pair.run();
-    assert!(!pair.sides[A].writable, "others may follow");
+    assert!(
+        !pair.sides[A].writable,
+        "the grant waits for further releases"
+    );
     pair.release(B, true);
     pair.run();
-    assert!(pair.sides[A].writable, "half of the window is enough");
+    assert!(pair.sides[A].writable, "half of the window is granted");
     assert_eq!((0..10).filter(|_| pair.send(A)).count(), 2);
 }
 
@@ -59,7 +62,10 @@ fn fragments_get_slots_of_unsignalled_frames() {
         }
         if !pair.send_fragments(A, longest) {
             pair.run();
-            assert!(pair.sides[A].writable, "no time has passed after {sends}");
+            assert!(
+                pair.sides[A].writable,
+                "after {sends} sends, the slots are freed without a delay"
+            );
             assert!(pair.send_fragments(A, longest));
         }
         pair.finish();
@@ -71,7 +77,7 @@ fn send_at_once_counts_no_stall() {
     let mut pair = pair();
     while pair.send(A) {}
     let stalls = pair.sides[A].conn.statistics().stalls;
-    assert_eq!(stalls, 1, "the refused send");
+    assert_eq!(stalls, 1, "only the refused send is counted");
     assert_eq!(pair.sides[A].conn.send_at_once(1), None);
     assert_eq!(pair.sides[A].conn.statistics().stalls, stalls);
 }
@@ -87,7 +93,7 @@ fn grant_without_delays_needs_no_timer() {
     pair.run();
     pair.release(B, true);
     pair.run();
-    assert!(pair.sides[A].writable, "no time has passed");
+    assert!(pair.sides[A].writable, "the grant is not delayed");
     assert_eq!((0..10).filter(|_| pair.send(A)).count(), 1);
 }
 
@@ -114,7 +120,7 @@ fn slow_receiver_grants_half_windows() {
 fn batch_takes_one_credit_per_message() {
     let mut pair = pair();
     assert_eq!(pair.send_batch(A, 3), 3);
-    assert_eq!(pair.send_batch(A, 3), 1, "the window has four places");
+    assert_eq!(pair.send_batch(A, 3), 1, "the window has four credits");
     assert!(!pair.send(A));
     pair.run();
     assert_eq!(pair.sides[B].received, 4);
@@ -146,7 +152,7 @@ fn a_batch_behind_a_large_message_waits_for_it() {
     pair.run();
     assert_eq!(
         pair.sides[B].received, 3,
-        "in their order, or it would not be counted"
+        "the pair counts messages only in order"
     );
 }
 
@@ -230,7 +236,7 @@ fn a_silent_peer_is_probed_and_then_given_up() {
         pair.run();
         assert!(
             pair.sides.iter().all(|side| side.ended.is_none()),
-            "an idle peer answers"
+            "an idle peer answers Pings"
         );
     }
     let start = pair.now;
@@ -239,7 +245,7 @@ fn a_silent_peer_is_probed_and_then_given_up() {
     assert_eq!(pair.reason(A), &CloseReason::KeepaliveTimeout);
     assert!(
         pair.now - start <= Duration::from_secs(1 + 3),
-        "interval and timeout"
+        "the loss is detected within interval + timeout"
     );
 }
 
@@ -259,7 +265,7 @@ fn the_smaller_keepalive_interval_holds_for_both() {
     assert_eq!(
         [A, B].map(|at| of(&pair, at)),
         [Some(Duration::from_secs(9)), None],
-        "who sends no probes answers them"
+        "a side without an interval sends no probes"
     );
 }
 
@@ -272,7 +278,11 @@ fn short_peer_interval_keeps_local_timer() {
     let pair = Pair::established(slow, hasty);
     let of = |at: usize| pair.sides[at].conn.negotiated().unwrap().keepalive_interval;
     assert_eq!(of(A), Some(Duration::from_millis(100)));
-    assert_eq!(of(B), Some(Duration::from_millis(1)), "its own affair");
+    assert_eq!(
+        of(B),
+        Some(Duration::from_millis(1)),
+        "the minimum limits only the peer's interval"
+    );
 }
 
 #[test]
@@ -284,9 +294,9 @@ fn sender_without_slot_is_notified_of_room() {
     };
     let mut pair = Pair::established(few.clone(), few);
     assert!(pair.send(A));
-    assert!(!pair.send(A), "credit is there, but no slot");
+    assert!(!pair.send(A), "a credit is left, but no slot");
     pair.take(Step::Wire(A));
-    assert!(!pair.can(Step::Cq(A)), "not acknowledged yet");
+    assert!(!pair.can(Step::Cq(A)), "the frame is not acknowledged yet");
     pair.take(Step::Ack(A));
     pair.take(Step::Cq(A));
     assert!(pair.sides[A].writable);
@@ -342,7 +352,7 @@ fn grant_without_slot_is_sent_at_next_completion() {
             }
         }
         rounds += 1;
-        assert!(rounds < 100, "slots run out");
+        assert!(rounds < 100, "the Grants exhaust the slots");
     }
     assert!(rounds >= CONTROL_SENDS, "{rounds}");
     pair.take(Step::Ack(B));

@@ -469,7 +469,7 @@ impl World {
             Err(ResumeRefused::Stale) if scope.mistake != Some(Mistake::AcceptOldRequest) => {
                 return Ok(());
             }
-            Err(ResumeRefused::Impossible(_)) => return Err("a true number is refused"),
+            Err(ResumeRefused::Impossible(_)) => return Err("a correct count is refused"),
             Err(ResumeRefused::Stale) => trusts = true,
             Ok(()) => {}
         }
@@ -482,7 +482,7 @@ impl World {
             return Ok(());
         }
         if self.answers() {
-            return Err("a request ends a connection that works");
+            return Err("a request ends a working connection");
         }
         self.sides[P].session.take_attempt(epoch);
         self.leave(P, scope);
@@ -514,7 +514,7 @@ impl World {
         let resumed = side.session.resume(received);
         resumed
             .map(drop)
-            .map_err(|_| "a true number is a violation")
+            .map_err(|_| "a correct count is a violation")
     }
 
     /// Checks that each side keeps all messages that the peer has not received.
@@ -529,14 +529,14 @@ impl World {
             let front = session.front.wrapping_add(forgotten);
             let first = front.wrapping_sub(scope.start);
             if first > self.sides[1 - at].delivered.into() {
-                return Err("a message is forgotten that was not delivered");
+                return Err("an undelivered message is discarded");
             }
             let all = kept
                 .into_iter()
                 .rev()
                 .chain(session.to_resend.iter().map(|kept| kept.message));
             if !all.eq(first as u8..self.sides[at].sent) {
-                return Err("the kept messages are not those from the oldest on");
+                return Err("the kept messages are not consecutive");
             }
         }
         Ok(())

@@ -106,8 +106,8 @@ impl Ruleset {
         Ok(this)
     }
 
-    /// For each chain with this hook, returns the verdict on a RoCE packet. The packet passes only
-    /// if all these chains accept it.
+    /// Returns the verdict of each chain with this hook on a RoCE packet. The packet passes only if
+    /// all these chains accept it.
     pub(super) fn chain_verdicts(&self, hook: Hook, interface: &str) -> Vec<Verdict<'_>> {
         let packet = Packet { hook, interface };
         let entered = self.chains.iter().filter(|chain| {
@@ -144,8 +144,7 @@ impl Ruleset {
         if depth > MAX_DEPTH {
             return End::Unclear;
         }
-        // The common effect of the earlier rules for which it is unknown whether they match the
-        // packet.
+        // The common effect of all earlier rules that may or may not match the packet.
         let mut perhaps: Option<End> = None;
         let of_chain = |rule: &&Rule| {
             (&rule.family, &rule.table, &rule.chain) == (&chain.family, &chain.table, &chain.name)
@@ -449,7 +448,11 @@ mod tests {
         }});
         let some = rule("input", json!([source, {"drop": null}]));
         assert_eq!(treated("accept", std::slice::from_ref(&some)), "unclear");
-        assert_eq!(treated("drop", &[some]), "the policy", "whoever it is");
+        assert_eq!(
+            treated("drop", &[some]),
+            "the policy",
+            "both outcomes drop the packet"
+        );
         let named = rule("input", json!([udp(json!("@ports")), {"accept": null}]));
         assert_eq!(treated("drop", &[named]), "unclear");
         let map = rule("input", json!([{"vmap": {"key": {}, "data": "@verdicts"}}]));

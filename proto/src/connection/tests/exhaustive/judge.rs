@@ -50,10 +50,10 @@ pub(super) fn judge(world: &World, is_quiet: bool) {
         if sides[*at].conn.is_flushed(flush) {
             assert!(
                 sides[1 - at].received >= *sent,
-                "a flush is done before everything has arrived"
+                "a flush completes before everything has arrived"
             );
         } else if is_quiet && sides.iter().all(|side| side.ended.is_none()) {
-            panic!("a flush is never done");
+            panic!("a flush never completes");
         }
     }
 }
@@ -75,7 +75,7 @@ fn check_receives(me: &Side) {
     let kept: BTreeSet<u32> = me.kept.iter().filter_map(buffer).collect();
     let seen = me.posted.len() + me.cq.iter().filter(is_recv).count() + kept.len();
     let all = usize::from(me.params.window) + CONTROL_RECEIVES as usize;
-    assert!(seen <= all, "there are more receives than were made");
+    assert!(seen <= all, "there are more receives than were created");
     if open.transfer.inbound.is_clear() {
         assert_eq!(seen, all, "a receive is lost");
     }
@@ -108,23 +108,23 @@ fn check_control_frames(me: &Side, peer: &Side) {
     }
     assert!(
         messages <= me.conn.control_window(),
-        "more control messages are in flight than receives are kept for"
+        "more control messages are in flight than receives are reserved"
     );
     let grants = counts[Control::Grant as usize];
     assert!(
         greetings <= 1 && (greetings == 0 || grants == 0),
-        "a request or an answer is in flight, for which no receive is kept"
+        "a request or an answer is in flight without a reserved receive"
     );
     assert!(
         counts[Control::Grant as usize] <= 2 + LARGE_IN_FLIGHT,
-        "more grants are in flight than receives are kept for"
+        "more grants are in flight than receives are reserved"
     );
     counts[Control::Grant as usize] = 0;
     let notices = counts[Control::Abort as usize] + counts[Control::Failure as usize];
     let pings = counts[Control::Ping as usize] + counts[Control::Leave as usize];
     assert!(
         counts.iter().all(|count| *count <= 1) && notices <= 1 && pings <= 1,
-        "two control frames of a kind are in flight"
+        "two control frames of the same kind are in flight"
     );
 }
 
@@ -141,7 +141,7 @@ fn check_large(me: &Side, peer: &Side) {
             .any(|memory| memory.rkey == reading.number);
         assert!(
             is_exposed || reading.number == u32::MAX || reading.completed == reading.len,
-            "a large message is taken that is being read"
+            "a large message is reported as taken while it is read"
         );
     }
 }
@@ -153,7 +153,7 @@ fn check_reason(world: &World, at: usize) {
     let is_accused = matches!(reason, Some(CloseReason::ProtocolViolation(_)));
     assert!(
         !is_accused || world.has_done(SideEvent::Refuse, at),
-        "a peer is accused that follows the protocol: {reason:?}"
+        "a violation is reported, but the peer follows the protocol: {reason:?}"
     );
 }
 
@@ -177,7 +177,7 @@ fn check_blocked(me: &Side) {
     if let State::Open(open) = &me.conn.state {
         assert!(
             open.is_established() || me.held > 0 || !open.transfer.is_blocked(),
-            "a blocked send does not learn of the end"
+            "a blocked send is not notified of the end"
         );
     }
 }
@@ -262,7 +262,7 @@ fn check_cause(world: &World, at: usize, reason: &CloseReason) {
     };
     assert!(
         has_happened,
-        "the cause of an end has not happened: {reason:?}"
+        "the reported cause has not occurred: {reason:?}"
     );
 }
 
@@ -272,22 +272,22 @@ fn check_quiet(world: &World, at: usize) {
     let State::Open(open) = &me.conn.state else {
         panic!("stuck: not established");
     };
-    assert!(open.is_established(), "stuck: it never ends");
+    assert!(open.is_established(), "stuck: the connection never ends");
     if peer.ended.is_some() {
         assert!(
             world.has_done(SideEvent::Vanish, 1 - at),
-            "stuck: it never learns of the end"
+            "stuck: the end of the peer is never detected"
         );
         return;
     }
     let is_idle = me.sending.is_empty() && me.unacknowledged.is_empty() && me.reads.is_empty();
     assert!(
         is_idle && me.exposed.is_empty(),
-        "stuck: work is never done"
+        "stuck: a work request never completes"
     );
     assert!(
         !open.transfer.recv_credit.delays_grant(),
-        "stuck: a grant is put off for ever"
+        "stuck: a grant is delayed forever"
     );
     assert_eq!(
         me.control_sent, peer.control_received,
@@ -306,7 +306,7 @@ fn check_quiet(world: &World, at: usize) {
     }
     assert!(
         me.writable && me.held == 0,
-        "stuck: a send is blocked for ever"
+        "stuck: a send is blocked forever"
     );
     assert_eq!(me.sent, peer.received, "stuck: messages never arrive");
     assert_eq!(

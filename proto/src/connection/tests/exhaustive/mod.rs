@@ -89,7 +89,7 @@ fn search(scope: &Scope) -> Found {
             let is_done = found.done[*side_event as usize][at] || counts[at] == 0;
             assert!(
                 is_done || !found.is_complete,
-                "{}: {side_event:?} is never done",
+                "{}: {side_event:?} never has an effect",
                 scope.name
             );
         }
@@ -167,7 +167,7 @@ fn keep_outcomes_with_reduction() {
 #[test]
 fn find_each_mistake() {
     use Mistake::*;
-    const ACCUSED: &str = "a peer is accused";
+    const ACCUSED: &str = "a violation is reported";
     const UNCONFIRMED: &str = "does not confirm delivery";
     let cases: &[(Mistake, bool, &[Scope], &str)] = &[
         (Repeat, false, scopes! { "" => Send 1 0; }, ACCUSED),
@@ -194,7 +194,7 @@ fn find_each_mistake() {
             TakeEarly,
             false,
             scopes! { "" => Large 1 0; },
-            "is taken that is being read",
+            "reported as taken while it is read",
         ),
         (DrainEarly, false, scopes! { "" => Close 1 0; }, UNCONFIRMED),
         (
@@ -213,7 +213,7 @@ fn find_each_mistake() {
             ForgetWritable,
             false,
             scopes! { "" => Send 2 0; },
-            "blocked for ever",
+            "blocked forever",
         ),
     ];
     for (mistake, reduces, scopes, expected) in cases {
@@ -225,7 +225,7 @@ fn find_each_mistake() {
             "{mistake:?}: {} states, {:?}",
             found.states, found.violation
         );
-        let violation = found.violation.expect("it is found");
+        let violation = found.violation.expect("the search finds the mistake");
         assert!(violation.contains(expected), "{mistake:?}: {violation}");
     }
 }

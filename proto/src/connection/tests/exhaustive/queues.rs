@@ -34,8 +34,12 @@ impl Side {
     /// be empty.
     pub(super) fn move_to_front(&mut self, queue: DrainSide) {
         let is_of_queue = |completion: &Completion| completion.queue() == queue;
-        let at = self.cq.iter().position(is_of_queue).expect("there is one");
-        let completion = self.cq.remove(at).expect("it is there");
+        let at = self
+            .cq
+            .iter()
+            .position(is_of_queue)
+            .expect("the queue is not empty");
+        let completion = self.cq.remove(at).expect("the index is valid");
         self.cq.push_front(completion);
     }
 

@@ -97,7 +97,7 @@ impl Search {
                     } else {
                         world.as_ref().map(World::copy)
                     };
-                    let mut to = to.expect("the last one takes it");
+                    let mut to = to.expect("only the last transition takes the state");
                     if let Err(message) = caught(|| self.take(&mut to, act, None)) {
                         found.violation = Some(self.explain(&origins, number, Some(act), &message));
                         return found;
@@ -115,7 +115,7 @@ impl Search {
             found.depth += 1;
             if found.depth > MAX_DEPTH {
                 let last = origins.len() as u32 - 1;
-                found.violation = Some(self.explain(&origins, last, None, "it goes on for ever"));
+                found.violation = Some(self.explain(&origins, last, None, "the path has no end"));
                 return found;
             }
             if found.states > self.most_states {

@@ -38,7 +38,7 @@ pub(super) enum SideEvent {
     ReleaseNewest,
     /// Requests a proof that everything sent so far has arrived (a flush).
     Flush,
-    /// From now on, the application releases no message before the connection has ended.
+    /// Makes the application hold all its messages until the connection has ended.
     Keep,
     Finish,
     Close,
@@ -342,7 +342,7 @@ impl World {
             }
             Act::Mistake(at) => {
                 self.mistakes_left -= 1;
-                let mistake = self.mistake.expect("it may be made");
+                let mistake = self.mistake.expect("the search has a mistake");
                 mistake.make(self, at);
             }
         }
@@ -424,7 +424,7 @@ impl World {
                     Some(Completion::Failed(Work::Recv { .. }, status)) => {
                         format!("Recv: {status}")
                     }
-                    other => format!("{:?}", other.expect("there is one")),
+                    other => format!("{:?}", other.expect("the queue is not empty")),
                 };
                 format!("{} polls {completion}", name(at))
             }
