@@ -1,7 +1,9 @@
 use std::fmt;
 
+use serde::Deserialize;
+
 /// One of the two sides of a connection.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[expect(clippy::exhaustive_enums, reason = "there is no third")]
 pub enum Side {
     /// The side that connects.
