@@ -13,7 +13,7 @@ use toolbox::{Load, native_is_possible};
 
 use crate::{
     only::Only,
-    programs::{DeviceTests, NOT_ON_IWARP, SKIPPED_ON_IWARP, tests_of},
+    programs::{DeviceTests, tests_of},
     steps::Steps,
 };
 
@@ -106,7 +106,8 @@ fn main() -> Result<()> {
         bail!(failures.join("; "));
     }
     if options.all {
-        for (name, why) in NOT_ON_IWARP.iter().chain(&SKIPPED_ON_IWARP) {
+        let sections = ["not on iWARP", "single tests not on iWARP"];
+        for (name, why) in sections.into_iter().flat_map(programs::listed) {
             println!("{name} does not run on software iWARP: {why}");
         }
         steps.end("all tests passed");

@@ -13,7 +13,7 @@ use toolbox::{sections, words};
 
 use crate::{
     only::Only,
-    programs::{self, DeviceTests, SKIPPED_ON_IWARP, Test},
+    programs::{self, DeviceTests, Test},
     steps::{Step, Track},
 };
 
@@ -93,28 +93,26 @@ pub(crate) fn on_one_host(tests: &DeviceTests, native: bool, only: &Only) -> Vec
         let what = "device tests on one host";
         of_tests(name, what, &one_host(), native, &only.of(name, tests), &[])
     };
-    let iwarp = format!("--device siw {}", one_host());
-    let on_iwarp = |name, tests: &[&Test]| {
-        let what = "device tests on software iWARP";
-        let tests = only.of(name, tests);
-        of_tests(name, what, &iwarp, false, &tests, &SKIPPED_ON_IWARP)
+    let mut tracks = if native {
+        // The tests count the objects of the only device, so they must run one after the other.
+        let mut track = on_one("device", &all);
+        track
+            .steps
+            .extend(on_two("device", tests, true, only).steps);
+        vec![track]
+    } else {
+        let [first, second] = split_evenly(&all);
+        vec![on_one("rxe-1", &first), on_one("rxe-2", &second)]
     };
     // Run all programs on iWARP in a single boot, because they take only half of the time of the
     // programs on RoCE.
-    let on_iwarp = on_iwarp("siw", &tests.on_iwarp(only.selects_long()));
-    let mut tracks = Vec::new();
-    if native {
-        // The tests count the objects of the only device, so they must run one after the other.
-        let mut track = on_one("device", &all);
-        let on_two = on_two("device", tests, true, only);
-        track.steps.extend(on_two.steps);
-        tracks.push(track);
-    } else {
-        let [first, second] = split_evenly(&all);
-        tracks.push(on_one("rxe-1", &first));
-        tracks.push(on_one("rxe-2", &second));
-    }
-    tracks.push(on_iwarp);
+    let on_iwarp = only.of("siw", &tests.on_iwarp(only.selects_long()));
+    let (what, options) = (
+        "device tests on software iWARP",
+        format!("--device siw {}", one_host()),
+    );
+    let skipped = programs::listed("single tests not on iWARP");
+    tracks.push(of_tests("siw", what, &options, false, &on_iwarp, &skipped));
     tracks.retain(|track| !track.steps.is_empty());
     tracks
 }
