@@ -1,9 +1,9 @@
-use std::{fs, net::SocketAddr, path::Path};
+use std::{net::SocketAddr, path::Path};
 
 use anyhow::{Context, Result, bail, ensure};
 use nix::sys::signal::Signal;
 
-use crate::{Deadline, Ended, Line, Process, TIME_LIMIT, TextWait};
+use crate::{Deadline, Ended, Line, Process, TIME_LIMIT, TextWait, status_kib};
 
 /// A running `rdmsg bridge` process. Dropping the `Bridge` kills the process.
 #[derive(Debug)]
@@ -113,13 +113,7 @@ impl Bridge {
     ///
     /// If `/proc` does not contain this value.
     pub fn memory(&self) -> Result<usize> {
-        let status = fs::read_to_string(format!("/proc/{}/status", self.process.id()))?;
-        let line = status.lines().find(|line| line.starts_with("RssAnon:"));
-        let kib = line.and_then(|line| line.split_whitespace().nth(1));
-        Ok(kib
-            .context("/proc/…/status contains no RssAnon")?
-            .parse::<usize>()?
-            << 10)
+        Ok((status_kib(self.process.id(), "RssAnon")? as usize) << 10)
     }
 }
 

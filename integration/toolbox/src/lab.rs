@@ -113,14 +113,15 @@ impl Lab {
     /// If the device has no such counter.
     #[must_use]
     pub fn counter(&self, name: &str) -> u64 {
-        let path = format!(
-            "/sys/class/infiniband/{}/ports/1/hw_counters/{name}",
-            self.device
-        );
-        let text = fs::read_to_string(&path).unwrap_or_else(|error| panic!("{path}: {error}"));
+        let text = self.attribute(&format!("ports/1/hw_counters/{name}"));
         text.trim()
             .parse()
-            .unwrap_or_else(|_| panic!("{path}: {text}"))
+            .unwrap_or_else(|_| panic!("{name}: {text}"))
+    }
+
+    fn attribute(&self, name: &str) -> String {
+        let path = format!("/sys/class/infiniband/{}/{name}", self.device);
+        fs::read_to_string(&path).unwrap_or_else(|error| panic!("{path}: {error}"))
     }
 
     /// Returns the number of RNR NAKs that this device has sent and received. iWARP has no RNR
@@ -140,9 +141,7 @@ impl Lab {
     /// If there is no such device.
     #[must_use]
     pub fn is_iwarp(&self) -> bool {
-        let path = format!("/sys/class/infiniband/{}/node_type", self.device);
-        let text = fs::read_to_string(&path).unwrap_or_else(|error| panic!("{path}: {error}"));
-        text.contains("RNIC")
+        self.attribute("node_type").contains("RNIC")
     }
 
     /// Returns the numbers of objects on the device, as `rdma resource show` prints them.

@@ -21,7 +21,9 @@ mod shell;
 mod side;
 mod watchdog;
 
-use std::{fs, time::Duration};
+use std::{fmt::Display, fs, time::Duration};
+
+use anyhow::{Context, Result};
 
 /// Control of other hosts. An agent on each host executes the commands of a conductor.
 pub mod agent {
@@ -64,6 +66,20 @@ pub const TIME_LIMIT: Duration = Duration::from_secs(60);
 pub fn open_fds() -> usize {
     let fds = fs::read_dir("/proc/self/fd").expect("/proc is mounted");
     fds.count()
+}
+
+/// Returns a value of `/proc/PROCESS/status` in KiB, for instance "RssAnon". `process` is a process
+/// id or "self".
+///
+/// # Errors
+///
+/// If the file does not contain this value.
+pub fn status_kib(process: impl Display, name: &str) -> Result<u64> {
+    let status = fs::read_to_string(format!("/proc/{process}/status"))?;
+    let mut lines = status.lines().filter_map(|line| line.split_once(':'));
+    let value = lines.find(|(found, _)| *found == name);
+    let value = value.and_then(|(_, rest)| rest.trim().strip_suffix(" kB")?.parse().ok());
+    value.with_context(|| format!("/proc/{process}/status has no line {name} in kB"))
 }
 
 /// Reads lines of a process until a line contains `text`.
