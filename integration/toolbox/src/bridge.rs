@@ -7,7 +7,6 @@ use crate::{Deadline, Ended, Line, Process, TIME_LIMIT, TextWait, status_kib};
 
 /// A running `rdmsg bridge` process. Dropping the `Bridge` kills the process.
 #[derive(Debug)]
-#[non_exhaustive]
 pub struct Bridge {
     /// The process of the bridge.
     pub process: Process,
@@ -18,7 +17,6 @@ pub struct Bridge {
 /// Two bridges on this host, which are connected over rdmsg. A TCP client of the near bridge
 /// reaches a TCP service through both.
 #[derive(Debug)]
-#[non_exhaustive]
 pub struct BridgePair {
     /// The bridge to which clients connect.
     pub near: Bridge,

@@ -20,6 +20,7 @@ static BEFORE: Mutex<Option<Counts>> = Mutex::new(None);
 /// left objects on the device, or if a message arrived at a receiver without a posted receive (the
 /// device counted an RNR NAK). If the test hangs, a watchdog aborts the program.
 #[derive(Debug)]
+#[must_use]
 pub struct DeviceTest {
     lab: Lab,
     before: Counts,
@@ -63,7 +64,6 @@ impl DeviceTest {
     /// # Panics
     ///
     /// If there is no RDMA device.
-    #[must_use]
     #[track_caller]
     pub fn start() -> Self {
         Self::new(SECONDS, true)
@@ -74,7 +74,6 @@ impl DeviceTest {
     /// # Panics
     ///
     /// If there is no RDMA device.
-    #[must_use]
     #[track_caller]
     pub fn within(seconds: u64) -> Self {
         Self::new(seconds, true)
@@ -85,7 +84,6 @@ impl DeviceTest {
     /// # Panics
     ///
     /// If there is no RDMA device.
-    #[must_use]
     #[track_caller]
     pub fn without_credits() -> Self {
         Self::new(SECONDS, false)

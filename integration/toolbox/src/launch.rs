@@ -22,7 +22,6 @@ pub const NO_LAB: &str = "There is no RDMA device, and the lab failed: see above
 
 /// The driver of the devices in the lab's virtual machines.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
-#[non_exhaustive]
 pub enum LabDevice {
     /// Software RoCE
     #[default]
@@ -34,6 +33,7 @@ pub enum LabDevice {
 /// Builds and runs a command that starts this program again, on the hosts of the lab. The working
 /// directory must be the checkout. `integration/tool` changes to it before it starts this program.
 #[derive(Debug)]
+#[must_use]
 pub struct Launch {
     lab: Command,
     arguments: Vec<String>,
@@ -41,14 +41,12 @@ pub struct Launch {
 
 impl Launch {
     /// Creates a launch on one host or on two. The lab kills the program after `limit`.
-    #[must_use]
     pub fn new(hosts: u8, limit: Duration) -> Self {
         Self::on(&["--hosts", &hosts.to_string()], limit)
     }
 
     /// Creates a launch on one host whose clock counts instructions. The lab kills the program
     /// after `limit`, measured with this machine's clock.
-    #[must_use]
     pub fn counted(limit: Duration) -> Self {
         Self::on(&["--counted"], limit)
     }
@@ -64,14 +62,12 @@ impl Launch {
     }
 
     /// Adds an option of `integration/lab exec`.
-    #[must_use]
     pub fn option(mut self, name: &str, value: &str) -> Self {
         self.lab.args([name, value]);
         self
     }
 
     /// Selects the driver of the RDMA devices.
-    #[must_use]
     pub fn device(self, device: LabDevice) -> Self {
         match device {
             LabDevice::Rxe => self,
@@ -92,14 +88,12 @@ impl Launch {
     }
 
     /// Adds an argument to the command line of the program on the hosts.
-    #[must_use]
     pub fn argument(mut self, argument: impl Into<String>) -> Self {
         self.arguments.push(argument.into());
         self
     }
 
     /// Adds the arguments of this process to the command line of the program on the hosts.
-    #[must_use]
     pub fn own_arguments(mut self) -> Self {
         self.arguments.extend(env::args().skip(1));
         self
@@ -111,7 +105,6 @@ impl Launch {
     }
 
     /// Replaces this process with `integration/lab exec`. Returns only if the exec fails.
-    #[must_use]
     pub fn exec(mut self) -> Error {
         match self.command() {
             Ok(command) => Error::new(command.exec()).context("cannot run integration/lab"),

@@ -7,7 +7,6 @@ use std::{
 
 /// A TCP proxy between clients and a server. A test can cut all its connections.
 #[derive(Debug)]
-#[non_exhaustive]
 pub struct Proxy {
     /// The address to which clients connect.
     pub address: SocketAddr,

@@ -4,7 +4,6 @@ use serde::Deserialize;
 
 /// One of the two sides of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
-#[expect(clippy::exhaustive_enums, reason = "there is no third")]
 pub enum Side {
     /// The side that connects.
     Client,
@@ -17,7 +16,6 @@ impl Side {
     pub const BOTH: [Self; 2] = [Self::Client, Self::Server];
 
     /// Returns the other side.
-    #[must_use]
     pub fn other(self) -> Self {
         match self {
             Self::Client => Self::Server,

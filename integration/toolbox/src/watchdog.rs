@@ -11,6 +11,7 @@ use crate::Deadline;
 /// Aborts the program unless this value is dropped within the time limit. A test that hangs
 /// therefore fails, with a message that names the test.
 #[derive(Debug)]
+#[must_use]
 pub struct Watchdog {
     _stop: Sender<()>,
 }
@@ -19,7 +20,6 @@ impl Watchdog {
     /// Starts a watchdog for the running test. `seconds` is the limit on an idle machine; a
     /// [`Deadline`] extends it on a busy one. Choose a long limit, because the lab is slow. If the
     /// limit expires, the watchdog prints the caller's source line and aborts the process.
-    #[must_use]
     #[track_caller]
     pub fn new(seconds: u64) -> Self {
         let (stop, stopped) = channel::<()>();

@@ -30,11 +30,7 @@ use toolbox::{Lab, Launch};
 /// time of both programs or bridges together. Other load on the machine changes the rates more than
 /// the processor times.
 #[derive(Parser)]
-#[command(
-    name = "integration/bridges",
-    bin_name = "integration/bridges",
-    verbatim_doc_comment
-)]
+#[command(bin_name = "integration/bridges", verbatim_doc_comment)]
 struct Options {
     /// Requests for each row of the table.
     #[arg(long, default_value_t = 3000)]

@@ -28,11 +28,7 @@ use self::run::Run;
 ///
 /// The virtual machines emulate each instruction, so the rates do not predict those of hardware.
 #[derive(Parser)]
-#[command(
-    name = "integration/services",
-    bin_name = "integration/services",
-    verbatim_doc_comment
-)]
+#[command(bin_name = "integration/services", verbatim_doc_comment)]
 struct Options {
     /// Send few requests and short pages, and do not cut the network
     #[arg(long)]
@@ -57,10 +53,7 @@ fn main() -> Result<ExitCode> {
     }
     let failed = Run::new(lab.peer, options.quick)?.all(&options.only)?;
     println!("{failed} failed");
-    Ok(match failed {
-        0 => ExitCode::SUCCESS,
-        _ => ExitCode::FAILURE,
-    })
+    Ok(u8::from(failed > 0).into())
 }
 
 #[cfg(test)]

@@ -38,11 +38,7 @@ use crate::{
 ///
 /// The exit status is 0 if all steps passed. A run without a device and without the lab fails.
 #[derive(Parser)]
-#[command(
-    name = "integration/test",
-    bin_name = "integration/test",
-    verbatim_doc_comment
-)]
+#[command(bin_name = "integration/test", verbatim_doc_comment)]
 struct Options {
     /// Run only the track with this name, or the test program with this name in all tracks; can be
     /// repeated. An unknown name prints all names
