@@ -25,6 +25,9 @@ use crate::{
 const LIMIT: Duration = Duration::from_secs(3 * 3600);
 const QUICK_LIMIT: Duration = Duration::from_secs(1200);
 
+/// The options of the lab for a guest whose clock counts instructions.
+const COUNTED: &str = "--counted --memory 2G";
+
 /// The number of rounds when the ways to wait are measured by the clock.
 const POLLING_ROUNDS: u32 = 7;
 
@@ -49,8 +52,7 @@ fn run(task: &Task, guest: Option<Launch>, report: &mut Report) -> Result<()> {
     let mut argv = Work::Perform(task.clone(), here).argv()?;
     let succeeded = match guest {
         Some(launch) => {
-            let launch = launch.option("--memory", "2G");
-            let launch = argv.drain(1..).fold(launch, Launch::argument);
+            let launch = launch.arguments(argv.split_off(1));
             launch.run_without_names()? == ExitCode::SUCCESS
         }
         None => {
@@ -114,9 +116,9 @@ pub(crate) fn polling(lab: bool, write: bool) -> Result<ExitCode> {
         run(&task(part, POLLING_ROUNDS), None, &mut report)?;
     }
     if lab {
-        let counted = Launch::counted(QUICK_LIMIT);
+        let counted = Launch::new(COUNTED, QUICK_LIMIT);
         run(&task(Part::Counted, 1), Some(counted), &mut report)?;
-        let free = Launch::new(1, QUICK_LIMIT).native_where_possible()?;
+        let free = Launch::new("--memory 2G", QUICK_LIMIT).native_where_possible()?;
         run(&task(Part::Free, POLLING_ROUNDS), Some(free), &mut report)?;
     }
     if write {
@@ -199,9 +201,12 @@ fn measure(parts: &[Part], scope: Scope, rounds: u32, only: &[String]) -> Result
         setup.status()?;
     }
     let (launch, rounds) = match scope {
-        Scope::Full | Scope::Many => (Launch::counted(LIMIT), rounds),
-        Scope::Hosts => (Launch::new(2, QUICK_LIMIT), HOSTS_ROUNDS),
-        Scope::Quick | Scope::Polling | Scope::Sweep => (Launch::counted(QUICK_LIMIT), rounds),
+        Scope::Full | Scope::Many => (Launch::new(COUNTED, LIMIT), rounds),
+        Scope::Hosts => (
+            Launch::new("--hosts 2 --memory 2G", QUICK_LIMIT),
+            HOSTS_ROUNDS,
+        ),
+        Scope::Quick | Scope::Polling | Scope::Sweep => (Launch::new(COUNTED, QUICK_LIMIT), rounds),
     };
     let task = Task {
         parts: parts.to_vec(),

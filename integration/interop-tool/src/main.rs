@@ -70,14 +70,14 @@ fn launch(options: &Options) -> Result<Error> {
     // Check the options before booting the hosts, because booting takes long.
     let cases = cases(options)?;
     let limit = Duration::from_secs(if options.quick { 1500 } else { 7200 });
-    let mut launch = Launch::new(2, limit).device(options.device);
+    let mut lab = format!("--hosts 2 {}", options.device.option());
     if cases.iter().any(|case| case.program == "valkey") {
         // Ignore the status: without Valkey's server, the cases that need it are omitted.
         Command::new("integration/valkey").status()?;
         // Reserve more memory, because each side holds several copies of the longest value.
-        launch = launch.option("--memory", "3G");
+        lab += " --memory 3G";
     }
-    Ok(launch.own_arguments().exec())
+    Ok(Launch::new(&lab, limit).exec())
 }
 
 /// Returns the selected cases.

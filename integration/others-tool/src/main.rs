@@ -72,7 +72,7 @@ fn main() -> Result<ExitCode> {
         return Ok(report::print(&here));
     }
     let limit = Duration::from_secs(if options.quick { 1200 } else { 3600 });
-    Launch::new(1, limit)
+    Launch::new("", limit)
         .native_where_possible()?
         .run_without_names()
 }

@@ -8,6 +8,7 @@
 #![allow(clippy::exhaustive_enums, reason = "all users are built together")]
 
 mod bridge;
+mod cargo;
 mod device_test;
 mod diagnosis;
 #[allow(missing_docs, reason = "the names of its fields say it")]
@@ -21,7 +22,6 @@ mod proxy;
 mod resources;
 mod shell;
 mod side;
-mod watchdog;
 
 use std::{fmt::Display, fs, time::Duration};
 
@@ -37,13 +37,14 @@ pub mod agent {
 
 pub use hosts::{
     Deadline, Ended, Host, Line, Listening, NextLine, Process, TextWait, check_help, clock_millis,
-    slowness, words,
+    lock, slowness, words,
 };
 pub use pattern::{check, fill, pattern, random, read_sequence, sequence, write_sequence};
 
 pub use crate::{
     bridge::{Bridge, BridgePair},
-    device_test::{DeviceTest, applies},
+    cargo::{TestProgram, tests_of},
+    device_test::{DeviceTest, Watchdog, applies},
     diagnosis::{Diagnosis, Finding},
     lab::Lab,
     launch::{LAB_FAILED, LAB_STOPPED, LabDevice, Launch, NO_LAB, native_is_possible},
@@ -52,7 +53,6 @@ pub use crate::{
     proxy::Proxy,
     shell::Shell,
     side::Side,
-    watchdog::Watchdog,
 };
 
 /// The time limit for events that must occur. It is long enough for a busy machine that emulates

@@ -1,9 +1,11 @@
 use std::{
     io::{self, Read, Write},
     net::{Shutdown, SocketAddr, TcpListener, TcpStream},
-    sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
+    sync::{Arc, Mutex, Weak},
     thread,
 };
+
+use crate::lock;
 
 /// A TCP proxy between clients and a server. A test can cut all its connections.
 #[derive(Debug)]
@@ -66,10 +68,6 @@ impl Proxy {
     fn change_to(&self, next: Connections) -> Connections {
         std::mem::replace(&mut lock(&self.connections), next)
     }
-}
-
-fn lock(connections: &Mutex<Connections>) -> MutexGuard<'_, Connections> {
-    connections.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn join(connections: &Mutex<Connections>, client: TcpStream, server: SocketAddr) -> io::Result<()> {

@@ -42,9 +42,8 @@ fn main() -> Result<ExitCode> {
     let options = Options::parse();
     if !Lab::is_here() {
         let limit = Duration::from_secs(if options.quick { 1200 } else { 3600 });
-        let launch = Launch::new(2, limit).option("--memory", "2G");
-        let launch = launch.native_where_possible()?.own_arguments();
-        return launch.run_without_names();
+        let launch = Launch::new("--hosts 2 --memory 2G", limit);
+        return launch.native_where_possible()?.run_without_names();
     }
     let lab = Lab::find()?;
     if lab.host == "a" {

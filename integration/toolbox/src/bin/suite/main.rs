@@ -9,13 +9,9 @@ use std::thread;
 
 use anyhow::{Result, bail};
 use clap::Parser;
-use toolbox::{Load, native_is_possible};
+use toolbox::{Load, native_is_possible, tests_of, words};
 
-use crate::{
-    only::Only,
-    programs::{DeviceTests, tests_of},
-    steps::Steps,
-};
+use crate::{only::Only, programs::DeviceTests, steps::Steps};
 
 /// Runs all tests that must pass before a merge
 ///
@@ -64,7 +60,10 @@ fn main() -> Result<()> {
     // Build all packages with one command. A command for a single package would enable fewer
     // features of the dependencies, and cargo would therefore build them again.
     steps.begin("building all programs and tests");
-    let built = tests_of(&format!("build {} --all-targets --locked", only.packages()))?;
+    let built = tests_of(&words(&format!(
+        "build {} --all-targets --locked",
+        only.packages()
+    )))?;
     let anywhere = tracks::anywhere(&built, &only)?;
     let tests = DeviceTests::new(built)?;
     let builds = tracks::listed("builds", &only, &tests, native)?;
