@@ -70,7 +70,7 @@ impl DeviceTests {
     }
 
     /// Returns the single-host programs that also run on software iWARP: all of them if `all` is
-    /// set, and otherwise those that are listed as short.
+    /// set, and otherwise only the short ones.
     pub(crate) fn on_iwarp(&self, all: bool) -> Vec<&TestProgram> {
         let applies = |test: &&TestProgram| {
             !is_listed("not on iWARP", &test.name)
