@@ -14,6 +14,7 @@ use toolbox::Side;
 use crate::{
     c_sockets::CSocket,
     manner::Library,
+    messages::Carrier,
     plain_verbs::PlainVerbs,
     traffic::{SILENCE, Traffic},
 };
@@ -22,95 +23,41 @@ use crate::{
 /// that one call of write(2) sends both.
 const COPIED: usize = 4096;
 
-/// One end of a connection. Only the futures of `Codec` return pending.
-pub(crate) enum Alternative {
-    Std(Box<StdSocket>),
-    Codec(Box<Codec>),
-    C(CSocket),
-    Verbs(Box<PlainVerbs>),
-}
-
-impl Alternative {
-    /// Returns this side's end of each connection. Only std and tokio support several connections.
-    pub(crate) async fn all(traffic: &Traffic, side: Side) -> Result<Vec<Self>> {
-        let (server, count) = (traffic.server, traffic.manner.connections);
-        let mut all = Vec::new();
-        match traffic.manner.library {
-            Library::Zeromq => all.push(Self::C(CSocket::zeromq(server, side)?)),
-            Library::Nng => all.push(Self::C(CSocket::nng(server, side)?)),
-            Library::Verbs => all.push(Self::Verbs(Box::new(PlainVerbs::new(traffic, side)?))),
-            Library::Codec if side == Side::Server => {
-                let listener = tokio::net::TcpListener::bind(server).await?;
-                for _ in 0..count {
-                    let (socket, _) = listener.accept().await?;
-                    all.push(Self::Codec(Box::new(Codec::new(socket)?)));
-                }
-            }
-            Library::Codec => {
-                for _ in 0..count {
-                    let socket = tokio::net::TcpStream::connect(server).await?;
-                    all.push(Self::Codec(Box::new(Codec::new(socket)?)));
-                }
-            }
-            Library::Std | Library::Rdmsg if side == Side::Server => {
-                let listener = TcpListener::bind(server)?;
-                for _ in 0..count {
-                    let (socket, _) = listener.accept()?;
-                    all.push(Self::Std(Box::new(StdSocket::new(socket)?)));
-                }
-            }
-            Library::Std | Library::Rdmsg => {
-                for _ in 0..count {
-                    let socket = TcpStream::connect(server)?;
-                    all.push(Self::Std(Box::new(StdSocket::new(socket)?)));
-                }
+/// Returns this side's end of each connection. Only std and tokio support several connections.
+pub(crate) async fn connections(traffic: &Traffic, side: Side) -> Result<Vec<Carrier>> {
+    let (server, count) = (traffic.server, traffic.manner.connections);
+    let mut all = Vec::new();
+    match (traffic.manner.library, side) {
+        (Library::Zeromq, _) => all.push(Carrier::C(CSocket::zeromq(server, side)?)),
+        (Library::Nng, _) => all.push(Carrier::C(CSocket::nng(server, side)?)),
+        (Library::Verbs, _) => all.push(Carrier::Verbs(Box::new(PlainVerbs::new(traffic, side)?))),
+        (Library::Codec, Side::Server) => {
+            let listener = tokio::net::TcpListener::bind(server).await?;
+            for _ in 0..count {
+                let (socket, _) = listener.accept().await?;
+                all.push(Carrier::Codec(Codec::new(socket)?));
             }
         }
-        Ok(all)
-    }
-
-    /// Sends the same message `times` times, with as few calls as the library allows.
-    pub(crate) async fn send(&mut self, message: &[u8], times: usize) -> Result<()> {
-        match self {
-            Self::Std(socket) => socket.send(message, times),
-            Self::Codec(codec) => codec.send(message, times).await,
-            Self::C(socket) => (0..times).try_for_each(|_| socket.send(message)),
-            Self::Verbs(verbs) => (0..times).try_for_each(|_| verbs.send(message)),
-        }
-    }
-
-    /// Receives a message, and returns its length.
-    pub(crate) async fn receive(&mut self) -> Result<usize> {
-        match self {
-            Self::Std(socket) => socket.receive(),
-            Self::Codec(codec) => Ok(codec.receive().await?.len()),
-            Self::C(socket) => socket.receive(),
-            Self::Verbs(verbs) => verbs.receive(),
-        }
-    }
-
-    /// Receives a message and sends it back.
-    pub(crate) async fn send_back(&mut self) -> Result<()> {
-        match self {
-            Self::Std(socket) => socket.send_back(),
-            Self::Codec(codec) => {
-                let message = codec.receive().await?;
-                Ok(codec.frames.send(message).await?)
+        (Library::Codec, Side::Client) => {
+            for _ in 0..count {
+                let socket = tokio::net::TcpStream::connect(server).await?;
+                all.push(Carrier::Codec(Codec::new(socket)?));
             }
-            Self::C(socket) => socket.send_back(),
-            Self::Verbs(verbs) => verbs.send_back(),
+        }
+        (Library::Std | Library::Rdmsg, Side::Server) => {
+            let listener = TcpListener::bind(server)?;
+            for _ in 0..count {
+                all.push(Carrier::Std(StdSocket::new(listener.accept()?.0)?));
+            }
+        }
+        (Library::Std | Library::Rdmsg, Side::Client) => {
+            for _ in 0..count {
+                let socket = TcpStream::connect(server)?;
+                all.push(Carrier::Std(StdSocket::new(socket)?));
+            }
         }
     }
-
-    /// Closes this end of the connection, and notifies the peer.
-    pub(crate) async fn close(mut self) -> Result<()> {
-        if let Self::C(_) | Self::Verbs(_) = self {
-            // These libraries do not report that the peer has closed a connection, so the server
-            // waits for a message instead.
-            self.send(b"!", 1).await?;
-        }
-        Ok(())
-    }
+    Ok(all)
 }
 
 /// A socket on which a length field of 4 bytes precedes each message.
@@ -124,18 +71,18 @@ pub(crate) struct StdSocket {
 }
 
 impl StdSocket {
-    fn new(socket: TcpStream) -> Result<Self> {
+    fn new(socket: TcpStream) -> Result<Box<Self>> {
         socket.set_nodelay(true)?;
         socket.set_read_timeout(Some(SILENCE))?;
-        Ok(Self {
+        Ok(Box::new(Self {
             reader: BufReader::new(socket.try_clone()?),
             writer: socket,
             out: Vec::new(),
             message: Vec::new(),
-        })
+        }))
     }
 
-    fn send(&mut self, message: &[u8], times: usize) -> Result<()> {
+    pub(crate) fn send(&mut self, message: &[u8], times: usize) -> Result<()> {
         let length = u32::try_from(message.len())?.to_le_bytes();
         if message.len() > COPIED {
             for _ in 0..times {
@@ -157,7 +104,7 @@ impl StdSocket {
         Ok(self.writer.write_all(&self.out)?)
     }
 
-    fn receive(&mut self) -> Result<usize> {
+    pub(crate) fn receive(&mut self) -> Result<usize> {
         let mut length = [0; 4];
         self.reader.read_exact(&mut length)?;
         self.message.resize(u32::from_le_bytes(length) as usize, 0);
@@ -165,7 +112,7 @@ impl StdSocket {
         Ok(self.message.len())
     }
 
-    fn send_back(&mut self) -> Result<()> {
+    pub(crate) fn send_back(&mut self) -> Result<()> {
         self.receive()?;
         let message = std::mem::take(&mut self.message);
         self.send(&message, 1)?;
@@ -183,18 +130,18 @@ pub(crate) struct Codec {
 }
 
 impl Codec {
-    fn new(socket: tokio::net::TcpStream) -> Result<Self> {
+    fn new(socket: tokio::net::TcpStream) -> Result<Box<Self>> {
         socket.set_nodelay(true)?;
         let codec = LengthDelimitedCodec::builder()
             .max_frame_length(usize::MAX >> 1)
             .new_codec();
-        Ok(Self {
+        Ok(Box::new(Self {
             frames: Framed::new(socket, codec),
             message: Bytes::new(),
-        })
+        }))
     }
 
-    async fn send(&mut self, message: &[u8], times: usize) -> Result<()> {
+    pub(crate) async fn send(&mut self, message: &[u8], times: usize) -> Result<()> {
         if self.message.len() != message.len() {
             self.message = Bytes::copy_from_slice(message);
         }
@@ -204,7 +151,7 @@ impl Codec {
         Ok(SinkExt::<Bytes>::flush(&mut self.frames).await?)
     }
 
-    async fn receive(&mut self) -> Result<Bytes> {
+    pub(crate) async fn receive(&mut self) -> Result<Bytes> {
         let message = self.frames.next().await.context("the peer has closed")?;
         Ok(message?.freeze())
     }

@@ -40,28 +40,19 @@ type NngAttach = unsafe extern "C" fn(NngSocket, *const c_char, *mut c_void, c_i
 type NngSend = unsafe extern "C" fn(NngSocket, *const c_void, usize, c_int) -> c_int;
 type NngRecv = unsafe extern "C" fn(NngSocket, *mut c_void, *mut usize, c_int) -> c_int;
 
-/// The functions of a library, and the socket on which they operate.
-enum Calls {
-    Zeromq {
-        socket: *mut c_void,
-        send: ZmqSend,
-        recv: ZmqRecv,
-    },
-    Nng {
-        socket: NngSocket,
-        send: NngSend,
-        recv: NngRecv,
-    },
-}
+/// Sends a message. Returns whether the library has accepted it.
+type Send = dyn Fn(&[u8]) -> bool;
+
+/// Receives a message into a buffer. Returns the length of the message, or `None` after an error.
+type Receive = dyn Fn(&mut [u8]) -> Option<usize>;
 
 /// One of two sockets that are connected with each other. It is used by one thread, and stays open
 /// until the process exits.
 pub(crate) struct CSocket {
-    calls: Calls,
+    send: Box<Send>,
+    receive: Box<Receive>,
     /// Memory for the longest message.
     buffer: Vec<u8>,
-    /// The length of the received message in bytes.
-    len: usize,
 }
 
 /// The longest message in bytes.
@@ -87,14 +78,6 @@ unsafe fn function<T: Copy>(library: &'static Library, name: &str) -> Result<T> 
 }
 
 impl CSocket {
-    fn new(calls: Calls) -> Self {
-        Self {
-            calls,
-            buffer: vec![0; LONGEST],
-            len: 0,
-        }
-    }
-
     pub(crate) fn zeromq(server: SocketAddr, side: Side) -> Result<Self> {
         let zmq = open("libzmq.so.5")?;
         let url = CString::new(format!("tcp://{server}"))?;
@@ -123,7 +106,18 @@ impl CSocket {
             (socket, failed)
         };
         ensure!(failed == 0, "libzmq cannot use {url:?}");
-        Ok(Self::new(Calls::Zeromq { socket, send, recv }))
+        Ok(Self {
+            // SAFETY: the socket is open, and the pointer is to a message, which the call copies.
+            send: Box::new(move |message| unsafe {
+                send(socket, message.as_ptr().cast(), message.len(), 0) >= 0
+            }),
+            receive: Box::new(move |to| {
+                // SAFETY: the socket is open, and the pointer is to memory of the given length.
+                let came = unsafe { recv(socket, to.as_mut_ptr().cast(), to.len(), 0) };
+                usize::try_from(came).ok()
+            }),
+            buffer: vec![0; LONGEST],
+        })
     }
 
     pub(crate) fn nng(server: SocketAddr, side: Side) -> Result<Self> {
@@ -152,52 +146,37 @@ impl CSocket {
             opened + set + attach(socket, url.as_ptr(), ptr::null_mut(), 0)
         };
         ensure!(failed == 0, "libnng cannot use {url:?}");
-        Ok(Self::new(Calls::Nng { socket, send, recv }))
+        Ok(Self {
+            // SAFETY: the socket is open, and the pointer is to a message, which the call copies.
+            send: Box::new(move |message| unsafe {
+                send(socket, message.as_ptr().cast(), message.len(), 0) == 0
+            }),
+            receive: Box::new(move |to| {
+                let mut len = to.len();
+                // SAFETY: the socket is open, and the pointer is to memory of the given length. The
+                // call replaces `len` by the length of the message.
+                let failed = unsafe { recv(socket, to.as_mut_ptr().cast(), &raw mut len, 0) };
+                (failed == 0).then_some(len)
+            }),
+            buffer: vec![0; LONGEST],
+        })
     }
 
     pub(crate) fn send(&mut self, message: &[u8]) -> Result<()> {
-        let (from, len) = (message.as_ptr().cast(), message.len());
-        let is_sent = match self.calls {
-            Calls::Zeromq { socket, send, .. } => {
-                // SAFETY: the socket is open, and `from` points to `len` bytes, which the call
-                // copies.
-                let sent = unsafe { send(socket, from, len, 0) };
-                sent >= 0
-            }
-            Calls::Nng { socket, send, .. } => {
-                // SAFETY: as above.
-                let failed = unsafe { send(socket, from, len, 0) };
-                failed == 0
-            }
-        };
-        ensure!(is_sent, "cannot send {len} bytes");
+        ensure!((self.send)(message), "cannot send {} bytes", message.len());
         Ok(())
     }
 
     /// Receives a message, and returns its length.
     pub(crate) fn receive(&mut self) -> Result<usize> {
-        let (to, mut len) = (self.buffer.as_mut_ptr().cast(), self.buffer.len());
-        match self.calls {
-            Calls::Zeromq { socket, recv, .. } => {
-                // SAFETY: the socket is open, and `to` points to `len` bytes.
-                let came = unsafe { recv(socket, to, len, 0) };
-                len = usize::try_from(came).context("zmq_recv failed")?;
-            }
-            Calls::Nng { socket, recv, .. } => {
-                // SAFETY: as above; the call replaces `len` by the length of the message.
-                let failed = unsafe { recv(socket, to, &raw mut len, 0) };
-                ensure!(failed == 0, "nng_recv failed: {failed}");
-            }
-        }
-        self.len = len.min(self.buffer.len());
-        Ok(self.len)
+        let len = (self.receive)(&mut self.buffer).context("cannot receive")?;
+        Ok(len.min(self.buffer.len()))
     }
 
     pub(crate) fn send_back(&mut self) -> Result<()> {
         let len = self.receive()?;
-        let message = std::mem::take(&mut self.buffer);
-        self.send(&message[..len])?;
-        self.buffer = message;
+        let sent = (self.send)(&self.buffer[..len]);
+        ensure!(sent, "cannot send {len} bytes");
         Ok(())
     }
 }

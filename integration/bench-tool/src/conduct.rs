@@ -18,7 +18,7 @@ use crate::{
     instructions,
     measure::Measure,
     plan::{self, Pair},
-    program::{Commands, Program, Run},
+    program::{Commands, Program, Run, last_json},
     report::Report,
     row::{Part, Row, Side},
     sweep,
@@ -202,65 +202,65 @@ impl Conductor {
             _ => THEIRS,
         };
         self.attempt(what, attempts, |this| match run.measure {
-            Measure::Connect => this.work_of_connections(what, run),
-            Measure::SystemCalls => this.calls_of_connections(what, run),
-            measure if measure.is_of_idle() => this.usage_of_connections(what, run),
+            Measure::Connect => {
+                this.difference(run, |this, run| this.work_of_connections(what, run))
+            }
+            Measure::SystemCalls => {
+                this.difference(run, |this, run| this.calls_of_connections(what, run))
+            }
+            measure if measure.is_of_idle() => {
+                this.difference(run, |this, run| this.usage_of_connections(what, run))
+            }
             Measure::Loop => instructions::round_trip(this, run),
             _ => run.read(&this.client_of(what, run, |_| {})?),
         })
     }
 
-    /// Measures this host's processor time per connection, as the difference between a run with
-    /// many connections and a run with one. The elapsed time would be longer, because opening and
-    /// closing a connection wait for timers of the kernel.
-    fn work_of_connections(&mut self, what: &str, run: &Run) -> Result<Reading> {
-        let mut work_of = |count| {
-            sleep(SETTLE);
-            self.client_of(what, &Run { count, ..*run }, |_| {})?;
-            anyhow::Ok(work()?.saturating_sub(self.began))
+    /// Measures a figure of one connection, as the difference between a run with many connections
+    /// and a run with one. `of` returns the figure of a run.
+    fn difference(
+        &mut self,
+        run: &Run,
+        of: impl Fn(&mut Self, &Run) -> Result<f64>,
+    ) -> Result<Reading> {
+        let mut of = |count| of(self, &Run { count, ..*run });
+        let (one, more) = (of(1)?, of(run.count + 1)?);
+        let parts = match run.measure {
+            // A share is the total for both ends of the additional connections.
+            Measure::IdleWork => 1.0,
+            // The usage of idle connections is for one end of one connection.
+            measure if measure.is_of_idle() => 2.0 * run.count as f64,
+            _ => run.count as f64,
         };
-        let (one, more) = (work_of(1)?, work_of(run.count + 1)?);
-        let micros = more.saturating_sub(one).as_secs_f64() * 1e6;
-        Ok(Reading::mean(micros / run.count as f64))
+        Ok(Reading::mean((more - one).max(0.0) / parts))
     }
 
-    /// Measures the number of system calls per connection, of both programs together. It is the
-    /// difference between a run with many connections and a run with one.
-    fn calls_of_connections(&mut self, what: &str, run: &Run) -> Result<Reading> {
-        let mut calls_of = |count| {
-            let files = ["client", "server"].map(|side| format!("/tmp/bench-strace-{side}"));
-            self.client_of(what, &Run { count, ..*run }, |commands| {
-                let sides = [&mut commands.client, &mut commands.server];
-                for (argv, file) in sides.into_iter().zip(&files) {
-                    argv.splice(..0, words(&format!("strace -f -q -c -o {file}")));
-                }
-            })?;
-            let counts = files.iter().map(|file| calls(&fs::read_to_string(file)?));
-            counts.sum::<Result<u64>>()
-        };
-        let (one, more) = (calls_of(1)?, calls_of(run.count + 1)?);
-        Ok(Reading::mean(
-            more.saturating_sub(one) as f64 / run.count as f64,
-        ))
+    /// Measures this host's processor time in µs. The elapsed time would be longer, because opening
+    /// and closing a connection wait for timers of the kernel.
+    fn work_of_connections(&mut self, what: &str, run: &Run) -> Result<f64> {
+        sleep(SETTLE);
+        self.client_of(what, run, |_| {})?;
+        Ok(work()?.saturating_sub(self.began).as_secs_f64() * 1e6)
     }
 
-    /// Measures the usage of idle connections, as the difference between a run with many
-    /// connections and a run with one.
-    fn usage_of_connections(&mut self, what: &str, run: &Run) -> Result<Reading> {
-        let mut usage_of = |count| {
-            let output = self.client_of(what, &Run { count, ..*run }, |_| {})?;
-            let usage = output
-                .lines()
-                .rev()
-                .find_map(|line| serde_json::from_str(line).ok());
-            usage.context("the client printed no usage")
-        };
-        let (one, more): (Usage, Usage) = (usage_of(1)?, usage_of(run.count + 1)?);
-        Ok(Reading::mean(one.figure(
-            more,
-            run.measure,
-            run.count as f64,
-        )))
+    /// Measures the number of system calls of both programs together.
+    fn calls_of_connections(&mut self, what: &str, run: &Run) -> Result<f64> {
+        let files = ["client", "server"].map(|side| format!("/tmp/bench-strace-{side}"));
+        self.client_of(what, run, |commands| {
+            let sides = [&mut commands.client, &mut commands.server];
+            for (argv, file) in sides.into_iter().zip(&files) {
+                argv.splice(..0, words(&format!("strace -f -q -c -o {file}")));
+            }
+        })?;
+        let counts = files.iter().map(|file| calls(&fs::read_to_string(file)?));
+        Ok(counts.sum::<Result<u64>>()? as f64)
+    }
+
+    /// Measures the usage of idle connections.
+    fn usage_of_connections(&mut self, what: &str, run: &Run) -> Result<f64> {
+        let output = self.client_of(what, run, |_| {})?;
+        let usage: Usage = last_json(&output).context("the client printed no usage")?;
+        Ok(usage.figure(run.measure))
     }
 
     fn add_pair(&mut self, readings: &[(Run, Vec<Reading>)], pair: &Pair) {

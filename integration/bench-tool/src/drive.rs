@@ -25,6 +25,9 @@ use crate::{
 const LIMIT: Duration = Duration::from_secs(3 * 3600);
 const QUICK_LIMIT: Duration = Duration::from_secs(1200);
 
+/// The options of the lab for a guest whose clock counts instructions.
+const COUNTED: &str = "--counted --memory 2G";
+
 /// The number of rounds when the ways to wait are measured by the clock.
 const POLLING_ROUNDS: u32 = 7;
 
@@ -49,8 +52,7 @@ fn run(task: &Task, guest: Option<Launch>, report: &mut Report) -> Result<()> {
     let mut argv = Work::Perform(task.clone(), here).argv()?;
     let succeeded = match guest {
         Some(launch) => {
-            let launch = launch.option("--memory", "2G");
-            let launch = argv.drain(1..).fold(launch, Launch::argument);
+            let launch = launch.arguments(argv.split_off(1));
             launch.run_without_names()? == ExitCode::SUCCESS
         }
         None => {
@@ -82,9 +84,14 @@ pub(crate) fn compare(
     let start = Instant::now();
     let report = measure(parts, scope, 1, only)?;
     for part in parts.iter().filter(|_| write) {
-        report.write_page(&part.to_string(), &[*part])?;
+        let name = match scope {
+            Scope::Many => "many".to_owned(),
+            _ => part.to_string(),
+        };
+        report.write_page(&name, &[*part])?;
     }
-    end(&report, start)
+    report.print();
+    Ok(end(start, report.broken))
 }
 
 /// Compares the default way of waiting with the other ways, and prints the table.
@@ -109,74 +116,33 @@ pub(crate) fn polling(lab: bool, write: bool) -> Result<ExitCode> {
         run(&task(part, POLLING_ROUNDS), None, &mut report)?;
     }
     if lab {
-        let counted = Launch::counted(QUICK_LIMIT);
+        let counted = Launch::new(COUNTED, QUICK_LIMIT);
         run(&task(Part::Counted, 1), Some(counted), &mut report)?;
-        let free = Launch::new(1, QUICK_LIMIT).native_where_possible()?;
+        let free = Launch::new("--memory 2G", QUICK_LIMIT).native_where_possible()?;
         run(&task(Part::Free, POLLING_ROUNDS), Some(free), &mut report)?;
     }
     if write {
         let parts = [Part::OneProcessor, Part::Loaded, Part::Free, Part::Counted];
         report.write_page("polling", &parts)?;
     }
-    end(&report, start)
-}
-
-/// Compares programs with many connections over TCP, and prints the table.
-pub(crate) fn many(write: bool) -> Result<ExitCode> {
-    let start = Instant::now();
-    let report = measure(&[Part::Counted], Scope::Many, 1, &[])?;
-    if write {
-        report.write_page("many", &[Part::Counted])?;
-    }
-    end(&report, start)
-}
-
-/// Compares rates between two hosts, and prints the table.
-pub(crate) fn hosts(write: bool) -> Result<ExitCode> {
-    let start = Instant::now();
-    let task = Task {
-        parts: vec![Part::Hosts],
-        scope: Scope::Hosts,
-        rounds: HOSTS_ROUNDS,
-        only: Vec::new(),
-    };
-    let mut report = Report::default();
-    run(&task, Some(Launch::new(2, QUICK_LIMIT)), &mut report)?;
-    if write {
-        report.write_page("hosts", &[Part::Hosts])?;
-    }
-    end(&report, start)
+    report.print();
+    Ok(end(start, report.broken))
 }
 
 /// Counts the cost of many sizes, and prints the table.
 pub(crate) fn sweep(write: bool) -> Result<ExitCode> {
     let start = Instant::now();
-    let task = Task {
-        parts: vec![Part::Counted],
-        scope: Scope::Sweep,
-        rounds: 1,
-        only: Vec::new(),
-    };
-    let mut report = Report::default();
-    run(&task, Some(Launch::counted(QUICK_LIMIT)), &mut report)?;
+    let report = measure(&[Part::Counted], Scope::Sweep, 1, &[])?;
     if write {
         report.write_sweeps()?;
     }
     report.print_sweeps();
-    println!("bench: it took {} s", start.elapsed().as_secs());
-    Ok(match sweep::is_beyond_bound(&report.sweeps) {
-        true => ExitCode::FAILURE,
-        false => ExitCode::SUCCESS,
-    })
+    Ok(end(start, sweep::is_beyond_bound(&report.sweeps)))
 }
 
-fn end(report: &Report, start: Instant) -> Result<ExitCode> {
-    report.print();
+fn end(start: Instant, has_failed: bool) -> ExitCode {
     println!("bench: it took {} s", start.elapsed().as_secs());
-    Ok(match report.broken {
-        true => ExitCode::FAILURE,
-        false => ExitCode::SUCCESS,
-    })
+    u8::from(has_failed).into()
 }
 
 /// Measures the comparisons of the budget. If `renew` is set, stores the figures. Otherwise
@@ -185,12 +151,8 @@ pub(crate) fn budget(renew: bool) -> Result<ExitCode> {
     let start = Instant::now();
     let file = Path::new(budget::FILE);
     let budget = |rounds| {
-        let report = measure(
-            &[Part::Counted, Part::Instructions],
-            Scope::Quick,
-            rounds,
-            &[],
-        )?;
+        let parts = [Part::Counted, Part::Instructions];
+        let report = measure(&parts, Scope::Quick, rounds, &[])?;
         for what in &report.missing {
             println!("budget: not measured: {what}");
         }
@@ -228,7 +190,7 @@ fn measure(parts: &[Part], scope: Scope, rounds: u32, only: &[String]) -> Result
     if parts.contains(&Part::Instructions) && !is_installed("valgrind") {
         packages.push("valgrind");
     }
-    if parts.contains(&Part::Counted) {
+    if parts.contains(&Part::Counted) && scope != Scope::Sweep {
         packages.extend(["libzmq5", "libnng1", "strace"]);
     }
     if !packages.is_empty() {
@@ -238,9 +200,13 @@ fn measure(parts: &[Part], scope: Scope, rounds: u32, only: &[String]) -> Result
         // Ignore the status: if a package is missing, the guest reports the missing program.
         setup.status()?;
     }
-    let limit = match scope {
-        Scope::Full | Scope::Many => LIMIT,
-        Scope::Quick | Scope::Polling | Scope::Hosts | Scope::Sweep => QUICK_LIMIT,
+    let (launch, rounds) = match scope {
+        Scope::Full | Scope::Many => (Launch::new(COUNTED, LIMIT), rounds),
+        Scope::Hosts => (
+            Launch::new("--hosts 2 --memory 2G", QUICK_LIMIT),
+            HOSTS_ROUNDS,
+        ),
+        Scope::Quick | Scope::Polling | Scope::Sweep => (Launch::new(COUNTED, QUICK_LIMIT), rounds),
     };
     let task = Task {
         parts: parts.to_vec(),
@@ -249,6 +215,6 @@ fn measure(parts: &[Part], scope: Scope, rounds: u32, only: &[String]) -> Result
         only: only.to_vec(),
     };
     let mut report = Report::default();
-    run(&task, Some(Launch::counted(limit)), &mut report)?;
+    run(&task, Some(launch), &mut report)?;
     Ok(report)
 }

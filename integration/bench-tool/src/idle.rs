@@ -2,7 +2,6 @@
 //! connection has carried one message in each direction before.
 
 use std::{
-    fs,
     net::SocketAddr,
     thread::sleep,
     time::{Duration, Instant},
@@ -15,7 +14,7 @@ use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::{TcpListener, TcpStream},
 };
-use toolbox::{Side, open_fds};
+use toolbox::{Side, open_fds, status_kib};
 
 use crate::{
     conduct::work,
@@ -45,26 +44,19 @@ pub(crate) struct Usage {
 
 impl Usage {
     fn of_this_process() -> Result<Self> {
-        let status = fs::read_to_string("/proc/self/status")?;
-        let line = status
-            .lines()
-            .find_map(|line| line.strip_prefix("RssAnon:"));
-        let number = line.and_then(|line| line.split_whitespace().next());
         Ok(Self {
-            memory: number.context("no RssAnon")?.parse()?,
+            memory: status_kib("self", "RssAnon")? as f64,
             descriptors: open_fds() as f64,
             share: 0.0,
         })
     }
 
-    /// Returns the figure of a measure. `self` is the usage with one connection, and `more` is the
-    /// usage with `count` additional connections. A share is the total for both ends of the
-    /// additional connections. Any other figure is for one end of one connection.
-    pub(crate) fn figure(self, more: Self, measure: Measure, count: f64) -> f64 {
+    /// Returns the figure of a measure of idle connections.
+    pub(crate) fn figure(self, measure: Measure) -> f64 {
         match measure {
-            Measure::IdleMemory | Measure::IdleHuge => (more.memory - self.memory) / (2.0 * count),
-            Measure::IdleDescriptors => (more.descriptors - self.descriptors) / (2.0 * count),
-            _ => (more.share - self.share).max(0.0),
+            Measure::IdleMemory | Measure::IdleHuge => self.memory,
+            Measure::IdleDescriptors => self.descriptors,
+            _ => self.share,
         }
     }
 }
@@ -147,17 +139,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn figure_is_that_of_the_added_connections() {
-        let usage = |memory, descriptors, share| Usage {
-            memory,
-            descriptors,
-            share,
+    fn usage_has_a_figure_for_each_measure() {
+        let usage = Usage {
+            memory: 300.0,
+            descriptors: 40.0,
+            share: 0.75,
         };
-        let (one, more) = (usage(100.0, 20.0, 0.5), usage(300.0, 40.0, 0.75));
-        let figure = |measure| one.figure(more, measure, 10.0);
-        assert_eq!(figure(Measure::IdleMemory), 10.0);
-        assert_eq!(figure(Measure::IdleDescriptors), 1.0);
-        assert_eq!(figure(Measure::IdleWork), 0.25);
+        assert_eq!(usage.figure(Measure::IdleMemory), 300.0);
+        assert_eq!(usage.figure(Measure::IdleDescriptors), 40.0);
+        assert_eq!(usage.figure(Measure::IdleWork), 0.75);
         assert!(Usage::of_this_process().unwrap().memory > 0.0);
     }
 }

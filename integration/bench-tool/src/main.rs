@@ -83,11 +83,7 @@ use crate::{
 ///
 /// The exit status is 0 if all our programs were measured.
 #[derive(Parser)]
-#[command(
-    name = "integration/bench",
-    bin_name = "integration/bench",
-    verbatim_doc_comment
-)]
+#[command(bin_name = "integration/bench", verbatim_doc_comment)]
 struct Cli {
     #[command(subcommand)]
     command: Option<Command>,
@@ -181,8 +177,8 @@ fn main() -> Result<ExitCode> {
         Some(Command::Counted { only }) => drive::compare(&[Part::Counted], scope, &only, write),
         Some(Command::Instructions) => drive::compare(&[Part::Instructions], scope, &[], write),
         Some(Command::Polling { no_lab }) => drive::polling(!no_lab, write),
-        Some(Command::Many) => drive::many(write),
-        Some(Command::Hosts) => drive::hosts(write),
+        Some(Command::Many) => drive::compare(&[Part::Counted], Scope::Many, &[], write),
+        Some(Command::Hosts) => drive::compare(&[Part::Hosts], Scope::Hosts, &[], write),
         Some(Command::Sweep) => drive::sweep(write),
         Some(Command::Budget { renew }) => drive::budget(renew),
         Some(Command::Work { json }) => work(serde_json::from_str(&json)?),

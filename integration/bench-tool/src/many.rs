@@ -10,7 +10,6 @@ use tokio::task::JoinSet;
 use toolbox::Side;
 
 use crate::{
-    alternatives::Alternative,
     manner::{Library, Way},
     messages::{Carrier, runtime},
     traffic::{SILENCE, Traffic},
@@ -55,7 +54,7 @@ pub(crate) fn echoes(carriers: Vec<Carrier>) -> Result<JoinSet<Result<()>>> {
                 }
                 Ok(())
             }),
-            Carrier::Other(Alternative::Codec(mut codec)) => echoes.spawn(async move {
+            Carrier::Codec(mut codec) => echoes.spawn(async move {
                 while let Some(message) = codec.frames.next().await {
                     codec.frames.send(message?.freeze()).await?;
                 }

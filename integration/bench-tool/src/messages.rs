@@ -7,15 +7,18 @@ use std::{
 };
 
 use anyhow::{Context, Result, bail, ensure};
+use futures_util::SinkExt;
 use nix::time::{ClockId, clock_gettime};
 use rdmsg::{Endpoint, SendBuffer, Stream, tokio as tasks};
 use tokio::runtime::{Builder, Runtime};
 use toolbox::Side;
 
 use crate::{
-    alternatives::Alternative,
+    alternatives::{self, Codec, StdSocket},
+    c_sockets::CSocket,
     manner::{Library, Way},
     measure::Measure,
+    plain_verbs::PlainVerbs,
     traffic::{Reading, SILENCE, Times, Traffic},
 };
 
@@ -148,15 +151,17 @@ pub(crate) enum Carrier {
     Messages { endpoint: Endpoint, owned: bool },
     Tasks(tasks::Endpoint),
     Bytes(Stream),
-    Other(Alternative),
+    Std(Box<StdSocket>),
+    Codec(Box<Codec>),
+    C(CSocket),
+    Verbs(Box<PlainVerbs>),
 }
 
 impl Carrier {
     /// Returns this side's end of each connection.
     pub(crate) async fn all(traffic: &Traffic, side: Side) -> Result<Vec<Self>> {
         if traffic.manner.library != Library::Rdmsg {
-            let others = Alternative::all(traffic, side).await?;
-            return Ok(others.into_iter().map(Self::Other).collect());
+            return alternatives::connections(traffic, side).await;
         }
         let endpoints = traffic.endpoints(side)?.into_iter();
         endpoints.map(|one| Self::of(one, traffic)).collect()
@@ -187,7 +192,10 @@ impl Carrier {
             Self::Messages { endpoint, .. } => endpoint.send(message)?,
             Self::Tasks(endpoint) => endpoint.send(message).await?,
             Self::Bytes(stream) => stream.write_all(message)?,
-            Self::Other(other) => other.send(message, 1).await?,
+            Self::Std(socket) => socket.send(message, 1)?,
+            Self::Codec(codec) => codec.send(message, 1).await?,
+            Self::C(socket) => socket.send(message)?,
+            Self::Verbs(verbs) => verbs.send(message)?,
         }
         Ok(())
     }
@@ -196,8 +204,9 @@ impl Carrier {
     async fn send_batch(&mut self, message: &[u8], times: usize) -> Result<()> {
         let endpoint = match self {
             Self::Messages { endpoint, .. } => endpoint,
-            Self::Other(other) => return other.send(message, times).await,
-            _ => bail!("only threads send batches of messages"),
+            Self::Std(socket) => return socket.send(message, times),
+            Self::Codec(codec) => return codec.send(message, times).await,
+            _ => bail!("this program sends no batches of messages"),
         };
         let sent = endpoint.send_batch(&vec![IoSlice::new(message); times])?;
         ensure!(sent == times, "{sent} of {times} messages were sent");
@@ -219,7 +228,10 @@ impl Carrier {
                 }
                 len
             }
-            Self::Other(other) => other.receive().await?,
+            Self::Std(socket) => socket.receive()?,
+            Self::Codec(codec) => codec.receive().await?.len(),
+            Self::C(socket) => socket.receive()?,
+            Self::Verbs(verbs) => verbs.receive()?,
         };
         ensure!(came == len, "sent {len} bytes, got {came}");
         Ok(())
@@ -242,17 +254,25 @@ impl Carrier {
                 endpoint.send(&message).await?;
             }
             Self::Bytes(stream) => bytes(stream, len)?,
-            Self::Other(other) => other.send_back().await?,
+            Self::Std(socket) => socket.send_back()?,
+            Self::Codec(codec) => {
+                let message = codec.receive().await?;
+                codec.frames.send(message).await?;
+            }
+            Self::C(socket) => socket.send_back()?,
+            Self::Verbs(verbs) => verbs.send_back()?,
         }
         Ok(())
     }
 
-    pub(crate) async fn close(self) -> Result<()> {
+    pub(crate) async fn close(mut self) -> Result<()> {
         match self {
+            // These libraries do not report that the peer has closed a connection, so the server
+            // waits for a message instead.
+            Self::C(_) | Self::Verbs(_) => self.send(b"!").await?,
             Self::Messages { endpoint, .. } => endpoint.close()?,
             Self::Tasks(endpoint) => endpoint.close().await?,
-            Self::Bytes(stream) => drop(stream),
-            Self::Other(other) => other.close().await?,
+            Self::Bytes(_) | Self::Std(_) | Self::Codec(_) => {}
         }
         Ok(())
     }

@@ -7,7 +7,7 @@ use toolbox::sections;
 use crate::{
     measure::Measure,
     program::{Program, Run},
-    row::Target,
+    row::{Target, kind},
 };
 
 /// Two runs to compare.
@@ -47,12 +47,9 @@ pub(crate) fn select(pairs: &mut Vec<Pair>, only: &[String]) {
 
 impl Pair {
     fn name(&self) -> String {
-        let (measure, size) = (self.ours.measure, self.ours.size);
-        let names = format!("{} / {}", self.ours.name(), self.theirs.name());
-        match size {
-            0 => format!("{measure}: {names}"),
-            _ => format!("{measure}, {}: {names}", crate::measure::bytes(size)),
-        }
+        let Self { ours, theirs, .. } = self;
+        let kind = kind(ours.measure, ours.size);
+        format!("{kind}: {} / {}", ours.name(), theirs.name())
     }
 }
 

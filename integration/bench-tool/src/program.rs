@@ -7,6 +7,7 @@ use std::{
 };
 
 use anyhow::{Context, Error, Result};
+use serde::de::DeserializeOwned;
 use toolbox::{Listening, words};
 
 use crate::{
@@ -165,13 +166,16 @@ impl Run {
             // ucmatose prints no figure. The conductor measures the processor time of the whole
             // host instead.
             Program::Ucmatose => None,
-            Program::Rdmsg(_) => {
-                let mut lines = output.lines().rev();
-                lines.find_map(|line| serde_json::from_str(line).ok())
-            }
+            Program::Rdmsg(_) => last_json(output),
         };
         reading.with_context(|| format!("cannot find the figures in the output of {}", self.name()))
     }
+}
+
+/// Returns the last line of the output of one of our programs that is JSON of this type.
+pub(crate) fn last_json<T: DeserializeOwned>(output: &str) -> Option<T> {
+    let mut lines = output.lines().rev();
+    lines.find_map(|line| serde_json::from_str(line).ok())
 }
 
 /// Parses the output of perftest. The line with the figures begins with the size and the count. For

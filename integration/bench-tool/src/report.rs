@@ -75,13 +75,7 @@ impl Report {
 
     /// Replaces the table of sweeps on the page.
     pub(crate) fn write_sweeps(&self) -> Result<()> {
-        let lines = sweep::table(&self.sweeps, true);
-        let columns = lines.first().map_or(0, Vec::len);
-        let mut lines = lines.iter().map(|line| format!("|{}|\n", line.join("|")));
-        let title = lines.next().unwrap_or_default();
-        let body: String = lines.collect();
-        let table = title + &"|---".repeat(columns) + "|\n" + &body;
-        write_table("sweep", &table)
+        write_table("sweep", &markdown(&sweep::table(&self.sweeps, true)))
     }
 
     /// Replaces the table `name` on the page. The new table contains the rows of these parts.
@@ -132,10 +126,20 @@ fn with_table(page: &str, name: &str, table: &str) -> Result<String> {
 /// names of the parts unless `of_parts` is set, which means that the rows are from several parts.
 fn table<'a>(rows: impl Iterator<Item = &'a Row>, of_parts: bool) -> String {
     let columns = usize::from(!of_parts)..TITLE.len() - 1;
-    let line = |cells: &[String]| format!("|{}|\n", cells[columns.clone()].join("|"));
-    let mut text = line(&TITLE.map(str::to_owned)) + &"|---".repeat(columns.len()) + "|\n";
-    text.extend(rows.map(|row| line(&cells(row))));
-    text
+    let lines = iter::once(TITLE.map(str::to_owned)).chain(rows.map(cells));
+    markdown(
+        &lines
+            .map(|cells| cells[columns.clone()].to_vec())
+            .collect::<Vec<_>>(),
+    )
+}
+
+/// Returns a table of Markdown without padding. The first line is its title.
+fn markdown(lines: &[Vec<String>]) -> String {
+    let columns = lines.first().map_or(0, Vec::len);
+    let mut lines = lines.iter().map(|line| format!("|{}|\n", line.join("|")));
+    let title = lines.next().unwrap_or_default();
+    title + &"|---".repeat(columns) + "|\n" + &lines.collect::<String>()
 }
 
 const TITLE: [&str; 8] = ["part", "", "ours", "", "theirs", "", "ratio", "target"];

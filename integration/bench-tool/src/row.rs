@@ -58,10 +58,7 @@ pub(crate) enum Target {
 impl Row {
     /// Returns the measure, followed by the size if there is one.
     pub(crate) fn kind(&self) -> String {
-        match self.size {
-            0 => self.measure.to_string(),
-            size => format!("{}, {}", self.measure, bytes(size)),
-        }
+        kind(self.measure, self.size)
     }
 
     /// Returns the name that identifies the row in messages and in the budget.
@@ -111,6 +108,14 @@ impl Row {
             [low, .., high] => format!("{target} {word}: {low:.2} … {high:.2}"),
             _ => format!("{target} {word}"),
         }
+    }
+}
+
+/// Returns the measure, followed by the size if there is one.
+pub(crate) fn kind(measure: Measure, size: usize) -> String {
+    match size {
+        0 => measure.to_string(),
+        size => format!("{measure}, {}", bytes(size)),
     }
 }
 

@@ -9,7 +9,7 @@ use crate::{
     conduct::{Conductor, OURS, THEIRS},
     measure::{Measure, bytes},
     messages::{Carrier, runtime},
-    program::{Program, Run},
+    program::{Program, Run, last_json},
     row::{self, Row, Target},
     traffic::{Times, Traffic},
     work::Scope,
@@ -98,22 +98,6 @@ impl Sweep {
     fn is_ours(&self) -> bool {
         OUR_PROGRAMS.contains(&self.name.as_str())
     }
-
-    /// Returns the row with the worst step, or `None` if nothing was measured.
-    fn row(&self, part: row::Part) -> Option<Row> {
-        let worst = self.worst()?;
-        Some(Row {
-            part,
-            measure: Measure::Step,
-            size: 0,
-            ours: row::Side {
-                name: self.name.clone(),
-                figures: vec![worst.ratio],
-            },
-            theirs: None,
-            target: Target::AtMost(BOUND),
-        })
-    }
 }
 
 /// Returns whether a step of one of our programs is beyond the bound, or one of our programs was
@@ -156,27 +140,18 @@ pub(crate) fn table(sweeps: &[Sweep], only_beyond: bool) -> Vec<Vec<String>> {
 /// Returns a sentence about the worst step of each program.
 pub(crate) fn summary(sweeps: &[Sweep]) -> Vec<String> {
     let line = |sweep: &Sweep| {
-        let Step {
-            size,
-            ratio,
-            beside,
-            ..
-        } = sweep.worst()?;
-        let (name, size, beside, unit) =
-            (&sweep.name, bytes(size), bytes(beside), unit(size, beside));
+        let step = sweep.worst()?;
+        let unit = match step.beside < step.size {
+            true => "the cost per byte",
+            false => "the whole cost",
+        };
+        let [size, beside] = [step.size, step.beside].map(bytes);
+        let (name, ratio) = (&sweep.name, step.ratio);
         Some(format!(
             "{name}: at worst, {size} cost {ratio:.3} times {unit} of {beside}"
         ))
     };
     sweeps.iter().filter_map(line).collect()
-}
-
-/// Returns the words for the cost that is compared.
-fn unit(size: usize, beside: usize) -> &'static str {
-    match beside < size {
-        true => "the cost per byte",
-        false => "the whole cost",
-    }
 }
 
 /// Measures the sweeps, and adds a row for each of our programs.
@@ -185,30 +160,29 @@ pub(crate) fn add(conductor: &mut Conductor, scope: Scope, rounds: u32) {
     // the programs that are not judged run first.
     let others = OTHER_PROGRAMS.iter().filter(|_| scope == Scope::Sweep);
     for name in others.chain(&OUR_PROGRAMS) {
-        let mut rows: Vec<Row> = Vec::new();
+        let is_ours = OUR_PROGRAMS.contains(name);
+        let mut figures = Vec::new();
         for round in 1..=rounds {
             let what = format!("round {round} of {rounds}, {name}, sweep of sizes");
             conductor.say(&what);
-            let attempts = if OUR_PROGRAMS.contains(name) {
-                OURS
-            } else {
-                THEIRS
-            };
+            let attempts = if is_ours { OURS } else { THEIRS };
             let sweep = conductor.attempt(&what, attempts, |this| measured(this, &what, name));
             let Some(sweep) = sweep else { continue };
-            rows.extend(sweep.row(conductor.part));
+            figures.extend(sweep.worst().map(|step| step.ratio));
             conductor.report.sweeps.push(sweep);
         }
-        let figures = rows
-            .iter()
-            .flat_map(|row| row.ours.figures.clone())
-            .collect();
-        if let Some(mut row) = rows
-            .pop()
-            .filter(|row| OUR_PROGRAMS.contains(&&*row.ours.name))
-        {
-            row.ours.figures = figures;
-            conductor.report.rows.push(row);
+        if is_ours && !figures.is_empty() {
+            conductor.report.rows.push(Row {
+                part: conductor.part,
+                measure: Measure::Step,
+                size: 0,
+                ours: row::Side {
+                    name: (*name).to_owned(),
+                    figures,
+                },
+                theirs: None,
+                target: Target::AtMost(BOUND),
+            });
         }
     }
 }
@@ -226,8 +200,7 @@ fn measured(conductor: &mut Conductor, what: &str, name: &str) -> Result<Sweep> 
         count: 1,
     };
     let output = conductor.client_of(what, &run, |_| {})?;
-    let mut lines = output.lines().rev();
-    let costs = lines.find_map(|line| serde_json::from_str(line).ok());
+    let costs = last_json(&output);
     Ok(Sweep {
         name: name.to_owned(),
         costs: costs.context("the client printed no costs")?,

@@ -198,7 +198,6 @@ impl Program {
     }
 
     /// Returns the process id of the program.
-    #[must_use]
     pub fn id(&self) -> Pid {
         self.pid
     }

@@ -16,7 +16,6 @@ const SLOWEST: f64 = 10.0;
 
 /// Measures how many times longer a program takes to start now than on an idle machine. Returns a
 /// factor from 1 to 10.
-#[must_use]
 pub fn slowness() -> f64 {
     let start = Instant::now();
     for _ in 0..TIMES {
@@ -41,7 +40,6 @@ pub struct Deadline {
 impl Deadline {
     /// Creates a deadline that expires after `limit`, or later on a slow machine. `Deadline::from`
     /// is equivalent.
-    #[must_use]
     pub fn after(limit: Duration) -> Self {
         Self {
             extensible: !limit.is_zero(),
@@ -51,7 +49,6 @@ impl Deadline {
 
     /// Creates a deadline that is never extended, for callers that wait repeatedly with a short
     /// limit.
-    #[must_use]
     pub fn exactly_after(limit: Duration) -> Self {
         Self {
             start: Instant::now(),

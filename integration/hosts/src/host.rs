@@ -27,7 +27,6 @@ pub struct Host {
 
 /// The result of waiting for the next line that a program prints.
 #[derive(Clone, Debug, PartialEq, Eq)]
-#[expect(clippy::exhaustive_enums, reason = "callers handle each of them")]
 pub enum NextLine {
     /// The program has printed a line.
     Line(Line),
@@ -39,7 +38,6 @@ pub enum NextLine {
 
 impl Host {
     /// Returns the host on which this process runs.
-    #[must_use]
     pub fn here() -> Self {
         Self::over(Link::here())
     }

@@ -5,6 +5,8 @@
 //! a virtio port to a guest of the lab, or a socket pair to the agent of this host, which is a
 //! thread of this process.
 
+#![allow(clippy::exhaustive_enums, reason = "all users are built together")]
+
 pub mod agent;
 mod deadline;
 mod host;
@@ -30,14 +32,12 @@ pub use crate::{
 };
 
 /// Returns this host's current time in milliseconds since 1970.
-#[must_use]
 pub fn clock_millis() -> u64 {
     let now = SystemTime::now().duration_since(UNIX_EPOCH);
     now.map_or(0, |now| now.as_millis() as u64)
 }
 
 /// Splits a command line at whitespace.
-#[must_use]
 pub fn words(line: &str) -> Vec<String> {
     line.split_whitespace().map(str::to_owned).collect()
 }
@@ -63,6 +63,7 @@ pub fn check_help(name: &str, help: &str) {
     );
 }
 
-fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+/// Locks a mutex, even if a thread has panicked while it held the lock.
+pub fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,6 +1,5 @@
 /// A sign that a server accepts connections. A command on the server's host checks for this sign.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[expect(clippy::exhaustive_enums, reason = "callers handle each of them")]
 pub enum Listening {
     /// A connection manager id (`rdma_cm_id`) listens on the given port.
     Cm(u16),

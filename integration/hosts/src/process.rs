@@ -43,7 +43,6 @@ pub struct Process {
 
 /// One line that a program has printed.
 #[derive(Clone, Debug, PartialEq, Eq)]
-#[expect(clippy::exhaustive_enums, reason = "a program has two outputs")]
 pub enum Line {
     /// Printed to stdout.
     Out(String),
@@ -53,7 +52,6 @@ pub enum Line {
 
 /// The result of waiting for a program to print a certain text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[expect(clippy::exhaustive_enums, reason = "callers handle each of them")]
 pub enum TextWait {
     /// The program has printed the text.
     Printed,
@@ -65,7 +63,6 @@ pub enum TextWait {
 
 /// The exit status and the complete output of a program that has ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
-#[expect(clippy::exhaustive_structs, reason = "these two are all there is")]
 pub struct Ended {
     /// The exit status, or 128 plus the number of the signal that ended the program. `None` if
     /// [`Process::kill`] ended the program.
@@ -115,7 +112,6 @@ impl Process {
     }
 
     /// Returns the program's process id on its host.
-    #[must_use]
     pub fn id(&self) -> u32 {
         self.id
     }
@@ -334,7 +330,6 @@ impl Drop for Process {
 
 impl Ended {
     /// Returns whether the program ended by itself, with exit status 0.
-    #[must_use]
     pub fn succeeded(&self) -> bool {
         self.status == Some(0)
     }

@@ -29,7 +29,6 @@ pub const HOST: u32 = 0;
 
 /// A request from the conductor to the agent, or a report from the agent to the conductor.
 #[derive(Debug, Deserialize, PartialEq, Serialize)]
-#[expect(clippy::exhaustive_enums, reason = "both sides are built together")]
 pub enum Frame {
     /// Request: start a program. Later frames about this program have the same program number. The
     /// agent answers with `Began` or `Failed`.
@@ -61,7 +60,6 @@ pub enum Frame {
 
 /// A program to start, with its arguments, directory and environment.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
-#[expect(clippy::exhaustive_structs, reason = "both sides are built together")]
 pub struct Job {
     /// The program and its arguments.
     pub argv: Vec<OsString>,

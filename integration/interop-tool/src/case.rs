@@ -147,13 +147,13 @@ fn side(line: &str, each: Language) -> Result<Side> {
         .split_once(": ")
         .context(line.to_owned())?;
     let (language, ends) = head.split_once(' ').unwrap_or((head, ""));
-    let (rest, killed_on) = if let Some((rest, text)) = rest.split_once(" !own ") {
-        (rest, Some(Cue::PrintedByThisSide(text.to_owned())))
-    } else if let Some((rest, text)) = rest.split_once(" !other ") {
-        (rest, Some(Cue::PrintedByOtherSide(text.to_owned())))
-    } else {
-        (rest, None)
+    let cue = |sign, cue: fn(String) -> Cue| {
+        let (rest, text) = rest.split_once(sign)?;
+        Some((rest, Some(cue(text.to_owned()))))
     };
+    let (rest, killed_on) = cue(" !own ", Cue::PrintedByThisSide)
+        .or_else(|| cue(" !other ", Cue::PrintedByOtherSide))
+        .unwrap_or((rest, None));
     let mut parts = rest.split(" => ");
     let mut argv = words(parts.next().unwrap_or_default());
     let language = match language {
@@ -197,27 +197,22 @@ fn words(line: &str) -> Vec<String> {
     words
 }
 
-/// The values of the placeholders in command lines.
+/// The placeholders in command lines, and their values.
 #[derive(Debug)]
-pub(crate) struct Placeholders {
-    /// The placeholders and their values.
-    values: [(&'static str, String); 5],
-}
+pub(crate) struct Placeholders([(&'static str, String); 5]);
 
 impl Placeholders {
     /// Returns the values for host a, on which the clients run.
     pub(crate) fn new(lab: &Lab) -> Result<Self> {
         let programs = env::current_exe()?;
         let programs = programs.parent().context("the path has no folder")?;
-        Ok(Self {
-            values: [
-                ("{server}", lab.peer.to_string()),
-                ("{server6}", lab.peer6.to_string()),
-                ("{client}", lab.addr.to_string()),
-                ("{client6}", lab.addr6.to_string()),
-                ("{programs}", programs.display().to_string()),
-            ],
-        })
+        Ok(Self([
+            ("{server}", lab.peer.to_string()),
+            ("{server6}", lab.peer6.to_string()),
+            ("{client}", lab.addr.to_string()),
+            ("{client6}", lab.addr6.to_string()),
+            ("{programs}", programs.display().to_string()),
+        ]))
     }
 
     /// Returns the command line of a side, with values for its placeholders. The Rust programs are
@@ -234,7 +229,7 @@ impl Placeholders {
         if program > 0 {
             argv.insert(0, "env".to_owned());
         }
-        for (name, value) in &self.values {
+        for (name, value) in &self.0 {
             for word in &mut argv {
                 *word = word.replace(name, value);
             }
@@ -271,16 +266,12 @@ mod tests {
 
     #[test]
     fn programs_are_called_with_addresses() {
-        let placeholders = Placeholders {
-            values: [
-                ("{server}", "10.8.0.2"),
-                ("{programs}", "/bin"),
-                ("", ""),
-                ("", ""),
-                ("", ""),
-            ]
-            .map(|(name, value)| (name, value.to_owned())),
-        };
+        let values = [("{server}", "10.8.0.2"), ("{programs}", "/bin")];
+        let values = values.into_iter().chain([("", ""); 3]);
+        let values: Vec<_> = values
+            .map(|(name, value)| (name, value.to_owned()))
+            .collect();
+        let placeholders = Placeholders(values.try_into().unwrap());
         let side = |line| side(line, Language::Rust).unwrap();
         let argv = placeholders.argv(&side("  each: rping -c -a {server}"));
         assert_eq!(argv, ["/bin/rping", "-c", "-a", "10.8.0.2"]);

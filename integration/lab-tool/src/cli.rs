@@ -10,7 +10,6 @@ use crate::host_network::Driver;
 /// modules and no privileges on this machine.
 #[derive(Debug, Parser)]
 #[command(
-    name = "integration/lab",
     bin_name = "integration/lab",
     verbatim_doc_comment,
     after_help = "\

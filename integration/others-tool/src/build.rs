@@ -2,13 +2,14 @@
 
 use std::{
     collections::BTreeMap,
-    env, fs,
+    env,
+    ffi::OsStr,
+    fs,
     path::{Path, PathBuf},
-    process::{Command, Stdio},
 };
 
 use anyhow::{Context, Result, ensure};
-use serde_json::Value;
+use toolbox::tests_of;
 
 use crate::{
     record::{Record, Test, list},
@@ -75,25 +76,23 @@ impl Generated {
 
     pub(crate) fn build(&mut self) -> Result<()> {
         println!("others: building");
-        let mut cargo = Command::new("cargo");
-        cargo.args(["build", "--message-format=json-render-diagnostics"]);
-        cargo.arg("--manifest-path").arg(self.manifest());
         // Use this checkout's target folder, which already contains most of the dependencies.
-        cargo.arg("--target-dir").arg(self.folder.join(".."));
-        cargo.args(self.programs.keys().flat_map(|name| ["--test", name]));
-        let output = cargo.stderr(Stdio::inherit()).output();
-        let output = output.context("cannot run cargo")?;
-        ensure!(
-            output.status.success(),
-            "the suites do not build (see above): substitutions.txt can leave out a test"
+        let (manifest, target) = (self.manifest(), self.folder.join(".."));
+        let mut arguments = vec![
+            "build".as_ref(),
+            "--manifest-path".as_ref(),
+            manifest.as_os_str(),
+        ];
+        arguments.extend(["--target-dir".as_ref(), target.as_os_str()]);
+        arguments.extend(
+            self.programs
+                .keys()
+                .flat_map(|name| ["--test", name].map(OsStr::new)),
         );
-        for line in String::from_utf8(output.stdout)?.lines() {
-            let message: Value = serde_json::from_str(line)?;
-            let name = message["target"]["name"].as_str().unwrap_or_default();
-            if let Some(path) = message["executable"].as_str() {
-                self.programs.insert(name.to_owned(), path.into());
-            }
-        }
+        let built = tests_of(&arguments)
+            .context("the suites do not build: substitutions.txt can leave out a test")?;
+        let built = built.into_iter().map(|test| (test.name, test.program));
+        self.programs.extend(built);
         Ok(())
     }
 

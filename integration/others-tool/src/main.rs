@@ -5,7 +5,6 @@
 //! suites there over RDMA, and prints the table.
 
 mod build;
-mod differences;
 mod record;
 mod report;
 mod suite;
@@ -37,11 +36,7 @@ use crate::{
 /// Prints a table, and the reason for each test that fails. The exit status is 0 if exactly the
 /// tests listed in integration/others-tool/differences.txt fail.
 #[derive(Parser)]
-#[command(
-    name = "integration/others",
-    bin_name = "integration/others",
-    verbatim_doc_comment
-)]
+#[command(bin_name = "integration/others", verbatim_doc_comment)]
 struct Options {
     /// Run only the suites of std and tokio
     #[arg(long)]
@@ -77,7 +72,7 @@ fn main() -> Result<ExitCode> {
         return Ok(report::print(&here));
     }
     let limit = Duration::from_secs(if options.quick { 1200 } else { 3600 });
-    Launch::new(1, limit)
+    Launch::new("", limit)
         .native_where_possible()?
         .run_without_names()
 }

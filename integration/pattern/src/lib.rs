@@ -10,7 +10,6 @@ use fastrand::Rng;
 const PIECE: usize = 4096;
 
 /// Returns a random number generator that is seeded with all elements of `parts`.
-#[must_use]
 pub fn random(parts: &[u64]) -> Rng {
     let seed = parts
         .iter()
@@ -19,7 +18,6 @@ pub fn random(parts: &[u64]) -> Rng {
 }
 
 /// Returns `len` bytes. Each byte depends on `number`, on `len`, and on the byte's position.
-#[must_use]
 pub fn pattern(number: u64, len: usize) -> Vec<u8> {
     let mut bytes = vec![0; len];
     fill(number, &mut bytes);
@@ -27,7 +25,6 @@ pub fn pattern(number: u64, len: usize) -> Vec<u8> {
 }
 
 /// Returns `len` bytes of an infinite sequence, starting at position `at`.
-#[must_use]
 pub fn sequence(at: usize, len: usize) -> Vec<u8> {
     let byte = |at: usize| (at ^ (at >> 8) ^ (at >> 16)) as u8;
     (at..at + len).map(byte).collect()

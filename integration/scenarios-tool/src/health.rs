@@ -1,8 +1,8 @@
 use std::{fs, thread, time::Duration};
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Result, ensure};
 use serde::{Deserialize, Serialize};
-use toolbox::{Deadline, TIME_LIMIT};
+use toolbox::{Deadline, TIME_LIMIT, open_fds, status_kib};
 
 /// The number of relief threads per engine. An engine starts its relief thread when it first writes
 /// a log line, and the thread then runs until the engine ends.
@@ -36,19 +36,14 @@ pub(crate) struct Health {
 
 impl Health {
     pub(crate) fn now(objects: String, rnr_naks: u64) -> Result<Self> {
-        let status = fs::read_to_string("/proc/self/status")?;
-        let kib = |name| {
-            let line = status.lines().find_map(|line| line.strip_prefix(name));
-            let number = line.and_then(|rest| rest.trim().strip_suffix(" kB")?.parse().ok());
-            number.with_context(|| format!("/proc/self/status has no line {name} in kB"))
-        };
+        let kib = |name| status_kib("self", name);
         Ok(Self {
             objects,
             rnr_naks,
-            descriptors: fs::read_dir("/proc/self/fd")?.count(),
+            descriptors: open_fds(),
             threads: fs::read_dir("/proc/self/task")?.count(),
-            pinned_kib: kib("VmPin:")?,
-            resident_kib: kib("VmRSS:")?,
+            pinned_kib: kib("VmPin")?,
+            resident_kib: kib("VmRSS")?,
             connections: 0,
             budget: 0,
         })

@@ -16,7 +16,7 @@ mod record;
 mod scenario;
 mod worker;
 
-use std::{env, process::ExitCode, time::Duration};
+use std::{process::ExitCode, time::Duration};
 
 use anyhow::{Result, ensure};
 use clap::{Args, Parser};
@@ -123,12 +123,6 @@ fn main() -> ExitCode {
     })
 }
 
-/// Adds this program's arguments and the seed to a launch.
-fn with_arguments(launch: Launch, seed: u64) -> Launch {
-    let arguments = env::args().skip(1).chain([format!("--seed={seed}")]);
-    arguments.fold(launch, Launch::argument)
-}
-
 impl Faults {
     fn run(&self) -> Result<ExitCode> {
         let scenarios = self.scenarios()?;
@@ -176,10 +170,10 @@ impl Faults {
             }
         } else {
             let is_named = |name: &str| self.only.iter().any(|only| name.starts_with(only));
-            let all = scenario::all().into_iter();
+            let all = scenario::all().iter();
             let quick = all.filter(|scenario| scenario.quick || !self.quick);
             let named = quick.filter(|one| self.only.is_empty() || is_named(one.name));
-            scenarios.extend(named.map(|scenario| (scenario, self.seed)));
+            scenarios.extend(named.map(|scenario| (scenario.clone(), self.seed)));
         }
         ensure!(
             !scenarios.is_empty(),
@@ -193,13 +187,13 @@ impl Faults {
     fn launch(&self) -> Result<Launch> {
         println!("seed {}", self.seed);
         let limit = self.minutes.unwrap_or_default() * 6 / 5 + Duration::from_secs(3000);
+        let options = format!("--memory 2G {}", self.device.option());
         let launch = if self.one_host {
-            Launch::new(1, limit).native_where_possible()?
+            Launch::new(&options, limit).native_where_possible()?
         } else {
-            Launch::new(2, limit).option("--may-die", "b")
+            Launch::new(&format!("--hosts 2 --may-die b {options}"), limit)
         };
-        let launch = launch.option("--memory", "2G").device(self.device);
-        Ok(with_arguments(launch, self.seed))
+        Ok(launch.argument(format!("--seed={}", self.seed)))
     }
 }
 

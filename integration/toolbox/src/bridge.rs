@@ -1,13 +1,12 @@
-use std::{fs, net::SocketAddr, path::Path};
+use std::{net::SocketAddr, path::Path};
 
 use anyhow::{Context, Result, bail, ensure};
 use nix::sys::signal::Signal;
 
-use crate::{Deadline, Ended, Line, Process, TIME_LIMIT, TextWait};
+use crate::{Deadline, Ended, Line, Process, TIME_LIMIT, TextWait, status_kib};
 
 /// A running `rdmsg bridge` process. Dropping the `Bridge` kills the process.
 #[derive(Debug)]
-#[non_exhaustive]
 pub struct Bridge {
     /// The process of the bridge.
     pub process: Process,
@@ -18,7 +17,6 @@ pub struct Bridge {
 /// Two bridges on this host, which are connected over rdmsg. A TCP client of the near bridge
 /// reaches a TCP service through both.
 #[derive(Debug)]
-#[non_exhaustive]
 pub struct BridgePair {
     /// The bridge to which clients connect.
     pub near: Bridge,
@@ -113,13 +111,7 @@ impl Bridge {
     ///
     /// If `/proc` does not contain this value.
     pub fn memory(&self) -> Result<usize> {
-        let status = fs::read_to_string(format!("/proc/{}/status", self.process.id()))?;
-        let line = status.lines().find(|line| line.starts_with("RssAnon:"));
-        let kib = line.and_then(|line| line.split_whitespace().nth(1));
-        Ok(kib
-            .context("/proc/…/status contains no RssAnon")?
-            .parse::<usize>()?
-            << 10)
+        Ok((status_kib(self.process.id(), "RssAnon")? as usize) << 10)
     }
 }
 

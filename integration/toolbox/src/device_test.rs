@@ -1,12 +1,17 @@
 use std::{
     io::{self, Write},
     ops::Deref,
-    sync::{Mutex, PoisonError},
+    panic::Location,
+    process,
+    sync::{
+        Mutex,
+        mpsc::{RecvTimeoutError, Sender, channel},
+    },
     thread,
     time::Duration,
 };
 
-use crate::{Deadline, Lab, TIME_LIMIT, Watchdog};
+use crate::{Deadline, Lab, TIME_LIMIT, lock};
 
 /// The time limit for a test in seconds, on an idle machine: about ten times the duration of a
 /// test.
@@ -20,6 +25,7 @@ static BEFORE: Mutex<Option<Counts>> = Mutex::new(None);
 /// left objects on the device, or if a message arrived at a receiver without a posted receive (the
 /// device counted an RNR NAK). If the test hangs, a watchdog aborts the program.
 #[derive(Debug)]
+#[must_use]
 pub struct DeviceTest {
     lab: Lab,
     before: Counts,
@@ -63,7 +69,6 @@ impl DeviceTest {
     /// # Panics
     ///
     /// If there is no RDMA device.
-    #[must_use]
     #[track_caller]
     pub fn start() -> Self {
         Self::new(SECONDS, true)
@@ -74,7 +79,6 @@ impl DeviceTest {
     /// # Panics
     ///
     /// If there is no RDMA device.
-    #[must_use]
     #[track_caller]
     pub fn within(seconds: u64) -> Self {
         Self::new(seconds, true)
@@ -85,7 +89,6 @@ impl DeviceTest {
     /// # Panics
     ///
     /// If there is no RDMA device.
-    #[must_use]
     #[track_caller]
     pub fn without_credits() -> Self {
         Self::new(SECONDS, false)
@@ -95,7 +98,7 @@ impl DeviceTest {
     fn new(seconds: u64, has_credits: bool) -> Self {
         let watchdog = Watchdog::new(seconds);
         let lab = Lab::get();
-        let known = BEFORE.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let known = lock(&BEFORE).take();
         let before = known.unwrap_or_else(|| Counts::now(&lab));
         Self {
             lab,
@@ -156,6 +159,37 @@ impl Drop for DeviceTest {
             now, expected,
             "objects are left on the device, or a message found no posted receive"
         );
-        *BEFORE.lock().unwrap_or_else(PoisonError::into_inner) = Some(now);
+        *lock(&BEFORE) = Some(now);
+    }
+}
+
+/// Aborts the program unless this value is dropped within the time limit. A test that hangs
+/// therefore fails, with a message that names the test.
+#[derive(Debug)]
+#[must_use]
+pub struct Watchdog {
+    _stop: Sender<()>,
+}
+
+impl Watchdog {
+    /// Starts a watchdog for the running test. `seconds` is the limit on an idle machine; a
+    /// [`Deadline`] extends it on a busy one. Choose a long limit, because the lab is slow. If the
+    /// limit expires, the watchdog prints the caller's source line and aborts the process.
+    #[track_caller]
+    pub fn new(seconds: u64) -> Self {
+        let (stop, stopped) = channel::<()>();
+        let location = Location::caller();
+        let test = thread::current().name().unwrap_or("a test").to_owned();
+        thread::spawn(move || {
+            let mut deadline = Deadline::after(Duration::from_secs(seconds));
+            while !deadline.is_over() {
+                if stopped.recv_timeout(deadline.left()) != Err(RecvTimeoutError::Timeout) {
+                    return;
+                }
+            }
+            eprintln!("{test} ({location}): still not done after {seconds} s");
+            process::abort();
+        });
+        Self { _stop: stop }
     }
 }

@@ -5,7 +5,6 @@ use crate::Shell;
 
 /// The result of running `rdmsg doctor`.
 #[derive(Clone, Debug)]
-#[non_exhaustive]
 pub struct Diagnosis {
     /// The exit status of the doctor.
     pub status: u8,
@@ -23,7 +22,6 @@ struct Report {
 
 /// One finding of the report.
 #[derive(Clone, Debug, Deserialize, PartialEq, Eq)]
-#[non_exhaustive]
 pub struct Finding {
     /// The subject of the check, for instance `device` or `firewall`.
     pub subject: String,
@@ -60,7 +58,6 @@ impl Diagnosis {
     }
 
     /// Returns all findings whose state is `error`.
-    #[must_use]
     pub fn errors(&self) -> Vec<&Finding> {
         self.findings
             .iter()
@@ -73,7 +70,6 @@ impl Diagnosis {
     /// # Panics
     ///
     /// If there is not exactly one such finding, or if its subject is not `subject`.
-    #[must_use]
     #[track_caller]
     pub fn only_error(&self, subject: &str) -> &Finding {
         let errors = self.errors();
@@ -84,7 +80,6 @@ impl Diagnosis {
     }
 
     /// Returns the states of all findings about `subject`.
-    #[must_use]
     pub fn states(&self, subject: &str) -> Vec<&str> {
         let of_subject = self
             .findings

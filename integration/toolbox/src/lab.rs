@@ -10,7 +10,6 @@ use crate::resources::resources;
 
 /// The values of the environment variables that the lab sets.
 #[derive(Debug, Clone)]
-#[non_exhaustive]
 pub struct Lab {
     /// The name of this host: `a`, or `b` for the second host.
     pub host: String,
@@ -34,7 +33,6 @@ impl Lab {
     /// # Panics
     ///
     /// If there is no RDMA device. A device test must not pass without a device.
-    #[must_use]
     pub fn get() -> Self {
         // The logger writes to the captured output of the test, which the harness prints if the
         // test fails. The logger writes warnings, unless RUST_LOG selects other levels.
@@ -75,13 +73,11 @@ impl Lab {
     }
 
     /// Returns whether this program runs in the lab.
-    #[must_use]
     pub fn is_here() -> bool {
         env::var_os("LAB_HOST").is_some()
     }
 
     /// Returns this host's address with `port`. Port 0 selects a free port.
-    #[must_use]
     pub fn at(&self, port: u16) -> SocketAddr {
         SocketAddr::new(self.addr, port)
     }
@@ -94,14 +90,12 @@ impl Lab {
     /// # Panics
     ///
     /// If no port is free.
-    #[must_use]
     pub fn source(&self) -> Option<SocketAddr> {
         let free = || TcpListener::bind(self.at(0)).and_then(|free| free.local_addr());
         self.is_iwarp().then(|| free().unwrap())
     }
 
     /// Returns the other host's address with `port`.
-    #[must_use]
     pub fn peer_at(&self, port: u16) -> SocketAddr {
         SocketAddr::new(self.peer, port)
     }
@@ -111,21 +105,20 @@ impl Lab {
     /// # Panics
     ///
     /// If the device has no such counter.
-    #[must_use]
     pub fn counter(&self, name: &str) -> u64 {
-        let path = format!(
-            "/sys/class/infiniband/{}/ports/1/hw_counters/{name}",
-            self.device
-        );
-        let text = fs::read_to_string(&path).unwrap_or_else(|error| panic!("{path}: {error}"));
+        let text = self.attribute(&format!("ports/1/hw_counters/{name}"));
         text.trim()
             .parse()
-            .unwrap_or_else(|_| panic!("{path}: {text}"))
+            .unwrap_or_else(|_| panic!("{name}: {text}"))
+    }
+
+    fn attribute(&self, name: &str) -> String {
+        let path = format!("/sys/class/infiniband/{}/{name}", self.device);
+        fs::read_to_string(&path).unwrap_or_else(|error| panic!("{path}: {error}"))
     }
 
     /// Returns the number of RNR NAKs that this device has sent and received. iWARP has no RNR
     /// NAKs, so the number is 0 there; a missing receive breaks the connection instead.
-    #[must_use]
     pub fn rnr_naks(&self) -> u64 {
         if self.is_iwarp() {
             return 0;
@@ -138,11 +131,8 @@ impl Lab {
     /// # Panics
     ///
     /// If there is no such device.
-    #[must_use]
     pub fn is_iwarp(&self) -> bool {
-        let path = format!("/sys/class/infiniband/{}/node_type", self.device);
-        let text = fs::read_to_string(&path).unwrap_or_else(|error| panic!("{path}: {error}"));
-        text.contains("RNIC")
+        self.attribute("node_type").contains("RNIC")
     }
 
     /// Returns the numbers of objects on the device, as `rdma resource show` prints them.
@@ -150,7 +140,6 @@ impl Lab {
     /// # Panics
     ///
     /// If the kernel does not report the numbers.
-    #[must_use]
     pub fn resources(&self) -> String {
         resources(&self.device).unwrap_or_else(|error| panic!("{error:#}"))
     }

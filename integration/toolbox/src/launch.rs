@@ -9,6 +9,8 @@ use std::{
 use anyhow::{Context, Error, Result};
 use clap::ValueEnum;
 
+use crate::words;
+
 /// The exit status of `integration/lab exec` when the lab itself fails, as opposed to the command.
 pub const LAB_FAILED: i32 = 125;
 
@@ -22,7 +24,6 @@ pub const NO_LAB: &str = "There is no RDMA device, and the lab failed: see above
 
 /// The driver of the devices in the lab's virtual machines.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
-#[non_exhaustive]
 pub enum LabDevice {
     /// Software RoCE
     #[default]
@@ -31,51 +32,33 @@ pub enum LabDevice {
     Siw,
 }
 
+impl LabDevice {
+    /// Returns the option of `integration/lab exec` that selects this driver.
+    pub fn option(self) -> &'static str {
+        match self {
+            Self::Rxe => "",
+            Self::Siw => "--device siw",
+        }
+    }
+}
+
 /// Builds and runs a command that starts this program again, on the hosts of the lab. The working
 /// directory must be the checkout. `integration/tool` changes to it before it starts this program.
 #[derive(Debug)]
+#[must_use]
 pub struct Launch {
-    lab: Command,
+    options: Vec<String>,
     arguments: Vec<String>,
 }
 
 impl Launch {
-    /// Creates a launch on one host or on two. The lab kills the program after `limit`.
-    #[must_use]
-    pub fn new(hosts: u8, limit: Duration) -> Self {
-        Self::on(&["--hosts", &hosts.to_string()], limit)
-    }
-
-    /// Creates a launch on one host whose clock counts instructions. The lab kills the program
-    /// after `limit`, measured with this machine's clock.
-    #[must_use]
-    pub fn counted(limit: Duration) -> Self {
-        Self::on(&["--counted"], limit)
-    }
-
-    fn on(hosts: &[&str], limit: Duration) -> Self {
-        let mut lab = Command::new("integration/lab");
-        lab.arg("exec").args(hosts);
-        lab.args(["--timeout", &limit.as_secs().to_string()]);
+    /// Creates a launch with the arguments of this process. `options` contains options of
+    /// `integration/lab exec`, which kills the program after `limit`. In a guest whose clock counts
+    /// instructions, the limit is measured with this machine's clock.
+    pub fn new(options: &str, limit: Duration) -> Self {
         Self {
-            lab,
-            arguments: Vec::new(),
-        }
-    }
-
-    /// Adds an option of `integration/lab exec`.
-    #[must_use]
-    pub fn option(mut self, name: &str, value: &str) -> Self {
-        self.lab.args([name, value]);
-        self
-    }
-
-    /// Selects the driver of the RDMA devices.
-    #[must_use]
-    pub fn device(self, device: LabDevice) -> Self {
-        match device {
-            LabDevice::Rxe => self,
-            LabDevice::Siw => self.option("--device", "siw"),
+            options: words(&format!("{options} --timeout {}", limit.as_secs())),
+            arguments: env::args().skip(1).collect(),
         }
     }
 
@@ -86,35 +69,33 @@ impl Launch {
     /// If `integration/lab probe` cannot be run.
     pub fn native_where_possible(mut self) -> Result<Self> {
         if native_is_possible()? {
-            self.lab.arg("--native");
+            self.options.push("--native".to_owned());
         }
         Ok(self)
     }
 
     /// Adds an argument to the command line of the program on the hosts.
-    #[must_use]
-    pub fn argument(mut self, argument: impl Into<String>) -> Self {
-        self.arguments.push(argument.into());
+    pub fn argument(mut self, argument: String) -> Self {
+        self.arguments.push(argument);
         self
     }
 
-    /// Adds the arguments of this process to the command line of the program on the hosts.
-    #[must_use]
-    pub fn own_arguments(mut self) -> Self {
-        self.arguments.extend(env::args().skip(1));
-        self
+    /// Replaces the arguments of the program on the hosts.
+    pub fn arguments(self, arguments: Vec<String>) -> Self {
+        Self { arguments, ..self }
     }
 
-    fn command(&mut self) -> Result<&mut Command> {
-        let program = env::current_exe()?;
-        Ok(self.lab.arg("--").arg(program).args(&self.arguments))
+    fn command(&self) -> Result<Command> {
+        let mut lab = Command::new("integration/lab");
+        lab.arg("exec").args(&self.options).arg("--");
+        lab.arg(env::current_exe()?).args(&self.arguments);
+        Ok(lab)
     }
 
     /// Replaces this process with `integration/lab exec`. Returns only if the exec fails.
-    #[must_use]
-    pub fn exec(mut self) -> Error {
+    pub fn exec(self) -> Error {
         match self.command() {
-            Ok(command) => Error::new(command.exec()).context("cannot run integration/lab"),
+            Ok(mut command) => Error::new(command.exec()).context("cannot run integration/lab"),
             Err(error) => error,
         }
     }
@@ -125,7 +106,7 @@ impl Launch {
     /// # Errors
     ///
     /// If the lab cannot be started.
-    pub fn run_without_names(mut self) -> Result<ExitCode> {
+    pub fn run_without_names(self) -> Result<ExitCode> {
         let mut lab = self
             .command()?
             .stdout(Stdio::piped())

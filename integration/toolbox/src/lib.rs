@@ -5,7 +5,10 @@
 //! `integration/test`. A test fails if there is no device. The library's timeouts limit every wait.
 //! If a program hangs nevertheless, a [`Watchdog`] aborts it.
 
+#![allow(clippy::exhaustive_enums, reason = "all users are built together")]
+
 mod bridge;
+mod cargo;
 mod device_test;
 mod diagnosis;
 #[allow(missing_docs, reason = "the names of its fields say it")]
@@ -19,9 +22,10 @@ mod proxy;
 mod resources;
 mod shell;
 mod side;
-mod watchdog;
 
-use std::{fs, time::Duration};
+use std::{fmt::Display, fs, time::Duration};
+
+use anyhow::{Context, Result};
 
 /// Control of other hosts. An agent on each host executes the commands of a conductor.
 pub mod agent {
@@ -33,13 +37,14 @@ pub mod agent {
 
 pub use hosts::{
     Deadline, Ended, Host, Line, Listening, NextLine, Process, TextWait, check_help, clock_millis,
-    slowness, words,
+    lock, slowness, words,
 };
 pub use pattern::{check, fill, pattern, random, read_sequence, sequence, write_sequence};
 
 pub use crate::{
     bridge::{Bridge, BridgePair},
-    device_test::{DeviceTest, applies},
+    cargo::{TestProgram, tests_of},
+    device_test::{DeviceTest, Watchdog, applies},
     diagnosis::{Diagnosis, Finding},
     lab::Lab,
     launch::{LAB_FAILED, LAB_STOPPED, LabDevice, Launch, NO_LAB, native_is_possible},
@@ -48,7 +53,6 @@ pub use crate::{
     proxy::Proxy,
     shell::Shell,
     side::Side,
-    watchdog::Watchdog,
 };
 
 /// The time limit for events that must occur. It is long enough for a busy machine that emulates
@@ -60,10 +64,23 @@ pub const TIME_LIMIT: Duration = Duration::from_secs(60);
 /// # Panics
 ///
 /// If /proc is not mounted.
-#[must_use]
 pub fn open_fds() -> usize {
     let fds = fs::read_dir("/proc/self/fd").expect("/proc is mounted");
     fds.count()
+}
+
+/// Returns a value of `/proc/PROCESS/status` in KiB, for instance "RssAnon". `process` is a process
+/// id or "self".
+///
+/// # Errors
+///
+/// If the file does not contain this value.
+pub fn status_kib(process: impl Display, name: &str) -> Result<u64> {
+    let status = fs::read_to_string(format!("/proc/{process}/status"))?;
+    let mut lines = status.lines().filter_map(|line| line.split_once(':'));
+    let value = lines.find(|(found, _)| *found == name);
+    let value = value.and_then(|(_, rest)| rest.trim().strip_suffix(" kB")?.parse().ok());
+    value.with_context(|| format!("/proc/{process}/status has no line {name} in kB"))
 }
 
 /// Reads lines of a process until a line contains `text`.

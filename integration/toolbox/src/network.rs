@@ -7,7 +7,6 @@ use crate::agent;
 /// these are the UDP packets to port 4791. On iWARP, these are the packets of all TCP connections
 /// except the conductor's. The conductor's packets are sent through the same network device, but
 /// are not affected.
-#[must_use]
 pub fn impair(netem: &str) -> String {
     const SCRIPT: &str = "tc qdisc add dev eth0 root handle 1: prio bands 3 priomap 1 1 1 1 1 1 1 1 1 1 1 1 1 1 1 1 && \
          tc qdisc add dev eth0 parent 1:3 handle 30: netem limit 100000 NETEM && \
@@ -26,7 +25,6 @@ pub fn impair(netem: &str) -> String {
 pub const REPAIR: &str = "tc qdisc del dev eth0 root";
 
 /// Returns the command that replaces the parameters of [`impair`] with `netem`.
-#[must_use]
 pub fn change(netem: &str) -> String {
     format!("tc qdisc change dev eth0 parent 1:3 handle 30: netem limit 100000 {netem}")
 }

@@ -10,7 +10,6 @@ use crate::{Lab, TIME_LIMIT};
 /// # Panics
 ///
 /// If the connection cannot be established.
-#[must_use]
 pub fn pair_with(config: &Config) -> (Endpoint, Endpoint) {
     let mut config = config.clone();
     config.connect_timeout = config.connect_timeout.max(TIME_LIMIT);
@@ -26,7 +25,6 @@ pub fn pair_with(config: &Config) -> (Endpoint, Endpoint) {
 }
 
 /// Like [`pair_with`], with the default configuration.
-#[must_use]
 pub fn pair() -> (Endpoint, Endpoint) {
     pair_with(&Config::default())
 }
@@ -37,7 +35,6 @@ pub fn pair() -> (Endpoint, Endpoint) {
 /// # Panics
 ///
 /// If the program does not exist there.
-#[must_use]
 pub fn example(name: &str) -> PathBuf {
     let here = env::current_exe().expect("this program is somewhere");
     let folder = here.ancestors().nth(2).expect("tests are in a folder");

@@ -1,13 +1,14 @@
 use std::{
     io::{self, Read, Write},
     net::{Shutdown, SocketAddr, TcpListener, TcpStream},
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex, Weak},
     thread,
 };
 
+use crate::lock;
+
 /// A TCP proxy between clients and a server. A test can cut all its connections.
 #[derive(Debug)]
-#[non_exhaustive]
 pub struct Proxy {
     /// The address to which clients connect.
     pub address: SocketAddr,
@@ -17,7 +18,9 @@ pub struct Proxy {
 /// The connections of a proxy.
 #[derive(Debug)]
 enum Connections {
-    Open(Vec<TcpStream>),
+    /// The streams to clients and to the server, which are closed when the last thread that copies
+    /// their bytes ends.
+    Open(Vec<Weak<TcpStream>>),
     /// The proxy closes new connections immediately.
     Cut,
 }
@@ -50,7 +53,7 @@ impl Proxy {
     pub fn cut(&self) {
         let before = self.change_to(Connections::Cut);
         if let Connections::Open(streams) = before {
-            for stream in streams {
+            for stream in streams.iter().filter_map(Weak::upgrade) {
                 // Ignore the error: the call fails if the connection has already ended.
                 let _ = stream.shutdown(Shutdown::Both);
             }
@@ -63,30 +66,27 @@ impl Proxy {
     }
 
     fn change_to(&self, next: Connections) -> Connections {
-        let mut connections = self
-            .connections
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
-        std::mem::replace(&mut connections, next)
+        std::mem::replace(&mut lock(&self.connections), next)
     }
 }
 
 fn join(connections: &Mutex<Connections>, client: TcpStream, server: SocketAddr) -> io::Result<()> {
-    let mut connections = connections.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut connections = lock(connections);
     let Connections::Open(streams) = &mut *connections else {
         return Ok(());
     };
-    let server = TcpStream::connect(server)?;
+    let [client, server] = [client, TcpStream::connect(server)?].map(Arc::new);
+    streams.retain(|stream| stream.strong_count() > 0);
     for (from, to) in [(&client, &server), (&server, &client)] {
         from.set_nodelay(true)?;
-        let (from, to) = (from.try_clone()?, to.try_clone()?);
-        thread::spawn(move || carry(from, to));
+        streams.push(Arc::downgrade(from));
+        let (from, to) = (Arc::clone(from), Arc::clone(to));
+        thread::spawn(move || carry(&from, &to));
     }
-    streams.extend([client, server]);
     Ok(())
 }
 
-fn carry(mut from: TcpStream, mut to: TcpStream) -> io::Result<()> {
+fn carry(mut from: &TcpStream, mut to: &TcpStream) -> io::Result<()> {
     let mut buffer = vec![0; 64 << 10];
     loop {
         match from.read(&mut buffer)? {

@@ -5,7 +5,7 @@
 
 use std::{io, os::fd::AsRawFd};
 
-use anyhow::{Context, Result, anyhow, bail, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use nix::sys::socket::{
     AddressFamily, MsgFlags, SockFlag, SockProtocol, SockType, recv, send, socket,
 };
@@ -38,16 +38,12 @@ pub(crate) fn resources(device: &str) -> Result<String> {
 }
 
 fn summary(entries: &[u8]) -> Result<String> {
-    let counts = attributes(entries).map(|entry| {
-        let (_, entry) = entry?;
-        let count = find(entry, RES_SUMMARY_ENTRY_CURR)?;
-        let count = u64::from_ne_bytes(count.try_into()?);
-        Ok(format!(
-            "{} {count}",
-            text(find(entry, RES_SUMMARY_ENTRY_NAME)?)?
-        ))
-    });
-    let counts: Vec<_> = counts.collect::<Result<_>>()?;
+    let mut counts = Vec::new();
+    for (_, entry) in attributes(entries)? {
+        let name = text(find(entry, RES_SUMMARY_ENTRY_NAME)?)?;
+        let count = u64::from_ne_bytes(find(entry, RES_SUMMARY_ENTRY_CURR)?.try_into()?);
+        counts.push(format!("{name} {count}"));
+    }
     Ok(counts.join(" "))
 }
 
@@ -60,11 +56,10 @@ fn dump() -> Result<Vec<Vec<u8>>> {
         SockFlag::SOCK_CLOEXEC,
         SockProtocol::NetlinkRDMA,
     )?;
-    let mut request = Vec::with_capacity(HEADER_LEN);
-    request.extend((HEADER_LEN as u32).to_ne_bytes());
-    request.extend(RES_GET.to_ne_bytes());
-    request.extend(DUMP.to_ne_bytes());
-    request.extend([0; 8]);
+    let mut request = [0; HEADER_LEN];
+    request[..4].copy_from_slice(&(HEADER_LEN as u32).to_ne_bytes());
+    request[4..6].copy_from_slice(&RES_GET.to_ne_bytes());
+    request[6..8].copy_from_slice(&DUMP.to_ne_bytes());
     send(socket.as_raw_fd(), &request, MsgFlags::empty())?;
     let mut messages = Vec::new();
     let mut datagram = vec![0; 64 << 10];
@@ -97,37 +92,26 @@ fn error(bytes: &[u8]) -> Result<io::Error> {
     ))
 }
 
-/// Returns the type and the payload of each `struct nlattr` in `bytes`.
-fn attributes(mut bytes: &[u8]) -> impl Iterator<Item = Result<(u16, &[u8])>> {
-    std::iter::from_fn(move || {
-        if bytes.is_empty() {
-            return None;
-        }
-        let header = bytes.first_chunk().map(|[a, b, c, d]| {
-            let number = |bytes| u16::from_ne_bytes(bytes);
-            (
-                usize::from(number([*a, *b])),
-                number([*c, *d]) & NLA_TYPE_MASK,
-            )
-        });
-        let Some((len, kind)) = header.filter(|(len, _)| (4..=bytes.len()).contains(len)) else {
-            bytes = &[];
-            return Some(Err(anyhow!("truncated attribute")));
-        };
-        let content = &bytes[4..len];
-        bytes = &bytes[aligned(len).min(bytes.len())..];
-        Some(Ok((kind, content)))
-    })
+/// Returns the payload of the first `struct nlattr` in `bytes` with the type `wanted`.
+fn find(bytes: &[u8], wanted: u16) -> Result<&[u8]> {
+    let all = attributes(bytes)?;
+    let found = all.into_iter().find(|(kind, _)| *kind == wanted);
+    Ok(found
+        .with_context(|| format!("attribute {wanted} is missing"))?
+        .1)
 }
 
-fn find(bytes: &[u8], wanted: u16) -> Result<&[u8]> {
-    for attribute in attributes(bytes) {
-        let (kind, content) = attribute?;
-        if kind == wanted {
-            return Ok(content);
-        }
+/// Returns the type and the payload of each `struct nlattr` in `bytes`.
+fn attributes(mut bytes: &[u8]) -> Result<Vec<(u16, &[u8])>> {
+    let mut all = Vec::new();
+    while !bytes.is_empty() {
+        let number = |at| Some(u16::from_ne_bytes(*bytes.get(at..)?.first_chunk()?));
+        let len = usize::from(number(0).context("truncated attribute")?);
+        let content = bytes.get(4..len).context("truncated attribute")?;
+        all.push((number(2).unwrap_or(0) & NLA_TYPE_MASK, content));
+        bytes = bytes.get(aligned(len)..).unwrap_or_default();
     }
-    bail!("attribute {wanted} is missing")
+    Ok(all)
 }
 
 fn text(bytes: &[u8]) -> Result<&str> {

@@ -1,8 +1,9 @@
 use std::fmt;
 
+use serde::Deserialize;
+
 /// One of the two sides of a connection.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[expect(clippy::exhaustive_enums, reason = "there is no third")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 pub enum Side {
     /// The side that connects.
     Client,
@@ -15,7 +16,6 @@ impl Side {
     pub const BOTH: [Self; 2] = [Self::Client, Self::Server];
 
     /// Returns the other side.
-    #[must_use]
     pub fn other(self) -> Self {
         match self {
             Self::Client => Self::Server,

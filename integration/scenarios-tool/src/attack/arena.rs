@@ -3,14 +3,14 @@
 
 use std::{
     net::SocketAddr,
-    sync::{Mutex, PoisonError},
+    sync::Mutex,
     thread,
     time::{Duration, Instant},
 };
 
 use clap::ValueEnum;
 use rdmsg::TransportChoice;
-use toolbox::random;
+use toolbox::{lock, random};
 
 use super::{connection::Attack, victim::SERVICES};
 
@@ -143,7 +143,7 @@ impl<'a> Arena<'a> {
     }
 
     fn wait_for_rate(&self, next: &Mutex<Instant>, per_second: u32) -> bool {
-        let mut next = next.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut next = lock(next);
         // Use the current time if `next` is in the past. Otherwise, threads could connect or write
         // in a burst after a pause.
         let time = next.max(Instant::now());

@@ -30,7 +30,7 @@ use self::{
 };
 use crate::{
     health::{Health, settle},
-    minutes, with_arguments,
+    minutes,
 };
 
 /// The number of rounds. Each round is a quiet phase followed by an attack.
@@ -114,10 +114,10 @@ impl Options {
         let mut status = ExitCode::SUCCESS;
         if self.transport != Over::Tcp {
             // The limit includes time for the victim to release its resources after each attack.
-            let launch = Launch::new(1, self.minutes + Duration::from_secs(900));
-            let launch = launch.option("--cpus", "2").option("--memory", "2G");
-            status =
-                with_arguments(launch.native_where_possible()?, self.seed).run_without_names()?;
+            let limit = self.minutes + Duration::from_secs(900);
+            let launch = Launch::new("--cpus 2 --memory 2G", limit).native_where_possible()?;
+            let seed = format!("--seed={}", self.seed);
+            status = launch.argument(seed).run_without_names()?;
         }
         over_tcp.map(|()| status)
     }

@@ -1,10 +1,9 @@
 use fastrand::Rng;
 
 use super::wire::{
-    ABORT, CLOSE, DATA, Descriptor, Frame, GRANT, HEADER_LEN, PING, PONG, RENDEZVOUS,
+    ABORT, CLOSE, DATA, Descriptor, FAILURE, Frame, GRANT, HEADER_LEN, PING, PONG, RENDEZVOUS,
 };
 
-const FAILURE: u8 = 8;
 const FINISH: u8 = 9;
 pub(super) const BATCH: u8 = 17;
 

@@ -8,10 +8,10 @@ use std::{
 };
 
 use rdmsg::{Endpoint, Error};
-use toolbox::{Side, clock_millis};
+use toolbox::{Side, clock_millis, lock};
 
 use super::{
-    Report, State, Worker, lock, operations::Operations, problem, reader::Reader, report, sender,
+    Report, State, Worker, operations::Operations, problem, reader::Reader, report, sender,
 };
 use crate::{
     plan::{Content, Ending, Half, Plan},

@@ -28,7 +28,7 @@ use rdmsg::{
     crossbeam_channel::{Sender, bounded, unbounded},
 };
 use serde::{Deserialize, Serialize};
-use toolbox::{Lab, Side, TIME_LIMIT, pattern};
+use toolbox::{Lab, Side, TIME_LIMIT, lock, pattern};
 
 use self::{conversation::Conversation, reader::Job};
 use crate::{
@@ -251,8 +251,4 @@ impl Worker {
         let waited = self.changed.wait_while(self.state(), |state| !until(state));
         waited.unwrap_or_else(PoisonError::into_inner)
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,9 +1,13 @@
 //! Measures loads on this machine in three setups: with a direct connection, with two copiers, and
 //! with two bridges.
 
-use std::{env, fs, net::SocketAddr, time::Duration};
+use std::{env, net::SocketAddr, time::Duration};
 
-use anyhow::{Context, Result};
+use anyhow::Result;
+use nix::{
+    time::{clock_getcpuclockid, clock_gettime},
+    unistd::Pid,
+};
 use toolbox::BridgePair;
 
 use super::{
@@ -21,9 +25,14 @@ const ROWS: [(&str, Load); 6] = [
     ("8 streams", Load::Streams(8)),
 ];
 
-/// Measures each load in each of the three setups, for `time` per measurement. Repeats this
-/// `rounds` times, and prints a table of the medians.
-pub(crate) fn measure(time: Duration, rounds: u32) -> Result<()> {
+/// The duration of a measurement.
+const TIME: Duration = Duration::from_secs(1);
+
+/// The number of measurements of each row.
+const ROUNDS: usize = 3;
+
+/// Measures each load in each of the three setups, and prints a table of the medians.
+pub(crate) fn measure() -> Result<()> {
     let service = load::serve()?;
     let (far, behind) = copier::start(service)?;
     let (near, copied) = copier::start(behind)?;
@@ -45,9 +54,9 @@ pub(crate) fn measure(time: Duration, rounds: u32) -> Result<()> {
     for (name, load) in ROWS {
         let (rate_unit, unit, _) = load.units();
         let mut found = [const { Vec::new() }; 3];
-        for _ in 0..rounds {
+        for _ in 0..ROUNDS {
             for ((_, address, between), found) in setups.iter().zip(&mut found) {
-                found.push(run(load, *address, between, time)?);
+                found.push(run(load, *address, between)?);
             }
         }
         let found = found.map(|rounds| {
@@ -69,34 +78,19 @@ pub(crate) fn measure(time: Duration, rounds: u32) -> Result<()> {
 
 /// Runs a load. Returns the rate, and the processor time that the processes in `between` have used,
 /// in microseconds per connection, request or megabyte.
-fn run(load: Load, service: SocketAddr, between: &[u32], time: Duration) -> Result<(f64, f64)> {
-    let used = || {
-        between
-            .iter()
-            .copied()
-            .map(processor_time)
-            .sum::<Result<Duration>>()
-    };
+fn run(load: Load, service: SocketAddr, between: &[u32]) -> Result<(f64, f64)> {
+    let used = || between.iter().map(processor_time).sum::<Result<Duration>>();
     let before = used()?;
-    let Done { rate, all } = load.run(service, time)?;
+    let Done { rate, all } = load.run(service, TIME)?;
     let used = used()?.saturating_sub(before);
     let (_, _, unit) = load.units();
     Ok((rate / unit, used.as_secs_f64() * 1e6 / (all as f64 / unit)))
 }
 
 /// Returns the processor time that a process has used so far, in user mode and in the kernel.
-fn processor_time(process: u32) -> Result<Duration> {
-    let stat = fs::read_to_string(format!("/proc/{process}/stat"))?;
-    let (_, fields) = stat
-        .rsplit_once(") ")
-        .context("/proc/…/stat contains no program name")?;
-    let mut fields = fields.split(' ').skip(11);
-    let mut ticks = || {
-        let field = fields.next().context("/proc/…/stat has too few fields")?;
-        anyhow::Ok(field.parse::<u64>()?)
-    };
-    let hundredths = ticks()? + ticks()?;
-    Ok(Duration::from_millis(10 * hundredths))
+fn processor_time(process: &u32) -> Result<Duration> {
+    let clock = clock_getcpuclockid(Pid::from_raw(*process as i32))?;
+    Ok(clock_gettime(clock)?.into())
 }
 
 fn median(mut values: Vec<f64>) -> f64 {

@@ -30,33 +30,11 @@ use toolbox::{Lab, Launch};
 /// time of both programs or bridges together. Other load on the machine changes the rates more than
 /// the processor times.
 #[derive(Parser)]
-#[command(
-    name = "integration/bridges",
-    bin_name = "integration/bridges",
-    verbatim_doc_comment
-)]
+#[command(bin_name = "integration/bridges", verbatim_doc_comment)]
 struct Options {
-    /// Requests for each row of the table.
-    #[arg(long, default_value_t = 3000)]
-    requests: u32,
-
-    /// Number of concurrent connections; can be repeated.
-    #[arg(long, default_values_t = [1])]
-    clients: Vec<u32>,
-
     /// Measure on this machine, without RDMA.
-    #[arg(long, conflicts_with_all = ["requests", "clients"])]
+    #[arg(long)]
     no_lab: bool,
-
-    /// Seconds per measurement with --no-lab.
-    #[arg(long, default_value_t = 1, requires = "no_lab",
-        value_parser = clap::value_parser!(u64).range(1..))]
-    seconds: u64,
-
-    /// Measurements per row with --no-lab.
-    #[arg(long, default_value_t = 3, requires = "no_lab",
-        value_parser = clap::value_parser!(u32).range(1..))]
-    rounds: u32,
 
     /// Run as a program that only copies bytes to and from this address.
     #[arg(long, hide = true)]
@@ -68,13 +46,12 @@ fn main() -> Result<()> {
     if let Some(target) = options.copy_to {
         copier::run(target)
     } else if options.no_lab {
-        here::measure(Duration::from_secs(options.seconds), options.rounds)
+        here::measure()
     } else if Lab::is_here() {
-        redis::measure(options.requests, &options.clients)
+        redis::measure()
     } else {
         // Run this program again, in a guest of the lab.
-        let lab = Launch::counted(Duration::from_secs(900));
-        Err(lab.own_arguments().exec())
+        Err(Launch::new("--counted", Duration::from_secs(900)).exec())
     }
 }
 

@@ -28,11 +28,7 @@ use self::run::Run;
 ///
 /// The virtual machines emulate each instruction, so the rates do not predict those of hardware.
 #[derive(Parser)]
-#[command(
-    name = "integration/services",
-    bin_name = "integration/services",
-    verbatim_doc_comment
-)]
+#[command(bin_name = "integration/services", verbatim_doc_comment)]
 struct Options {
     /// Send few requests and short pages, and do not cut the network
     #[arg(long)]
@@ -46,9 +42,8 @@ fn main() -> Result<ExitCode> {
     let options = Options::parse();
     if !Lab::is_here() {
         let limit = Duration::from_secs(if options.quick { 1200 } else { 3600 });
-        let launch = Launch::new(2, limit).option("--memory", "2G");
-        let launch = launch.native_where_possible()?.own_arguments();
-        return launch.run_without_names();
+        let launch = Launch::new("--hosts 2 --memory 2G", limit);
+        return launch.native_where_possible()?.run_without_names();
     }
     let lab = Lab::find()?;
     if lab.host == "a" {
@@ -57,10 +52,7 @@ fn main() -> Result<ExitCode> {
     }
     let failed = Run::new(lab.peer, options.quick)?.all(&options.only)?;
     println!("{failed} failed");
-    Ok(match failed {
-        0 => ExitCode::SUCCESS,
-        _ => ExitCode::FAILURE,
-    })
+    Ok(u8::from(failed > 0).into())
 }
 
 #[cfg(test)]

@@ -197,16 +197,16 @@ impl Run {
 
     /// Makes both hosts drop all RDMA packets that they send.
     fn drop_all(&mut self) -> Result<()> {
-        let drop_all = network::impair("loss 100%");
-        self.here.shell(&drop_all)?;
-        self.there.shell(&drop_all)?;
-        Ok(())
+        self.both(&network::impair("loss 100%"))
     }
 
     fn repair(&mut self) -> Result<()> {
-        self.there.shell(network::REPAIR)?;
-        self.here.shell(network::REPAIR)?;
-        Ok(())
+        self.both(network::REPAIR)
+    }
+
+    fn both(&mut self, script: &str) -> Result<()> {
+        self.here.shell(script)?;
+        self.there.shell(script).map(drop)
     }
 
     /// Makes both hosts drop all RDMA packets while a client runs. The client must then end with

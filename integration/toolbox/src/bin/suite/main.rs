@@ -9,13 +9,9 @@ use std::thread;
 
 use anyhow::{Result, bail};
 use clap::Parser;
-use toolbox::{Load, native_is_possible};
+use toolbox::{Load, native_is_possible, tests_of, words};
 
-use crate::{
-    only::Only,
-    programs::{DeviceTests, NOT_ON_IWARP, SKIPPED_ON_IWARP, tests_of},
-    steps::Steps,
-};
+use crate::{only::Only, programs::DeviceTests, steps::Steps};
 
 /// Runs all tests that must pass before a merge
 ///
@@ -38,11 +34,7 @@ use crate::{
 ///
 /// The exit status is 0 if all steps passed. A run without a device and without the lab fails.
 #[derive(Parser)]
-#[command(
-    name = "integration/test",
-    bin_name = "integration/test",
-    verbatim_doc_comment
-)]
+#[command(bin_name = "integration/test", verbatim_doc_comment)]
 struct Options {
     /// Run only the track with this name, or the test program with this name in all tracks; can be
     /// repeated. An unknown name prints all names
@@ -68,7 +60,10 @@ fn main() -> Result<()> {
     // Build all packages with one command. A command for a single package would enable fewer
     // features of the dependencies, and cargo would therefore build them again.
     steps.begin("building all programs and tests");
-    let built = tests_of(&format!("build {} --all-targets --locked", only.packages()))?;
+    let built = tests_of(&words(&format!(
+        "build {} --all-targets --locked",
+        only.packages()
+    )))?;
     let anywhere = tracks::anywhere(&built, &only)?;
     let tests = DeviceTests::new(built)?;
     let builds = tracks::listed("builds", &only, &tests, native)?;
@@ -106,7 +101,8 @@ fn main() -> Result<()> {
         bail!(failures.join("; "));
     }
     if options.all {
-        for (name, why) in NOT_ON_IWARP.iter().chain(&SKIPPED_ON_IWARP) {
+        let sections = ["not on iWARP", "single tests not on iWARP"];
+        for (name, why) in sections.into_iter().flat_map(programs::listed) {
             println!("{name} does not run on software iWARP: {why}");
         }
         steps.end("all tests passed");

@@ -2,7 +2,9 @@ use std::{cell::RefCell, collections::BTreeSet};
 
 use anyhow::{Result, ensure};
 
-use crate::{programs::Test, steps::Track};
+use toolbox::TestProgram;
+
+use crate::steps::Track;
 
 /// Selects tracks and test programs by name.
 pub(crate) struct Only {
@@ -31,9 +33,9 @@ impl Only {
     }
 
     /// Returns the selected test programs of a track.
-    pub(crate) fn of<'a>(&self, track: &str, tests: &[&'a Test]) -> Vec<&'a Test> {
+    pub(crate) fn of<'a>(&self, track: &str, tests: &[&'a TestProgram]) -> Vec<&'a TestProgram> {
         let whole_track = self.selects(track);
-        let is_selected = |test: &&&Test| self.selects(&test.name) || whole_track;
+        let is_selected = |test: &&&TestProgram| self.selects(&test.name) || whole_track;
         tests.iter().filter(is_selected).copied().collect()
     }
 
@@ -77,6 +79,7 @@ impl Only {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::programs::named;
 
     #[test]
     fn long_track_runs_with_all_or_by_name() {
@@ -108,7 +111,7 @@ mod tests {
 
     #[test]
     fn a_track_and_a_program_are_chosen_by_name() {
-        let (fds, large) = (Test::named("fds"), Test::named("large"));
+        let (fds, large) = (named("fds"), named("large"));
         let all = [&fds, &large];
         let of = |only: &Only| only.of("rxe-1", &all).len();
         assert_eq!(of(&Only::new(&[], false)), 2);

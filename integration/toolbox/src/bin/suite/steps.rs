@@ -5,16 +5,14 @@ use std::{
     path::{Path, PathBuf},
     process::{Command, ExitStatus, Stdio},
     sync::{
-        Mutex, PoisonError,
+        Mutex,
         atomic::{AtomicU32, Ordering},
     },
     thread,
 };
 
 use anyhow::{Context, Error, Result, bail, ensure};
-use toolbox::{LAB_FAILED, LAB_STOPPED, NO_LAB, clock_millis};
-
-use crate::programs::tests_of;
+use toolbox::{LAB_FAILED, LAB_STOPPED, NO_LAB, clock_millis, lock, tests_of, words};
 
 /// The environment variable with the start time of the command, in seconds since 1970.
 /// `integration/test` sets it before it builds this program, so that the printed times include the
@@ -108,7 +106,7 @@ impl Steps {
         };
         let taken = match &step.build {
             Some(build) => {
-                let mut built = tests_of(build)?.into_iter();
+                let mut built = tests_of(&words(build))?.into_iter();
                 built.try_for_each(|test| run(&test.program))
             }
             None => run(Path::new("")),
@@ -160,7 +158,7 @@ impl Steps {
         let waiting: Vec<_> = lanes.into_iter().map(VecDeque::from).collect();
         let waiting = Mutex::new(waiting);
         let next = |lane: usize| {
-            let mut waiting = waiting.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut waiting = lock(&waiting);
             let mut own_first = (lane..count).chain(0..lane);
             own_first.find_map(|lane| waiting[lane].pop_front())
         };

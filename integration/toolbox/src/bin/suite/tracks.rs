@@ -9,11 +9,11 @@ use std::{
 };
 
 use anyhow::{Context, Result};
-use toolbox::{sections, words};
+use toolbox::{TestProgram, sections, words};
 
 use crate::{
     only::Only,
-    programs::{self, DeviceTests, SKIPPED_ON_IWARP, Test},
+    programs::{self, DeviceTests},
     steps::{Step, Track},
 };
 
@@ -79,7 +79,7 @@ fn idle_prefix() -> &'static str {
 }
 
 /// Returns the tracks that need no device.
-pub(crate) fn anywhere(built: &[Test], only: &Only) -> Result<Vec<Track>> {
+pub(crate) fn anywhere(built: &[TestProgram], only: &Only) -> Result<Vec<Track>> {
     let name = "anywhere";
     let line = programs::anywhere(built, name, only)?.into_iter();
     let step = line.map(|line| Step::new("tests that need no device", words(&line)));
@@ -89,32 +89,30 @@ pub(crate) fn anywhere(built: &[Test], only: &Only) -> Result<Vec<Track>> {
 /// Returns the tracks that need one host with a device. The longest track is first.
 pub(crate) fn on_one_host(tests: &DeviceTests, native: bool, only: &Only) -> Vec<Track> {
     let all: Vec<_> = tests.one.iter().collect();
-    let on_one = |name, tests: &[&Test]| {
+    let on_one = |name, tests: &[&TestProgram]| {
         let what = "device tests on one host";
         of_tests(name, what, &one_host(), native, &only.of(name, tests), &[])
     };
-    let iwarp = format!("--device siw {}", one_host());
-    let on_iwarp = |name, tests: &[&Test]| {
-        let what = "device tests on software iWARP";
-        let tests = only.of(name, tests);
-        of_tests(name, what, &iwarp, false, &tests, &SKIPPED_ON_IWARP)
+    let mut tracks = if native {
+        // The tests count the objects of the only device, so they must run one after the other.
+        let mut track = on_one("device", &all);
+        track
+            .steps
+            .extend(on_two("device", tests, true, only).steps);
+        vec![track]
+    } else {
+        let [first, second] = split_evenly(&all);
+        vec![on_one("rxe-1", &first), on_one("rxe-2", &second)]
     };
     // Run all programs on iWARP in a single boot, because they take only half of the time of the
     // programs on RoCE.
-    let on_iwarp = on_iwarp("siw", &tests.on_iwarp(only.selects_long()));
-    let mut tracks = Vec::new();
-    if native {
-        // The tests count the objects of the only device, so they must run one after the other.
-        let mut track = on_one("device", &all);
-        let on_two = on_two("device", tests, true, only);
-        track.steps.extend(on_two.steps);
-        tracks.push(track);
-    } else {
-        let [first, second] = split_evenly(&all);
-        tracks.push(on_one("rxe-1", &first));
-        tracks.push(on_one("rxe-2", &second));
-    }
-    tracks.push(on_iwarp);
+    let on_iwarp = only.of("siw", &tests.on_iwarp(only.selects_long()));
+    let (what, options) = (
+        "device tests on software iWARP",
+        format!("--device siw {}", one_host()),
+    );
+    let skipped = programs::listed("single tests not on iWARP");
+    tracks.push(of_tests("siw", what, &options, false, &on_iwarp, &skipped));
     tracks.retain(|track| !track.steps.is_empty());
     tracks
 }
@@ -145,7 +143,7 @@ fn of_tests(
     what: &str,
     options: &str,
     native: bool,
-    tests: &[&Test],
+    tests: &[&TestProgram],
     skipped: &[(&str, &str)],
 ) -> Track {
     if tests.is_empty() {
@@ -197,14 +195,14 @@ const LONG: [(&str, u32); 14] = [
 
 /// Returns the expected duration of a program in seconds: the value in [`LONG`], or 5 for other
 /// programs.
-fn weight(test: &Test) -> u32 {
+fn weight(test: &TestProgram) -> u32 {
     let known = LONG.iter().find(|(name, _)| *name == test.name);
     known.map_or(5, |(_, seconds)| *seconds)
 }
 
 /// Distributes the tests over two parts of about the same duration. Retains the order of the tests
 /// within each part.
-fn split_evenly<'a>(tests: &[&'a Test]) -> [Vec<&'a Test>; 2] {
+fn split_evenly<'a>(tests: &[&'a TestProgram]) -> [Vec<&'a TestProgram>; 2] {
     let mut longest_first: Vec<_> = (0..tests.len()).collect();
     longest_first.sort_by_key(|&number| Reverse(weight(tests[number])));
     let mut parts = [(0, BTreeSet::new()), (0, BTreeSet::new())];
@@ -222,9 +220,9 @@ mod tests {
 
     #[test]
     fn both_parts_take_the_same_time() {
-        let tests = ["advice", "doctor", "hostile", "large", "zero"].map(Test::named);
+        let tests = ["advice", "doctor", "hostile", "large", "zero"].map(programs::named);
         let [first, second] = split_evenly(&tests.each_ref());
-        let names = |part: &[&Test]| {
+        let names = |part: &[&TestProgram]| {
             part.iter()
                 .map(|test| test.name.clone())
                 .collect::<Vec<_>>()
@@ -236,7 +234,7 @@ mod tests {
     #[test]
     fn listed_steps_are_commands() {
         let named = |name| {
-            let mut test = Test::named(name);
+            let mut test = programs::named(name);
             test.program = format!("/built/{name}").into();
             test
         };
