@@ -38,6 +38,7 @@ mod queue_pair;
 mod receive_queue;
 mod receiver;
 mod request;
+mod scratch;
 mod send_queue;
 mod setup;
 mod setup_message;
