@@ -6,9 +6,15 @@ use super::{
     send_queue::READS,
     setup_message::{Kind, NoMessage, PREFIX, PRIVATE_DATA_MAX, Prefix},
 };
+use crate::proto::REPLY_DATA_MAX;
 
-/// A setup message that is being received. Bytes after the message stay in the socket's receive
-/// buffer.
+/// The length in bytes of a hello without the application's bytes. Each request and each acceptance
+/// contains at least a hello. If a message is shorter, the connection is refused, so that any bytes
+/// that follow the message are ignored.
+const HELLO: usize = PRIVATE_DATA_MAX - REPLY_DATA_MAX;
+
+/// A setup message that is being received. Bytes after a message with a hello stay in the socket's
+/// receive buffer.
 #[derive(Debug, Default)]
 pub(super) struct Arriving {
     bytes: Vec<u8>,
@@ -36,7 +42,7 @@ impl Arriving {
         loop {
             let wanted = match Prefix::parse(&self.bytes) {
                 Ok(prefix) => PREFIX + usize::from(prefix.len),
-                Err(NoMessage::Short) => PREFIX,
+                Err(NoMessage::Short) => PREFIX + HELLO,
                 Err(NoMessage::Foreign | NoMessage::Version(_)) => return Arrived::Foreign,
             };
             if let (Ok(prefix), Some(private_data)) =
