@@ -500,3 +500,31 @@ pub struct Refusal {
     pub private_data: PrivateBytes,
     pub reason: CloseReason,
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn frame_is_taken_only_if_it_is_next() {
+        let transmit = Transmit {
+            slot: 3,
+            header: [0; HEADER_LEN],
+            signalled: false,
+        };
+        let mut outputs = Outputs::new();
+        assert_eq!(outputs.pop_post(), None);
+        for output in [
+            Output::Post(transmit),
+            Output::Timer,
+            Output::Post(transmit),
+        ] {
+            outputs.push(output);
+        }
+        assert_eq!(outputs.pop_post(), Some(transmit));
+        assert_eq!(outputs.pop_post(), None);
+        assert!(matches!(outputs.pop(), Some(Output::Timer)));
+        assert_eq!(outputs.pop_post(), Some(transmit));
+        assert!(outputs.is_empty());
+    }
+}

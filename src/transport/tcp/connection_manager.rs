@@ -155,8 +155,12 @@ impl ConnectionManager {
         })
     }
 
-    /// Takes the next steps for ready sockets, which may add reports.
+    /// Takes the next steps for ready sockets, which may add reports. While earlier reports remain,
+    /// does nothing, so that peers that connect fast do not make the queue grow.
     pub(crate) fn gather(&self) -> Result<(), OsError> {
+        if !lock(&self.inner.state).reports.is_empty() {
+            return Ok(());
+        }
         let mut ready = [EpollEvent::empty(); BATCH];
         let count = match self.inner.epoll.wait(&mut ready, EpollTimeout::ZERO) {
             Ok(count) => count,
@@ -485,5 +489,88 @@ impl Watch {
                 self.key
             ),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::TcpStream;
+
+    use nix::sys::{
+        socket::{getsockopt, sockopt},
+        time::TimeValLike,
+    };
+
+    use super::*;
+    use crate::{config::Config, transport::tcp::ListenId};
+
+    fn listen(manager: &ConnectionManager) -> ListenId {
+        let any = SocketAddr::from(([127, 0, 0, 1], 0));
+        ListenId::bind(manager, 16, any, &Config::default()).unwrap()
+    }
+
+    #[test]
+    fn accepted_socket_inherits_the_options() {
+        let manager = ConnectionManager::new().unwrap();
+        let listener = listen(&manager);
+        let _peer = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        manager.gather().unwrap();
+        let state = lock(&manager.inner.state);
+        let accepted = state.sockets.values().find_map(|watched| {
+            if let Watched::Silent { accepted, .. } = watched {
+                Some(accepted)
+            } else {
+                None
+            }
+        });
+        let socket = accepted.unwrap().socket.as_fd();
+        assert_eq!(getsockopt(&socket, sockopt::TcpNoDelay), Ok(true));
+        assert_ne!(getsockopt(&socket, sockopt::TcpUserTimeout), Ok(0));
+        let time_limit = getsockopt(&socket, sockopt::ReceiveTimeout).unwrap();
+        assert_ne!(time_limit.num_microseconds(), 0);
+    }
+
+    #[test]
+    fn request_is_reported_with_the_accept() {
+        let manager = ConnectionManager::new().unwrap();
+        let listener = listen(&manager);
+        let peer = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        tell(&peer, Kind::Request, b"hello").unwrap();
+        manager.gather().unwrap();
+        let Some(Report::Request(request)) = manager.poll() else {
+            panic!("one call gathers the request");
+        };
+        assert_eq!(request.private_data(), b"hello");
+        // The peer disconnects before the engine adopts the request.
+        drop(peer);
+        let (_accepted, _) = request.adopt(17);
+        manager.gather().unwrap();
+        assert!(matches!(
+            manager.poll(),
+            Some(Report::Event(Event {
+                key: 17,
+                what: EventKind::Disconnected
+            }))
+        ));
+    }
+
+    #[test]
+    fn reports_are_taken_before_more_are_gathered() {
+        let manager = ConnectionManager::new().unwrap();
+        let listener = listen(&manager);
+        let address = listener.local_addr().unwrap();
+        let connect = || {
+            let peer = TcpStream::connect(address).unwrap();
+            tell(&peer, Kind::Request, b"hello").unwrap();
+            peer
+        };
+        let _first = connect();
+        manager.gather().unwrap();
+        let _second = connect();
+        manager.gather().unwrap();
+        assert!(matches!(manager.poll(), Some(Report::Request(_))));
+        assert!(manager.poll().is_none());
+        manager.gather().unwrap();
+        assert!(matches!(manager.poll(), Some(Report::Request(_))));
     }
 }

@@ -83,3 +83,66 @@ pub(super) fn tell(socket: impl AsFd, kind: Kind, private_data: &[u8]) -> Result
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        io::{Read, Write},
+        os::unix::net::UnixStream,
+    };
+
+    use super::*;
+
+    #[test]
+    fn bytes_behind_a_hello_stay_in_the_socket() {
+        let (mut near, mut far) = UnixStream::pair().unwrap();
+        tell(&far, Kind::Accept, &[7; HELLO]).unwrap();
+        far.write_all(b"frame").unwrap();
+        let arrived = Arriving::default().receive(near.as_fd());
+        let Arrived::Message {
+            kind: Kind::Accept,
+            private_data,
+            ..
+        } = arrived
+        else {
+            panic!("{arrived:?}");
+        };
+        assert_eq!(private_data, [7; HELLO]);
+        let mut rest = [0; 16];
+        assert_eq!(near.read(&mut rest).unwrap(), 5);
+    }
+
+    #[test]
+    fn message_ends_at_its_length() {
+        let (near, mut far) = UnixStream::pair().unwrap();
+        tell(&far, Kind::Reject, b"no").unwrap();
+        far.write_all(b"ignored").unwrap();
+        let arrived = Arriving::default().receive(near.as_fd());
+        let Arrived::Message {
+            kind: Kind::Reject,
+            private_data,
+            ..
+        } = arrived
+        else {
+            panic!("{arrived:?}");
+        };
+        assert_eq!(private_data, b"no");
+    }
+
+    #[test]
+    fn message_may_arrive_byte_by_byte() {
+        let (mut source, sink) = UnixStream::pair().unwrap();
+        tell(&sink, Kind::Request, &[7; PRIVATE_DATA_MAX]).unwrap();
+        let mut bytes = [0; PREFIX + PRIVATE_DATA_MAX];
+        source.read_exact(&mut bytes).unwrap();
+        let (near, mut far) = UnixStream::pair().unwrap();
+        let mut arriving = Arriving::default();
+        for byte in bytes {
+            let arrived = arriving.receive(near.as_fd());
+            assert!(matches!(arrived, Arrived::NotYet), "{arrived:?}");
+            far.write_all(&[byte]).unwrap();
+        }
+        let arrived = arriving.receive(near.as_fd());
+        assert!(matches!(arrived, Arrived::Message { .. }), "{arrived:?}");
+    }
+}
