@@ -90,7 +90,7 @@ pub use self::{
     poller::Poller,
     spin::Polling,
     sync::{Mailbox, Notice, NoticeKind, Reader, Readiness, WaiterId, Wakers, eventfd},
-    sys::{Alarm, Woken},
+    sys::{Alarm, AlarmFd, Woken},
     tasks::{Awaited, Tasks},
     wait::TimedOut,
     word::{Owner, OwnerCheck, Reliance},

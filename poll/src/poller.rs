@@ -13,7 +13,7 @@ use rdma_status::OsError;
 use super::{
     registration::{LoopFd, Registration},
     spin::{Polling, SpinRecord},
-    sys::{Alarm, Condvar, Mutex, NoticeSender, lock, park},
+    sys::{Alarm, AlarmFd, Condvar, Mutex, NoticeSender, lock, park},
     tasks::Tasks,
     word::{HeldBack, Owner, OwnerCheck, Reliance, Resigned, Visit, Word},
 };
@@ -121,10 +121,11 @@ impl Poller {
         }
     }
 
-    /// Creates the alarm on which threads sleep, if it does not exist yet.
-    pub fn prepare(&self) -> Result<(), OsError> {
+    /// Creates the alarm on which threads sleep, if it does not exist yet. Uses the eventfd
+    /// `reserve`, if there is one.
+    pub fn prepare(&self, reserve: Option<AlarmFd>) -> Result<(), OsError> {
         if self.alarm.get().is_none() {
-            let alarm = Alarm::new()?;
+            let alarm = Alarm::new(reserve)?;
             self.alarm.get_or_init(|| alarm);
         }
         Ok(())

@@ -95,13 +95,16 @@ impl fmt::Display for NoticeSender {
     }
 }
 
+/// The descriptor of an [`Alarm`].
+pub type AlarmFd = EventFd;
+
 /// The eventfd that ends the leader's sleep.
 #[derive(Debug)]
-pub struct Alarm(EventFd);
+pub struct Alarm(AlarmFd);
 
 impl Alarm {
-    pub(super) fn new() -> Result<Self, OsError> {
-        eventfd().map(Self)
+    pub(super) fn new(reserve: Option<AlarmFd>) -> Result<Self, OsError> {
+        reserve.map_or_else(eventfd, Ok).map(Self)
     }
 
     pub(super) fn ring(&self) {

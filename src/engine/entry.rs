@@ -144,8 +144,7 @@ impl Entry {
         epolls: &Arc<Epolls>,
         budget: &Arc<Budget>,
     ) -> Result<(), OsError> {
-        self.id.release_reserve();
-        self.link.poller.prepare()?;
+        self.link.poller.prepare(self.id.take_reserve())?;
         // The thread that polled the session's previous connection does not become the owner of the
         // new connection.
         self.link.poller.expire();

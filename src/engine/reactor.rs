@@ -200,8 +200,10 @@ impl Reactor {
         };
         let commands = reactor.commands.waker().map(|fd| (fd, COMMANDS));
         let notices = reactor.notices.waker().map(|fd| (fd, NOTICES));
+        // A wake-up of a mailbox is an edge: see `Mailbox::waker`.
+        let edges = EpollFlags::EPOLLIN | EpollFlags::EPOLLET;
         for (fd, token) in commands.into_iter().chain(notices) {
-            reactor.watch(fd, token)?;
+            reactor.watch(fd, edges, token)?;
         }
         reactor.watch_managers()?;
         reactor.manager.watch_devices(&reactor.epolls);
@@ -226,10 +228,10 @@ impl Reactor {
 
     fn handle_ready(&mut self, token: u64) {
         match token {
-            COMMANDS => self.commands.clear(),
-            NOTICES => self.notices.clear(),
+            // The stage `Rest` reads the mailboxes.
+            COMMANDS | NOTICES => {}
             CM_RDMA => _ = self.handle_cm_events(Transport::Rdma),
-            CM_TCP => _ = self.handle_cm_events(Transport::Tcp),
+            CM_TCP => self.handle_ready_sockets(),
             LOOPS => self.expect_loops(),
             device if device & DEVICE != 0 => self.handle_device_events(device & !DEVICE),
             key => self.handle_completion_event(key),
@@ -311,10 +313,10 @@ impl Reactor {
         EpollTimeout::try_from(left.min(60_000) as u32).unwrap_or(EpollTimeout::MAX)
     }
 
-    fn watch(&self, fd: impl AsFd, token: u64) -> Result<(), OsError> {
+    fn watch(&self, fd: impl AsFd, flags: EpollFlags, token: u64) -> Result<(), OsError> {
         self.epolls
             .engine
-            .add(fd, EpollEvent::new(EpollFlags::EPOLLIN, token))
+            .add(fd, EpollEvent::new(flags, token))
             .map_err(failed("epoll_ctl"))
     }
 
@@ -544,6 +546,8 @@ impl Work for Reactor {
                 for key in mem::take(&mut self.unfinished) {
                     self.poll(key);
                 }
+                // The steps above may have added reports, for which no descriptor is ready.
+                self.more |= self.handle_cm_events(Transport::Tcp);
                 Stage::Wait
             }
         };

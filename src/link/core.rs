@@ -27,8 +27,8 @@ use super::{
 use crate::{
     error::Error,
     proto::{
-        Arrival, Clock, CloseReason, CmOp, Connection, Event, HEADER_LEN, Note, Output,
-        SessionOver, Statistics, Work, parts,
+        Arrival, Clock, CloseReason, CmInput, CmOp, Connection, Event, HEADER_LEN, Note, Output,
+        SessionOver, Statistics, Transmit, Work, parts,
     },
     tally,
     transport::{Done, PostError, Posted, ReceiveShare, WorkQueues},
@@ -255,6 +255,7 @@ impl Core {
                 conn.handle_work_error(Work::Invalidation, status, vendor_err, SystemClock);
             }
             Done::Drained(side) => conn.handle_drained(side),
+            Done::Disconnected => conn.handle_cm_event(CmInput::Disconnected, Instant::now()),
             Done::Violated(violation) => conn.handle_violation(*violation, SystemClock),
             Done::OutOfMemory(error) => conn.handle_post_failure(*error, Instant::now()),
         }
@@ -288,12 +289,7 @@ impl Core {
                     self.cm_ops.push_back(op);
                     self.deferred.drive = true;
                 }
-                Output::Post(transmit) => {
-                    if transmit.is_ping() && tally::is_enabled() {
-                        self.pinged = Some(Instant::now());
-                    }
-                    self.post(|queues| queues.post_send(&transmit, &[], false))
-                }
+                Output::Post(transmit) => self.post_control(transmit),
                 Output::PostWithPayload(transmit, message) => {
                     let payload = [IoSlice::new(&message)];
                     self.post(|queues| queues.post_send(&transmit, &payload, false));
@@ -414,6 +410,23 @@ impl Core {
     }
 
     /// Posts a work request. If posting fails, the connection ends.
+    /// Posts a frame without payload, together with the next frame if it has no payload either. So
+    /// the side that answers a Close sends its Close and its CloseAck with one call.
+    fn post_control(&mut self, transmit: Transmit) {
+        let next = self.conn.poll_post();
+        let is_ping = transmit.is_ping() || next.as_ref().is_some_and(Transmit::is_ping);
+        if is_ping && tally::is_enabled() {
+            self.pinged = Some(Instant::now());
+        }
+        match next {
+            None => self.post(|queues| queues.post_send(&transmit, &[], false)),
+            Some(next) => {
+                let frames = [transmit, next].map(|frame| (frame, Vec::new()));
+                self.post(|queues| queues.post_sends(&frames, false));
+            }
+        }
+    }
+
     fn post<E: Into<PostError>>(&mut self, post: impl FnOnce(&mut WorkQueues) -> Result<(), E>) {
         let Some(queues) = &mut self.queues else {
             return;

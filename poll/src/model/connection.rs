@@ -51,7 +51,7 @@ struct Device {
 impl Connection {
     pub(crate) fn new(mistake: Option<Mistake>) -> Arc<Self> {
         let poller = Poller::new(Polling::Event, NoticeSender(mistake));
-        poller.prepare().unwrap();
+        poller.prepare(None).unwrap();
         let mut registration = Registration;
         registration
             .set(Owner::Engine, &Default::default())

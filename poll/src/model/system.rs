@@ -83,12 +83,15 @@ impl System {
     }
 }
 
+/// The descriptor of an alarm. The model has none.
+pub type AlarmFd = ();
+
 /// Ends the leader's sleep. Outside of the model, an eventfd does this.
 #[derive(Debug)]
 pub struct Alarm;
 
 impl Alarm {
-    pub(crate) fn new() -> Result<Self, OsError> {
+    pub(crate) fn new(_: Option<AlarmFd>) -> Result<Self, OsError> {
         Ok(Self)
     }
 

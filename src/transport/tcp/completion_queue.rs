@@ -39,7 +39,7 @@ impl CompletionQueue {
     }
 
     pub(crate) fn has_more(&self) -> bool {
-        self.polled == Polled::Some
+        self.polled == Polled::Some || self.stream.has_flushes()
     }
 
     /// Returns whether the last poll took no bytes because another thread is receiving.
