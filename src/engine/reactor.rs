@@ -23,7 +23,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use crossbeam_channel::{Sender, bounded, unbounded};
+use crossbeam_channel::Sender;
 use nix::sys::epoll::{EpollEvent, EpollFlags, EpollTimeout};
 
 use super::{
@@ -40,10 +40,10 @@ use super::{
 use crate::{
     config::Config,
     error::Error,
-    link::{Ended, Link, PeerPath, PeerPaths, Peers, Side},
+    link::{Ended, Link, PeerPath, PeerPaths, Peers, Side, inbox},
     os::{failed, millis},
     poll::{Attended, Epolls, Mailbox, Notice, Reliance},
-    proto::{CONTROL_WINDOW, CloseReason, CmCall, CmInput, CmOp, Connection, Host, SessionId},
+    proto::{CloseReason, CmCall, CmInput, CmOp, Connection, Host, SessionId},
     status::OsError,
     transport::{Budget, ConnectionId, ConnectionManager, DEVICE, Event},
     transport_choice::Transport,
@@ -330,24 +330,11 @@ impl Reactor {
         id: ConnectionId,
         role: Role,
     ) -> Arc<Link> {
-        // The channel never fills up. It has capacity for each message for which the peer has a
-        // credit, and for the same number of large messages. It has capacity for each control
-        // message, and for one `Finished`, `PeerLeaving`, `Room` and `Disconnected`. It also has
-        // capacity for `max_ids` operations: an operation with an id is accepted only while fewer
-        // than `max_ids` are in flight or unread.
+        // An operation with an id is accepted only while fewer than `max_ids` are in flight or
+        // unread.
         let config = config.into();
-        let messages = 2 * usize::from(config.receive_window) + CONTROL_WINDOW as usize + 3;
         let max_ids = usize::from(config.receive_window) + usize::from(config.send_depth);
-        let (sender, receiver) = match id.transport() {
-            Transport::Rdma | Transport::Memory if config.resume.is_zero() => {
-                bounded(messages + max_ids + 1)
-            }
-            // A bounded channel would allocate all of its slots at once. Over TCP the window is
-            // larger, and an idle connection must not occupy memory for all of it. With a session,
-            // messages of the lost connection may remain in the channel while messages of its
-            // successor arrive.
-            Transport::Rdma | Transport::Memory | Transport::Tcp => unbounded(),
-        };
+        let (inlet, receiver) = inbox();
         let path = PeerPath::new(peer, id.transport());
         let link = Link::new(
             (key, &config),
@@ -355,7 +342,7 @@ impl Reactor {
             config.polling.on(self.processors),
             Arc::clone(&self.notices),
             conn,
-            sender,
+            inlet,
             max_ids,
         );
         if path.transport == Transport::Memory {

@@ -15,7 +15,8 @@
 //! | sessions; the state between a loss and the next connection | `session`; `suspension` |
 //! | addresses and transports to the peer of a session | `peer_paths` |
 //! | sends that wait for a long time, for the log | `stall` |
-//! | reports to the application; their order; its channel | `reports`; `sent_order`; `outbox` |
+//! | reports to the application; their order | `reports`; `sent_order` |
+//! | destination of completions: own queue or group; the own queue | `outbox`; `inbox` |
 //! | faults, for tests; the name in log lines | `faults`; `display` |
 //! | messages and the release of their buffers and credits; unread bytes | `message`; `inflow` |
 //!
@@ -33,6 +34,7 @@ mod display;
 mod faults;
 mod fragments;
 mod inbound_memory;
+mod inbox;
 mod inflow;
 #[expect(clippy::module_inception, reason = "it is the layer's main type")]
 mod link;
@@ -60,6 +62,7 @@ pub(crate) use crate::poll::{Awaited, Deadline, Progress};
 pub(crate) use self::{
     completion::Ended,
     faults::Withholding,
+    inbox::{Inbox, inbox},
     inflow::Inflow,
     link::{Link, Owner},
     liveness::Peers,

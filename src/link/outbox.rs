@@ -10,16 +10,16 @@ use std::{
 
 use crossbeam_channel::{Receiver, Sender, unbounded};
 
-use super::{completion::Completion, inflow::Inflow};
+use super::{completion::Completion, inbox::Inlet, inflow::Inflow, message::Message};
 use crate::os::lock;
 
-/// The destination of a connection's completions: its own channel, or the queue of its group.
+/// The destination of a connection's completions: its own queue, or the queue of its group.
 #[derive(Debug)]
 pub(crate) struct Outbox {
-    own: Sender<Completion>,
+    own: Inlet,
     /// The queue for the messages of a stream; `None` if the connection is not a stream.
     inflow: Option<Arc<Inflow>>,
-    /// The total number of completions ever put into the connection's own channel.
+    /// The total number of completions ever put into the connection's own queue.
     put: u64,
     member: Option<Member>,
     /// The positions, in ascending order, of completions with ids that may still be unread. The
@@ -44,7 +44,7 @@ struct Member {
 }
 
 impl Outbox {
-    pub(super) fn new(own: Sender<Completion>) -> Self {
+    pub(super) fn new(own: Inlet) -> Self {
         Self {
             own,
             inflow: None,
@@ -57,7 +57,7 @@ impl Outbox {
         }
     }
 
-    /// Returns whether both the connection's own channel and the queue of a stream are empty.
+    /// Returns whether both the connection's own queue and the queue of a stream are empty.
     pub(super) fn is_empty(&self) -> bool {
         self.own.is_empty() && self.inflow.as_ref().is_none_or(|inflow| inflow.is_empty())
     }
@@ -115,11 +115,24 @@ impl Outbox {
             self.leave();
         }
         let at = self.put;
-        self.own
-            .try_send(completion)
-            .map_err(|refused| refused.into_inner())?;
+        self.own.put(completion)?;
         self.put += 1;
         Ok(at)
+    }
+
+    /// Appends the messages of one frame. Returns those whose receiver was dropped.
+    pub(super) fn put_messages(
+        &mut self,
+        messages: impl Iterator<Item = Message>,
+    ) -> Vec<Completion> {
+        if self.member.is_some() || self.inflow.is_some() {
+            return messages
+                .filter_map(|message| self.put(Completion::Received(message)).err())
+                .collect();
+        }
+        let (put, refused) = self.own.put_messages(messages);
+        self.put += put;
+        refused
     }
 
     /// Appends [`Completion::Room`], unless an earlier one is unread. Returns whether it was
@@ -162,7 +175,7 @@ impl Outbox {
     }
 
     /// Returns the number of completions that were taken from the current queue: that of the group,
-    /// or the connection's own channel.
+    /// or the connection's own queue.
     fn taken(&self) -> u64 {
         match &self.member {
             Some(member) => member.queue.taken(),
@@ -202,7 +215,7 @@ impl Outbox {
         self.session = None;
     }
 
-    /// Directs later completions to the connection's own channel.
+    /// Directs later completions to the connection's own queue.
     pub(super) fn leave(&mut self) {
         self.member = None;
         self.reports.clear();
@@ -218,8 +231,8 @@ thread_local! {
 
 /// The thread that last took completions, or tried to take them.
 ///
-/// If the channel has no capacity for the completion of a blocking call, the call can wait until
-/// this thread takes a completion. The call must not wait if this is its own thread, or if no
+/// If `max_ids` leaves no room for the completion of a blocking call, the call can wait until this
+/// thread takes a completion. The call must not wait if this is its own thread, or if no
 /// thread has taken completions yet, because the wait would never end.
 #[derive(Debug, Default)]
 pub(crate) struct Taker(AtomicUsize);
@@ -251,7 +264,7 @@ fn here() -> usize {
 /// connection's key, and has one receiver.
 ///
 /// The queue is unbounded, because connections join and leave at any time. The number of
-/// completions of each connection is bounded as in its own channel: the window bounds messages, and
+/// completions of each connection is bounded as in its own queue: the window bounds messages, and
 /// `max_ids` bounds operations.
 ///
 /// A connection takes the lock of the queue while it holds its own locks. The lock of the queue is
@@ -322,13 +335,15 @@ impl GroupQueue {
 mod tests {
     use std::thread;
 
-    use crossbeam_channel::{Receiver, bounded};
-
     use super::*;
-    use crate::{proto::CloseReason, transport_choice::Transport};
+    use crate::{
+        link::inbox::{Inbox, inbox},
+        proto::CloseReason,
+        transport_choice::Transport,
+    };
 
-    fn outbox() -> (Outbox, Receiver<Completion>) {
-        let (own, receiver) = bounded(16);
+    fn outbox() -> (Outbox, Inbox) {
+        let (own, receiver) = inbox();
         (Outbox::new(own), receiver)
     }
 
@@ -338,9 +353,9 @@ mod tests {
         outbox.put(Completion::Sent(1)).unwrap();
         assert!(outbox.put_room());
         assert!(!outbox.put_room());
-        assert!(matches!(own.recv(), Ok(Completion::Sent(1))));
+        assert!(matches!(own.take(), Some(Completion::Sent(1))));
         assert!(!outbox.put_room(), "it is still there");
-        assert!(matches!(own.recv(), Ok(Completion::Room)));
+        assert!(matches!(own.take(), Some(Completion::Room)));
         assert!(outbox.put_room());
 
         let (queue, group) = GroupQueue::new();
@@ -380,7 +395,7 @@ mod tests {
         outbox.put(Completion::Finished).unwrap();
         outbox.put(Completion::Written(2)).unwrap();
         for left in [2, 1, 1, 0] {
-            own.recv().unwrap();
+            own.take().unwrap();
             assert_eq!(outbox.reports(), left);
         }
     }
@@ -399,22 +414,22 @@ mod tests {
         };
         assert!(outbox.put_session_event(suspended()));
         assert!(outbox.put_session_event(resumed(1)));
-        assert!(matches!(own.recv(), Ok(Completion::Suspended { .. })));
+        assert!(matches!(own.take(), Some(Completion::Suspended { .. })));
         assert!(!outbox.put_session_event(suspended()));
         assert!(matches!(
-            own.recv(),
-            Ok(Completion::Resumed { number: 1, .. })
+            own.take(),
+            Some(Completion::Resumed { number: 1, .. })
         ));
         assert!(
             !outbox.put_session_event(resumed(2)),
             "its loss was left out"
         );
         assert!(outbox.put_session_event(suspended()));
-        assert!(matches!(own.recv(), Ok(Completion::Suspended { .. })));
+        assert!(matches!(own.take(), Some(Completion::Suspended { .. })));
         assert!(outbox.put_session_event(resumed(3)));
         assert!(matches!(
-            own.recv(),
-            Ok(Completion::Resumed { number: 3, .. })
+            own.take(),
+            Some(Completion::Resumed { number: 3, .. })
         ));
         outbox.carry_bytes();
         assert!(!outbox.put_session_event(suspended()), "a stream has none");
@@ -431,7 +446,7 @@ mod tests {
         assert!(!outbox.is_grouped());
         outbox.put(Completion::Sent(2)).unwrap();
         assert!(!outbox.is_in(&queue));
-        assert!(matches!(own.try_recv(), Ok(Completion::Sent(2))));
+        assert!(matches!(own.take(), Some(Completion::Sent(2))));
         assert!(matches!(group.recv(), Ok((7, Completion::Sent(1)))));
         assert!(group.recv().is_err(), "its end is known");
     }

@@ -56,7 +56,7 @@ const LOCK_YIELDS: u32 = 4;
 /// A connection's completion queue during one call of the application.
 struct Queue<'a> {
     link: &'a Arc<Link>,
-    /// The handoff that receives the first message directly, without the channel.
+    /// The handoff that receives the first message directly, without the queue.
     handoff: Option<&'a Handoff>,
     /// Whether the calling thread has polled before it began to wait.
     was_polled: bool,
@@ -180,7 +180,7 @@ impl Link {
 
     /// Polls once before the calling thread waits for a message, if threads of the application own
     /// the connection. Does not poll over TCP, because each poll costs a system call. Returns
-    /// whether it polled. If it polled, the first message is in `handoff`, unless the channel
+    /// whether it polled. If it polled, the first message is in `handoff`, unless the queue
     /// contains earlier completions.
     #[inline]
     pub(crate) fn poll_first(self: &Arc<Self>, handoff: &Handoff) -> bool {
@@ -520,7 +520,7 @@ impl Link {
     }
 
     /// Makes the fd readable if a call would return a completion or the end of the connection, and
-    /// not readable otherwise. `unread` returns whether the channel contains completions.
+    /// not readable otherwise. `unread` returns whether the queue contains completions.
     pub(crate) fn update_readiness(&self, unread: impl FnOnce() -> bool) {
         self.readable.update(|| unread() || self.is_ready());
     }

@@ -152,11 +152,7 @@ impl Connection {
     #[inline]
     pub fn is_settled(&self) -> bool {
         match &self.state {
-            State::Open(open) => {
-                open.is_established()
-                    && self.side.outputs.is_empty()
-                    && !open.transfer.timers.is_changed()
-            }
+            State::Open(open) => open.is_settled(&self.side),
             State::Setup(_) | State::Closed(_) => false,
         }
     }
