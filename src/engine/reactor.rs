@@ -334,8 +334,9 @@ impl Reactor {
         // capacity for `max_ids` operations: an operation with an id is accepted only while fewer
         // than `max_ids` are in flight or unread.
         let config = config.into();
-        let messages = 2 * usize::from(config.receive_window) + CONTROL_WINDOW as usize + 3;
-        let max_ids = usize::from(config.receive_window) + usize::from(config.send_depth);
+        let sizes = config.sizes(id.transport());
+        let messages = 2 * usize::from(sizes.receive_window) + CONTROL_WINDOW as usize + 3;
+        let max_ids = usize::from(sizes.receive_window) + usize::from(sizes.send_depth);
         let (sender, receiver) = match id.transport() {
             Transport::Rdma | Transport::Memory if config.resume.is_zero() => {
                 bounded(messages + max_ids + 1)

@@ -350,14 +350,14 @@ fn usual(_: &mut Config) {}
 /// connection times out while bytes arrive.
 fn tolerating_delay(config: &mut Config) {
     config.rdma.ack_timeout = Some(23);
-    config.receive_window = 4;
+    config.receive_window = Some(4);
     config.close_timeout = Duration::from_secs(300);
 }
 
 /// Limits the memory per connection, for scenarios with many connections.
 fn with_little_memory(config: &mut Config) {
-    config.receive_window = 4;
-    config.send_depth = 4;
+    config.receive_window = Some(4);
+    config.send_depth = Some(4);
     config.eager_size = Some(4096);
     config.large_memory = 1 << 20;
     config.registration_cache = 0;

@@ -144,11 +144,11 @@ mod tests {
     #[test]
     fn documentation_states_connections_per_lock_limit() {
         let documentation = include_str!("../../config.rs");
-        let default = Config::default();
+        let default = Config::default().sizes(Transport::Rdma);
         let defaults = (
             default.receive_window,
             default.send_depth,
-            default.params(Transport::Rdma).eager_size,
+            default.eager_size,
         );
         for (window, depth, eager) in [
             defaults,
@@ -158,8 +158,8 @@ mod tests {
             (8, 8, 1 << 10),
         ] {
             let config = Config {
-                receive_window: window,
-                send_depth: depth,
+                receive_window: Some(window),
+                send_depth: Some(depth),
                 eager_size: Some(eager),
                 ..Config::default()
             };
