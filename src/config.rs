@@ -36,7 +36,7 @@ pub use self::{rdma_tuning::RdmaTuning, relaxed_ordering::RelaxedOrdering};
 ///
 /// # fn main() -> Result<(), rdmsg::Error> {
 /// let mut config = Config::default();
-/// config.receive_window = 128;
+/// config.receive_window = Some(128);
 /// config.eager_size = Some(8 * 1024);
 /// config.connect_timeout = Duration::from_secs(20);
 /// let listener = Listener::builder().config(&config).bind("0.0.0.0:7471")?;
@@ -55,10 +55,10 @@ pub use self::{rdma_tuning::RdmaTuning, relaxed_ordering::RelaxedOrdering};
 ///
 /// | window, send depth, eager size | bytes | in 64 KiB | in 8 MiB | in 64 MiB | in 1 GiB |
 /// |---|---|---|---|---|---|
-/// | the default: 32, 16, 16 KiB | 1269760 | 0 | 4 | 39 | 634 |
-/// | 64, 64, 16 KiB | 2584576 | 0 | 2 | 19 | 311 |
-/// | 32, 32, 8 KiB | 770048 | 0 | 8 | 65 | 1045 |
-/// | 16, 16, 4 KiB | 253952 | 0 | 24 | 198 | 3171 |
+/// | the default: 32, 16, 16 KiB | 1110016 | 0 | 5 | 45 | 725 |
+/// | 64, 64, 16 KiB | 2437120 | 0 | 2 | 20 | 330 |
+/// | 32, 32, 8 KiB | 696320 | 0 | 9 | 72 | 1156 |
+/// | 16, 16, 4 KiB | 217088 | 0 | 28 | 231 | 3709 |
 /// | 8, 8, 1 KiB | 49152 | 1 | 128 | 1024 | 16384 |
 ///
 /// With [`shared_receive`](Self::shared_receive) the connections share their receive buffers, and
@@ -78,13 +78,10 @@ pub struct Config {
     /// of the buffers; while all are occupied, the peer's `send` waits. Each connection costs
     /// `receive_window` × [`eager_size`](Self::eager_size) bytes of locked memory.
     ///
-    /// Over TCP no memory is locked, so 32, the default, stands for 128 there, even if the program
-    /// sets it explicitly: choose 31 or 33 for such a window. A [`Stream`](crate::Stream), and
-    /// [`shared_receive`](Self::shared_receive), use 32 over TCP as well.
-    ///
-    /// 1 to 8192, default 32.
+    /// 1 to 8192. `None`, the default, is 128 over TCP, and 32 over RDMA, for a
+    /// [`Stream`](crate::Stream) and with [`shared_receive`](Self::shared_receive).
     #[cfg_attr(feature = "serde", serde(with = "text::as_number"))]
-    pub receive_window: u16,
+    pub receive_window: Option<u16>,
 
     /// The number of receive buffers in a pool that connections share; `None` for separate buffers.
     ///
@@ -185,16 +182,20 @@ pub struct Config {
     #[cfg_attr(feature = "serde", serde(with = "text::as_number"))]
     pub stream_buffer: u64,
 
-    /// The depth of the send queue: the number of messages and one-sided operations that may be in
+    /// The number of send buffers: the number of messages and one-sided operations that may be in
     /// flight.
+    ///
+    /// Over RDMA short messages share buffers. Each takes the quarters of a buffer that its length
+    /// needs, so with the defaults up to 64 messages of at most 4 KiB may be in flight. A buffer of
+    /// less than 4 KiB is divided into fewer parts, of at least 1 KiB, and all buffers together
+    /// into at most 256 parts.
     ///
     /// Each connection costs `send_depth` × [`eager_size`](Self::eager_size) bytes of locked memory
     /// over RDMA. Over TCP it costs only memory for the messages for which the socket has no room.
-    /// So 16, the default, stands for 32 there.
     ///
-    /// 1 to 8192, default 16.
+    /// 1 to 8192. `None`, the default, is 16 over RDMA and 32 over TCP.
     #[cfg_attr(feature = "serde", serde(with = "text::as_number"))]
-    pub send_depth: u16,
+    pub send_depth: Option<u16>,
 
     /// The time limit for establishing a connection.
     ///
@@ -396,14 +397,14 @@ impl Eq for Inherited {}
 impl Default for Config {
     fn default() -> Self {
         Self {
-            receive_window: WINDOW_OVER_RDMA,
+            receive_window: None,
             shared_receive: None,
             eager_size: None,
             max_message: 1 << 30,
             large_memory: 64 << 20,
             registration_cache: 16 << 20,
             stream_buffer: 4 << 20,
-            send_depth: DEPTH_OVER_RDMA,
+            send_depth: None,
             connect_timeout: Duration::from_secs(5),
             retry_refused: false,
             source: None,
@@ -441,20 +442,35 @@ impl Default for Listening {
 /// After this time the queue pair is destroyed even if work requests are outstanding.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// The windows, if the application chose none. Over TCP no buffer is locked, and only used buffers
-/// have memory.
-const WINDOW_OVER_RDMA: u16 = 32;
-const WINDOW_OVER_TCP: u16 = 128;
+/// The sizes of a connection over one transport.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Sizes {
+    pub(crate) receive_window: u16,
+    pub(crate) send_depth: u16,
+    pub(crate) eager_size: u32,
+}
 
-/// The depths of the send queue, if the application chose none. With a greater depth over TCP, a
-/// sender of long messages copies more frames for which the socket has no room.
-const DEPTH_OVER_RDMA: u16 = 16;
-const DEPTH_OVER_TCP: u16 = 32;
+impl Sizes {
+    const OVER_RDMA: Self = Self {
+        receive_window: 32,
+        send_depth: 16,
+        eager_size: 16 << 10,
+    };
 
-/// The default eager sizes in bytes. The size is larger over TCP, because buffers are not locked
-/// there, and a round trip costs more than copying the bytes.
-const EAGER_OVER_RDMA: u32 = 16 << 10;
-const EAGER_OVER_TCP: u32 = 64 << 10;
+    /// Over TCP no buffer is locked, only used buffers have memory, and a round trip costs more
+    /// than copying the bytes of a message. With a greater depth, a sender of long messages copies
+    /// more frames for which the socket has no room.
+    const OVER_TCP: Self = Self {
+        receive_window: 128,
+        send_depth: 32,
+        eager_size: 64 << 10,
+    };
+
+    const IN_MEMORY: Self = Self {
+        eager_size: Self::OVER_TCP.eager_size,
+        ..Self::OVER_RDMA
+    };
+}
 
 /// The maximum number of frames for one message above the eager size. If a message is longer, the
 /// receiver reads it from the sender's memory. A frame costs less than the round trip of a read,
@@ -478,10 +494,10 @@ impl Config {
     /// use rdmsg::Config;
     ///
     /// let small = Config::default().with(|config| {
-    ///     config.receive_window = 8;
-    ///     config.send_depth = 8;
+    ///     config.receive_window = Some(8);
+    ///     config.send_depth = Some(8);
     /// });
-    /// assert_eq!((small.receive_window, small.send_depth), (8, 8));
+    /// assert_eq!((small.receive_window, small.send_depth), (Some(8), Some(8)));
     /// ```
     #[must_use]
     pub fn with(mut self, change: impl FnOnce(&mut Self)) -> Self {
@@ -560,7 +576,7 @@ impl Config {
     /// # Examples
     ///
     /// ```
-    /// let config = rdmsg::Config::default().with(|config| config.receive_window = 0);
+    /// let config = rdmsg::Config::default().with(|config| config.receive_window = Some(0));
     /// let error = config.check().unwrap_err().to_string();
     /// assert!(error.contains("receive_window is 0, allowed is 1 to 8192"));
     /// ```
@@ -569,7 +585,12 @@ impl Config {
         const MIN10: Duration = Duration::from_secs(600);
         const HOUR: Duration = Duration::from_secs(3600);
 
-        within("receive_window", self.receive_window, 1, 8192)?;
+        for (name, number) in [
+            ("receive_window", self.receive_window),
+            ("send_depth", self.send_depth),
+        ] {
+            number.map_or(Ok(()), |number| within(name, number, 1, 8192))?;
+        }
         if let Some(count) = self.shared_receive {
             // Half of the pool is set aside for the minimum receives of connections. That half must
             // suffice for one connection, even with the largest window.
@@ -583,7 +604,6 @@ impl Config {
         within("large_memory", self.large_memory, 64 << 10, 1 << 40)?;
         within("registration_cache", self.registration_cache, 0, 1 << 40)?;
         within("stream_buffer", self.stream_buffer, 64 << 10, 1 << 30)?;
-        within("send_depth", self.send_depth, 1, 8192)?;
         within("connect_timeout", self.connect_timeout, MS10, MIN10)?;
         within("close_timeout", self.close_timeout, Duration::ZERO, MIN10)?;
         if let Some(interval) = self.keepalive_interval {
@@ -614,40 +634,52 @@ impl Config {
         self.close_timeout + DRAIN_TIMEOUT
     }
 
-    /// Returns the window of a connection over this transport. Streams and shared receives keep the
-    /// default window, because they are also limited in bytes or buffers.
-    fn window(&self, transport: Transport) -> u16 {
-        let is_default = self.receive_window == WINDOW_OVER_RDMA;
-        let is_limited = self.stream || self.shared_receive.is_some();
-        if transport == Transport::Tcp && is_default && !is_limited {
-            WINDOW_OVER_TCP
-        } else {
-            self.receive_window
+    /// Returns the sizes of a connection over this transport: those of this configuration, and the
+    /// transport's defaults for the others. Streams and shared receives have the small window over
+    /// each transport, because they are also limited in bytes or buffers.
+    pub(crate) fn sizes(&self, transport: Transport) -> Sizes {
+        let mut defaults = match transport {
+            Transport::Rdma => Sizes::OVER_RDMA,
+            Transport::Tcp => Sizes::OVER_TCP,
+            Transport::Memory => Sizes::IN_MEMORY,
+        };
+        if self.stream || self.shared_receive.is_some() {
+            defaults.receive_window = Sizes::OVER_RDMA.receive_window;
+        }
+        Sizes {
+            receive_window: self.receive_window.unwrap_or(defaults.receive_window),
+            send_depth: self.send_depth.unwrap_or(defaults.send_depth),
+            eager_size: self.eager_size.unwrap_or(defaults.eager_size),
         }
     }
 
     /// Returns the parameters for the state machine of the protocol. The engine sets `engine` and
     /// `number`.
     pub(crate) fn params(&self, transport: Transport) -> proto::Params {
-        let (eager_size, max_fragments, max_unsignalled) = match transport {
-            Transport::Rdma => (EAGER_OVER_RDMA, FRAGMENTS_OVER_RDMA, UNSIGNALLED_OVER_RDMA),
-            Transport::Tcp | Transport::Memory => {
-                (EAGER_OVER_TCP, FRAGMENTS_OVER_TCP, UNSIGNALLED_OVER_TCP)
-            }
-        };
-        let send_slots = match (transport, self.send_depth) {
-            (Transport::Tcp, DEPTH_OVER_RDMA) => DEPTH_OVER_TCP,
-            (_, depth) => depth,
+        let sizes = self.sizes(transport);
+        let (depth, eager_size) = (sizes.send_depth, sizes.eager_size);
+        let (max_fragments, max_unsignalled, (send_slots, slot_len)) = match transport {
+            Transport::Rdma => (
+                FRAGMENTS_OVER_RDMA,
+                UNSIGNALLED_OVER_RDMA,
+                proto::divided_slots(depth, eager_size),
+            ),
+            Transport::Tcp | Transport::Memory => (
+                FRAGMENTS_OVER_TCP,
+                UNSIGNALLED_OVER_TCP,
+                (depth.into(), proto::buffer_len(eager_size)),
+            ),
         };
         proto::Params {
-            window: self.window(transport),
+            window: sizes.receive_window,
             shared: self.shared_receive.is_some(),
-            eager_size: self.eager_size.unwrap_or(eager_size),
+            eager_size,
             max_message: self.max_message,
             large_memory: self.large_memory,
             longest_chunk: LONGEST_CHUNK,
             read_timeout: self.read_timeout,
-            send_slots: u32::from(send_slots),
+            send_slots,
+            slot_len,
             max_fragments,
             completes_unsignalled: transport == Transport::Tcp,
             max_unsignalled,
@@ -705,13 +737,26 @@ mod tests {
     }
 
     #[test]
-    fn default_eager_size_depends_on_transport() {
+    fn default_sizes_depend_on_the_transport() {
         let of = |config: &Config| {
-            [Transport::Rdma, Transport::Tcp].map(|transport| config.params(transport).eager_size)
+            [Transport::Rdma, Transport::Tcp, Transport::Memory].map(|transport| {
+                let params = config.params(transport);
+                (params.window, params.send_slots, params.eager_size)
+            })
         };
-        assert_eq!(of(&Config::default()), [16 << 10, 64 << 10]);
-        let chosen = Config::default().with(|config| config.eager_size = Some(1000));
-        assert_eq!(of(&chosen), [1000, 1000]);
+        // Over RDMA, each send buffer is divided into four slots.
+        let (rdma, memory) = ((32, 64, 16 << 10), (32, 16, 64 << 10));
+        assert_eq!(of(&Config::default()), [rdma, (128, 32, 64 << 10), memory]);
+        let shared = Config::default().with(|config| config.shared_receive = Some(64));
+        assert_eq!(of(&shared), [rdma, (32, 32, 64 << 10), memory]);
+        // The defaults over RDMA, chosen by the program, apply over each transport.
+        let chosen = Config::default().with(|config| {
+            config.receive_window = Some(32);
+            config.send_depth = Some(16);
+            config.eager_size = Some(16 << 10);
+        });
+        let chosen_elsewhere = (32, 16, 16 << 10);
+        assert_eq!(of(&chosen), [rdma, chosen_elsewhere, chosen_elsewhere]);
     }
 
     #[test]
@@ -765,7 +810,7 @@ mod tests {
             assert_eq!(config.check().unwrap_err().to_string(), message);
         };
         refuse(
-            |c| c.receive_window = 0,
+            |c| c.receive_window = Some(0),
             "invalid configuration: receive_window is 0, allowed is 1 to 8192",
         );
         refuse(

@@ -58,9 +58,9 @@ impl<'a> Outgoing<'a> {
     /// the order of sending. The application chooses the ids, which need not be unique.
     ///
     /// A connection has room for [`Config::receive_window`](crate::Config::receive_window) +
-    /// [`Config::send_depth`](crate::Config::send_depth) ids (default 48) of operations that are in
-    /// flight or whose completions were not taken. If there is no room, `send` waits while another
-    /// thread takes completions: the thread that called
+    /// [`Config::send_depth`](crate::Config::send_depth) ids (default 48, over TCP 160) of
+    /// operations that are in flight or have unread completions. If there is no room, `send` waits
+    /// while another thread takes completions: the thread that called
     /// [`next_completion`](crate::Endpoint::next_completion) or
     /// [`completions`](crate::Endpoint::completions) last must not be the sending thread, and must
     /// take a completion within 5 s. Otherwise waiting might never end, so `send` fails with

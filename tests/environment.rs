@@ -38,7 +38,7 @@ fn variables_set_their_fields_alone() {
         ("RDMSG_CONFI", "another name"),
     ]);
     let expected = Config::default().with(|config| {
-        config.receive_window = 64;
+        config.receive_window = Some(64);
         config.keepalive_interval = None;
         config.rdma.retry_count = 3;
     });
@@ -88,7 +88,7 @@ fn variables_are_applied() {
         Ok(()) => println!("applied {config:?};"),
         Err(error) => println!("refused: {error}; {config:?};"),
     }
-    config.send_depth = 0;
+    config.send_depth = Some(0);
     let refused = config.apply_env("RDMSG_CONFIG_").unwrap_err();
     println!("then {refused};");
 }

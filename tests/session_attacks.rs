@@ -28,7 +28,7 @@ fn config() -> Config {
     Config::default().with(|config| {
         config.resume = Duration::from_secs(60);
         config.eager_size = Some(1000);
-        config.receive_window = 8;
+        config.receive_window = Some(8);
         config.transport = rdmsg::TransportChoice::Tcp;
         config.keepalive_interval = None;
     })

@@ -116,8 +116,8 @@ fn config() -> Config {
     Config::default().with(|config| {
         config.resume = Duration::from_secs(60);
         config.eager_size = Some(1000);
-        config.receive_window = 8;
-        config.send_depth = 4;
+        config.receive_window = Some(8);
+        config.send_depth = Some(4);
         config.transport = TransportChoice::Tcp;
     })
 }

@@ -15,7 +15,7 @@ fn pair(label: &str, keepalive: Option<Duration>) -> (Endpoint, Endpoint) {
         config.connect_timeout = TIME_LIMIT;
         config.keepalive_interval = keepalive;
         config.keepalive_timeout = TIME_LIMIT;
-        config.receive_window = 2;
+        config.receive_window = Some(2);
     });
     let engine = Engine::new().unwrap();
     let listener = Listener::builder().config(&config).engine(&engine);

@@ -34,8 +34,8 @@ fn thousands_of_connections_leave_nothing_behind() {
         .build()
         .unwrap();
     let config = Config::default().with(|c| {
-        c.receive_window = 2;
-        c.send_depth = 2;
+        c.receive_window = Some(2);
+        c.send_depth = Some(2);
     });
     runtime.block_on(async {
         let engine = Engine::new().unwrap();

@@ -19,13 +19,11 @@ const ACK: u8 = 16;
 fn stage(send_depth: Option<u16>) -> Stage {
     let mut config = Config::default();
     config.transport = TransportChoice::Tcp;
-    config.receive_window = WINDOW as u16;
+    config.receive_window = Some(WINDOW as u16);
     config.eager_size = Some(1000);
     // A Ping would be another frame.
     config.keepalive_interval = None;
-    if let Some(depth) = send_depth {
-        config.send_depth = depth;
-    }
+    config.send_depth = send_depth;
     Stage::with(config)
 }
 

@@ -30,7 +30,7 @@ fn unexposed_target(more: &[u8]) -> Vec<u8> {
 fn config() -> Config {
     let mut config = Config::default();
     config.transport = TransportChoice::Tcp;
-    config.receive_window = 4;
+    config.receive_window = Some(4);
     config.eager_size = Some(1000);
     config.max_message = 1 << 20;
     config
@@ -213,7 +213,7 @@ fn answers_of_another_length_are_named_by_their_field() {
 #[test]
 fn no_more_reads_are_in_flight_than_both_sides_serve() {
     let mut config = config();
-    config.send_depth = 64;
+    config.send_depth = Some(64);
     let stage = Stage::with(config);
     let addr = stage.listener.local_addr();
     for (reads, expected) in [(1, 1), (5, 5), (255, 16)] {
@@ -420,7 +420,7 @@ fn bytes_beyond_one_batch_are_still_processed() {
     config.polling = Polling::Event;
     // Disable keepalive, so that no other event makes a thread poll.
     config.keepalive_interval = None;
-    config.receive_window = 64;
+    config.receive_window = Some(64);
     config.eager_size = Some(1000);
     let stage = Stage::with(config);
     for before in 0..24 {
@@ -449,7 +449,7 @@ fn bytes_before_peer_close_arrive_before_the_end() {
     const COUNT: u16 = 512;
     let mut config = Config::default();
     config.transport = TransportChoice::Tcp;
-    config.receive_window = COUNT;
+    config.receive_window = Some(COUNT);
     config.eager_size = Some(64 << 10);
     let stage = Stage::with(config);
     for len in [1, 3000, 60_000] {

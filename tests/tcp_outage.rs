@@ -306,7 +306,7 @@ fn failure(number: u8, code: u8) -> [u8; 16] {
 fn peer_without_a_sign_of_life_is_sent_the_reason() {
     let config = Config::default().with(|c| {
         c.transport = TransportChoice::Tcp;
-        c.receive_window = 4;
+        c.receive_window = Some(4);
         c.keepalive_interval = Some(Duration::from_millis(100));
         c.keepalive_timeout = Duration::from_millis(300);
     });
@@ -326,7 +326,7 @@ fn peer_without_a_sign_of_life_is_sent_the_reason() {
 fn side_that_is_given_up_reads_which_timeout_passed() {
     let config = Config::default().with(|c| {
         c.transport = TransportChoice::Tcp;
-        c.receive_window = 4;
+        c.receive_window = Some(4);
     });
     let stage = RawStage::with(config);
     for (code, timeout, field) in [

@@ -32,7 +32,7 @@ fn config() -> Config {
     let mut config = Config::default();
     config.transport = TransportChoice::Tcp;
     config.polling = Polling::Event;
-    config.receive_window = 4;
+    config.receive_window = Some(4);
     config.eager_size = Some(LONG as u32);
     config.max_message = 4 << 20;
     config.keepalive_interval = Some(Duration::from_millis(100));

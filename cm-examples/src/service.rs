@@ -41,8 +41,8 @@ pub struct Service {
 #[must_use]
 pub fn config() -> Config {
     Config::default().with(|config| {
-        config.receive_window = 8;
-        config.send_depth = 8;
+        config.receive_window = Some(8);
+        config.send_depth = Some(8);
         config.eager_size = Some(1024);
         config.max_message = 1024;
         // The engine establishes only 8 connections at a time, so with many clients the last client

@@ -211,7 +211,7 @@ fn unknown(name: &str) -> Error {
 /// ```
 /// # fn main() -> Result<(), rdmsg::Error> {
 /// let config: rdmsg::Config = "receive_window=64 polling=event rdma.retry_count=5".parse()?;
-/// assert_eq!(config.receive_window, 64);
+/// assert_eq!(config.receive_window, Some(64));
 /// # Ok(())
 /// # }
 /// ```
@@ -652,7 +652,7 @@ mod tests {
                 "\"128KiB\" is not a number, such as 64 or 16KiB, that the field can hold",
             ),
             (
-                r#"{"receive_window": null}"#,
+                r#"{"max_message": null}"#,
                 "\"none\" is not a number, such as 64 or 16KiB, that the field can hold",
             ),
             (

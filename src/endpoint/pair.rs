@@ -53,7 +53,7 @@ impl Endpoint {
     /// use rdmsg::{Config, Endpoint};
     ///
     /// # fn main() -> Result<(), rdmsg::Error> {
-    /// let config = Config::default().with(|config| config.receive_window = 4);
+    /// let config = Config::default().with(|config| config.receive_window = Some(4));
     /// let (client, server) = Endpoint::pair_with(&config)?;
     /// assert_eq!(client.info().negotiated.unwrap().send_window, 4);
     /// # drop(server);

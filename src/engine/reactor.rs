@@ -333,7 +333,8 @@ impl Reactor {
         // An operation with an id is accepted only while fewer than `max_ids` are in flight or
         // unread.
         let config = config.into();
-        let max_ids = usize::from(config.receive_window) + usize::from(config.send_depth);
+        let sizes = config.sizes(id.transport());
+        let max_ids = usize::from(sizes.receive_window) + usize::from(sizes.send_depth);
         let (inlet, receiver) = inbox();
         let path = PeerPath::new(peer, id.transport());
         let link = Link::new(

@@ -27,7 +27,7 @@ use crate::{
 ///
 /// # fn main() -> Result<(), rdmsg::Error> {
 /// let mut config = Config::default();
-/// config.receive_window = 64;
+/// config.receive_window = Some(64);
 /// let listener = Listener::builder().config(&config).backlog(1000).bind("0.0.0.0:7471")?;
 /// # Ok(())
 /// # }

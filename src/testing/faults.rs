@@ -113,7 +113,7 @@ impl Faults {
     /// use rdmsg::{Config, Endpoint, testing::Faults};
     ///
     /// # fn main() -> Result<(), rdmsg::Error> {
-    /// let config = Config::default().with(|config| config.receive_window = 2);
+    /// let config = Config::default().with(|config| config.receive_window = Some(2));
     /// let (client, server) = Endpoint::pair_with(&config)?;
     /// let withheld = Faults::of(&server).unwrap().withhold_credit();
     /// for _ in 0..2 {

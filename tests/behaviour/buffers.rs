@@ -124,12 +124,12 @@ fn unread_stream_takes_its_buffer_whatever_the_window() {
     // receives.
     let eager = Config::default().with(|c| c.eager_size = Some(16 << 10));
     let narrow = eager.clone().with(|c| {
-        c.receive_window = 3;
-        c.send_depth = 2;
+        c.receive_window = Some(3);
+        c.send_depth = Some(2);
     });
     let single = eager.clone().with(|c| {
-        c.receive_window = 1;
-        c.send_depth = 1;
+        c.receive_window = Some(1);
+        c.send_depth = Some(1);
     });
     let shared = eager.clone().with(|c| c.shared_receive = Some(280));
     for config in [eager, narrow, single, shared] {

@@ -131,7 +131,7 @@ fn several_threads_receive_each_message_of_batches_once() {
 #[test]
 fn unread_messages_take_no_place_of_an_id() {
     let (near, far) = pair_with(&small());
-    for _ in 0..small().receive_window {
+    for _ in 0..far.info().negotiated.unwrap().send_window {
         far.send(b"unread").unwrap();
     }
     // The flush waits until the library of the near side has received all these messages.

@@ -80,7 +80,7 @@ fn held_messages_in_fragments_keep_no_credits() {
 
 #[test]
 fn message_without_fragment_credits_is_announced() {
-    let config = small().with(|config| config.receive_window = 1);
+    let config = small().with(|config| config.receive_window = Some(1));
     let (near, far) = pair_with(&config);
     for _ in 0..3 {
         near.send(&pattern(2000)).unwrap();

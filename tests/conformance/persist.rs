@@ -499,8 +499,8 @@ fn fifty_clients_connect_again() {
 
 fn small() -> Config {
     Config::default().with(|config| {
-        config.receive_window = 4;
-        config.send_depth = 4;
+        config.receive_window = Some(4);
+        config.send_depth = Some(4);
         config.eager_size = Some(1024);
         config.connect_timeout = TIME_LIMIT;
     })

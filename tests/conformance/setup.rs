@@ -286,7 +286,7 @@ fn unanswered_long_request_ends_as_busy() {
 fn both_hellos_determine_negotiated_values() {
     let stage = Stage::new(&small());
     let mut config = Config::default();
-    config.receive_window = 9;
+    config.receive_window = Some(9);
     config.eager_size = Some(2000);
     let connecting = connect_later(
         stage.connector.clone().config(&config),
@@ -352,7 +352,7 @@ fn handles_are_distinguished() {
 #[test]
 fn a_builder_listens_with_what_it_was_given() {
     let stage = Stage::new(&Config::default());
-    let config = Config::default().with(|c| c.receive_window = 7);
+    let config = Config::default().with(|c| c.receive_window = Some(7));
     let builder = Listener::builder().config(&config).engine(&stage.engine);
     let listener = builder.bind((ip_and_transport().0, 0)).unwrap();
     let connecting = connect_later(stage.connector.clone(), listener.local_addr());

@@ -6,7 +6,7 @@ use crate::stage::{Stage, TIME_LIMIT, pattern};
 
 fn sharing(count: u32) -> Config {
     let mut config = Config::default();
-    config.receive_window = 8;
+    config.receive_window = Some(8);
     config.eager_size = Some(1000);
     config.shared_receive = Some(count);
     config

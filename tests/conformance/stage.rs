@@ -102,8 +102,8 @@ pub(crate) fn pair() -> (Endpoint, Endpoint) {
 /// Returns a configuration with small buffers, so that tests reach the limits quickly.
 pub(crate) fn small() -> Config {
     let mut config = Config::default();
-    config.receive_window = 4;
-    config.send_depth = 4;
+    config.receive_window = Some(4);
+    config.send_depth = Some(4);
     config.eager_size = Some(1000);
     config
 }

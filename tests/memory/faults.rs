@@ -143,7 +143,7 @@ fn close_gives_up_held_messages_in_time() {
 
 #[test]
 fn withheld_credit_fills_the_window() {
-    let config = Config::default().with(|config| config.receive_window = 3);
+    let config = Config::default().with(|config| config.receive_window = Some(3));
     let (near, far) = Endpoint::pair_with(&config).unwrap();
     for _ in 0..3 {
         let withheld = faults(&far).withhold_credit();

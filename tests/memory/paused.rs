@@ -83,7 +83,7 @@ async fn named_listener_accepts_under_a_paused_clock() {
 
 #[tokio::test(start_paused = true)]
 async fn full_window_waits_for_room_under_a_paused_clock() {
-    let config = rdmsg::Config::default().with(|config| config.receive_window = 2);
+    let config = rdmsg::Config::default().with(|config| config.receive_window = Some(2));
     let (client, server) = Endpoint::pair_with(&config).unwrap();
     let start = Instant::now();
     let sender = tokio::spawn(async move {

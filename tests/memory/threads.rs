@@ -41,7 +41,7 @@ fn large_message_arrives_before_send_returns() {
 
 #[test]
 fn dropped_messages_make_room_at_once() {
-    let config = Config::default().with(|config| config.receive_window = 4);
+    let config = Config::default().with(|config| config.receive_window = Some(4));
     let (near, far) = Endpoint::pair_with(&config).unwrap();
     for _ in 0..100 {
         for _ in 0..4 {
@@ -74,7 +74,7 @@ fn waiting_thread_is_woken_by_a_send() {
 #[test]
 fn sides_send_and_receive_in_four_threads() {
     const COUNT: u32 = 20_000;
-    let config = Config::default().with(|config| config.receive_window = 8);
+    let config = Config::default().with(|config| config.receive_window = Some(8));
     let (near, far) = Endpoint::pair_with(&config).unwrap();
     let send = |side: &Endpoint| {
         for number in 0..COUNT {

@@ -200,7 +200,7 @@ fn connections_ask_for_the_reads_that_they_need() {
         |calls| {
             let of = |send_depth| {
                 config().with(|c| {
-                    c.send_depth = send_depth;
+                    c.send_depth = Some(send_depth);
                     c.eager_size = Some(1024);
                 })
             };
@@ -239,7 +239,7 @@ fn receives_of_a_connection_are_posted_in_lists() {
                 (32, &[8, 8, 8, 8, 8, 7]),
                 (50, &[8, 8, 8, 8, 8, 8, 8, 8, 1]),
             ] {
-                run_lifecycle(&config().with(|c| c.receive_window = window)).unwrap();
+                run_lifecycle(&config().with(|c| c.receive_window = Some(window))).unwrap();
                 let mut lists = calls.notes("post_recv");
                 for _side in 0..2 {
                     assert_eq!(first_lists(&mut lists), expected, "{window}");
@@ -385,7 +385,7 @@ fn buffers_of_two_mib_request_huge_pages() {
             // Unit tests check the alignment, which does not depend on huge pages.
             return;
         }
-        let long = config().with(|c| c.receive_window = 128);
+        let long = config().with(|c| c.receive_window = Some(128));
         let shared = config().with(|c| c.shared_receive = Some(256));
         for (config, count) in [(config(), 0), (long, 2), (shared, 1)] {
             let engine = Engine::new().unwrap();

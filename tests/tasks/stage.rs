@@ -49,8 +49,8 @@ pub(crate) fn pair_with(config: &Config) -> (Endpoint, Endpoint) {
 /// Returns a configuration with a small window, which tests fill quickly.
 pub(crate) fn small() -> Config {
     let mut config = Config::default();
-    config.receive_window = 2;
-    config.send_depth = 2;
+    config.receive_window = Some(2);
+    config.send_depth = Some(2);
     config
 }
 

@@ -64,7 +64,7 @@ fn refused_write_waits_for_room_of_its_length() {
             assert!(refusals < 1000, "no refusal clears the readiness");
         }
         assert!(
-            taken < rdmsg::Config::default().receive_window,
+            taken < client.endpoint().info().negotiated.unwrap().send_window,
             "there is room for short writes"
         );
         assert!(!is_refused(&client, b"short"));

@@ -137,8 +137,8 @@ fn serves_hundreds_of_users_at_once() {
         _ => 20,
     };
     let config = Config::default().with(|c| {
-        c.receive_window = 2;
-        c.send_depth = 2;
+        c.receive_window = Some(2);
+        c.send_depth = Some(2);
         c.connect_timeout = TIME_LIMIT;
     });
     let server = runtime(true);

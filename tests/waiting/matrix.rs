@@ -59,8 +59,8 @@ pub(crate) trait Peers {
 /// Returns the configuration of this side's endpoints.
 pub(crate) fn config() -> Config {
     Config::default().with(|c| {
-        c.receive_window = 4;
-        c.send_depth = 4;
+        c.receive_window = Some(4);
+        c.send_depth = Some(4);
         c.close_timeout = DEADLINE;
         c.connect_timeout = DEADLINE;
         c.keepalive_interval = None;

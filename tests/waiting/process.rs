@@ -169,8 +169,8 @@ fn plays_its_role() {
 
 fn keep() {
     let config = unprobed().with(|c| {
-        c.receive_window = 4;
-        c.send_depth = 4;
+        c.receive_window = Some(4);
+        c.send_depth = Some(4);
     });
     let builder = Listener::builder().config(&config);
     let messages = builder.bind((ip_and_transport().0, 0)).unwrap();

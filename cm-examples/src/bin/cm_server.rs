@@ -20,8 +20,8 @@ struct Options {
     #[arg(short = 'n', long)]
     connections: Option<usize>,
     /// The number of messages that a client can have in flight
-    #[arg(long, default_value_t = Config::default().receive_window)]
-    window: u16,
+    #[arg(long)]
+    window: Option<u16>,
     /// The largest message in bytes for which the server posts receive buffers; it reads longer
     /// messages from the memory of the client
     #[arg(long)]

@@ -79,7 +79,11 @@ impl Library {
 const RING_BYTES: usize = 8 << 20;
 
 /// The minimum depth of such a buffer ring, so that several messages can be in flight.
-const LEAST_DEPTH: u16 = 8;
+const LEAST_DEPTH: usize = 8;
+
+/// The maximum depths of such a ring of receives and of one of sends.
+const MOST_RECEIVES: u16 = 32;
+const MOST_SENDS: u16 = 16;
 
 /// The number of shared receives per connection in the pool, as documented at
 /// `Config::shared_receive`.
@@ -122,14 +126,14 @@ impl Manner {
             config.resume = RESUME;
         }
         if self.has(Way::Eager) {
-            let depth = u16::try_from(RING_BYTES / size).unwrap_or(u16::MAX);
+            let depth = u16::try_from(LEAST_DEPTH.max(RING_BYTES / size)).unwrap_or(u16::MAX);
             config.eager_size = u32::try_from(size).ok();
-            config.receive_window = depth.clamp(LEAST_DEPTH, config.receive_window);
-            config.send_depth = depth.clamp(LEAST_DEPTH, config.send_depth);
+            config.receive_window = Some(depth.min(MOST_RECEIVES));
+            config.send_depth = Some(depth.min(MOST_SENDS));
         }
         if self.has(Way::Small) {
-            config.receive_window = 8;
-            config.send_depth = 8;
+            config.receive_window = Some(8);
+            config.send_depth = Some(8);
             config.eager_size = Some(1024);
         }
         if self.has(Way::Shared) {

@@ -28,8 +28,8 @@ const MESSAGES: u64 = 2000;
 /// Returns a configuration with a small window, which is usually full.
 fn small_window() -> Config {
     let mut config = Config::default();
-    config.receive_window = 4;
-    config.send_depth = 4;
+    config.receive_window = Some(4);
+    config.send_depth = Some(4);
     config
 }
 

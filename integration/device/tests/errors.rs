@@ -266,7 +266,7 @@ fn too_long_message_is_refused_without_ending() {
 #[test]
 fn bad_configuration_is_refused_before_any_action() {
     let mut config = Config::default();
-    config.receive_window = 0;
+    config.receive_window = Some(0);
     let error = Connector::new()
         .config(&config)
         .connect(Lab::get().at(7471))

@@ -301,7 +301,7 @@ fn waiting_threads_and_event_loops_take_turns() {
 fn fd_reports_room_after_refused_send() {
     let _test = DeviceTest::start();
     let mut config = Config::default();
-    config.receive_window = 8;
+    config.receive_window = Some(8);
     let (client, server) = pair_with(&config);
     // Fill the window before the first call of `event_fd`. When the last send is refused, no
     // descriptor exists yet that could report room.
@@ -414,7 +414,7 @@ fn echo_loop(listener: &Listener) {
 fn endpoints_and_listener_share_one_epoll_loop() {
     let lab = DeviceTest::start();
     let mut config = Config::default();
-    config.receive_window = 8;
+    config.receive_window = Some(8);
     let listener = Listener::builder().config(&config).bind(lab.at(0)).unwrap();
     let address = listener.local_addr();
     let server = thread::spawn(move || echo_loop(&listener));

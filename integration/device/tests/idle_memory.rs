@@ -20,8 +20,8 @@ const SHARE: u32 = 17;
 fn sharing() -> Config {
     let mut config = Config::default();
     config.shared_receive = Some((2 * CONNECTIONS + 10) * SHARE);
-    config.receive_window = 16;
-    config.send_depth = 16;
+    config.receive_window = Some(16);
+    config.send_depth = Some(16);
     config.eager_size = Some(1024);
     config
 }

@@ -166,8 +166,8 @@ fn single_message_may_exceed_large_memory() {
     let _test = DeviceTest::start();
     let mut config = Config::default();
     config.large_memory = 64 << 10;
-    config.receive_window = 1;
-    config.send_depth = 1;
+    config.receive_window = Some(1);
+    config.send_depth = Some(1);
     let (client, server) = pair_with(&config);
     let sender = thread::spawn({
         let client = client.clone();

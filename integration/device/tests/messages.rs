@@ -85,7 +85,7 @@ fn both_directions_at_once_in_every_polling_mode() {
 fn kept_messages_stall_sender_until_released() {
     let _test = DeviceTest::start();
     let mut config = Config::default();
-    config.receive_window = 8;
+    config.receive_window = Some(8);
     let (client, server) = pair_with(&config);
     for _ in 0..3 {
         let mut sent = 0;
@@ -124,7 +124,7 @@ fn kept_messages_stall_sender_until_released() {
 fn receiver_may_keep_all_but_one_window_place() {
     let _test = DeviceTest::start();
     let mut config = Config::default();
-    config.receive_window = 8;
+    config.receive_window = Some(8);
     config.keepalive_interval = None;
     let (client, server) = pair_with(&config);
     let sender = thread::spawn({
@@ -157,7 +157,7 @@ fn both_sides_stall_and_resume_when_neither_reads() {
             *count += 1;
         }
     }
-    let window = Config::default().receive_window.into();
+    let window = client.info().negotiated.unwrap().send_window.into();
     assert_eq!(counts, [window, window]);
     for (endpoint, other) in [(&client, &server), (&server, &client)] {
         for i in 0..window {
@@ -173,8 +173,8 @@ fn both_sides_stall_and_resume_when_neither_reads() {
 fn the_smallest_window_and_ring_work() {
     let _test = DeviceTest::start();
     let mut config = Config::default();
-    config.receive_window = 1;
-    config.send_depth = 1;
+    config.receive_window = Some(1);
+    config.send_depth = Some(1);
     config.rdma.max_inline = 0;
     let (client, server) = pair_with(&config);
     let sender = thread::spawn({
@@ -230,7 +230,7 @@ fn messages_sent_before_a_close_arrive() {
     let _test = DeviceTest::start();
     for _ in 0..20 {
         let (client, server) = pair();
-        let window = Config::default().receive_window;
+        let window = client.info().negotiated.unwrap().send_window;
         for i in 0..window {
             client.send(&i.to_le_bytes()).unwrap();
         }
@@ -381,7 +381,7 @@ fn many_threads_receive_on_one_endpoint() {
 fn message_may_be_dropped_later_by_another_thread() {
     let _test = DeviceTest::start();
     let mut config = Config::default();
-    config.receive_window = 16;
+    config.receive_window = Some(16);
     let (client, server) = pair_with(&config);
     let (sender, keeper) = crossbeam_channel::unbounded::<rdmsg::Message>();
     let dropper = thread::spawn(move || {

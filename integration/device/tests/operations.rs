@@ -119,6 +119,7 @@ fn immediate_arrives_in_order_and_uses_credit() {
             }
         }
     });
+    let window = usize::from(server.info().negotiated.unwrap().recv_window);
     let mut held = Vec::new();
     for word in 0..200 {
         let Completion::Immediate(immediate) = next(&server) else {
@@ -127,7 +128,7 @@ fn immediate_arrives_in_order_and_uses_credit() {
         assert_eq!(immediate.imm_data(), word);
         held.push(immediate);
         // Hold fewer messages than the window, so that the peer always has credit.
-        if held.len() == usize::from(Config::default().receive_window) - 1 {
+        if held.len() == window - 1 {
             held.clear();
         }
     }
@@ -219,8 +220,8 @@ fn concurrent_atomics_return_distinct_values() {
         // completion, further completions have already arrived.
         config.polling = rdmsg::Polling::Event;
         config.shared_receive = shared_receive;
-        config.receive_window = 16;
-        config.send_depth = 64;
+        config.receive_window = Some(16);
+        config.send_depth = Some(64);
         config.eager_size = Some(64);
         let (client, server) = pair_with(&config);
         if !applies(

@@ -90,7 +90,7 @@ fn report_over_rdma_has_no_private_data() {
     let settings = &value["settings"];
     assert_eq!(settings["tests"], serde_json::json!(["latency", "rate"]));
     assert_eq!(settings["sizes"], serde_json::json!([64]));
-    assert_eq!(settings["config"]["receive_window"], 32);
+    assert_eq!(settings["config"]["receive_window"], Value::Null);
     assert_eq!(settings["config"]["rdma"]["retry_count"], 7);
     assert_eq!(value["is_complete"], true, "{text}");
     let points = value["points"].as_array().unwrap();
@@ -114,7 +114,7 @@ fn report_over_rdma_has_no_private_data() {
         &row,
         "## Peer",
         "## Settings",
-        "\"receive_window\": 32",
+        "\"receive_window\": null",
         "latency: round trip",
         "rate: ",
         "## Findings of rdmsg doctor",

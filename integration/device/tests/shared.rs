@@ -21,8 +21,8 @@ const SHARE: u32 = 17;
 fn sharing(count: u32) -> Config {
     let mut config = Config::default();
     config.shared_receive = Some(count);
-    config.receive_window = 16;
-    config.send_depth = 16;
+    config.receive_window = Some(16);
+    config.send_depth = Some(16);
     config.eager_size = Some(2048);
     config
 }

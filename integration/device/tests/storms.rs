@@ -93,8 +93,8 @@ impl Control {
 /// connects and not the memory allocation.
 fn small() -> Config {
     let mut config = Config::default();
-    config.receive_window = 4;
-    config.send_depth = 4;
+    config.receive_window = Some(4);
+    config.send_depth = Some(4);
     config.eager_size = Some(1024);
     config
 }
@@ -133,7 +133,7 @@ fn storm_connects_return_by_deadline_without_loss() {
     let before = count_resources(&lab);
     // The machine cannot complete all these connects within the timeout.
     let mut config = Config::default();
-    config.receive_window = 16;
+    config.receive_window = Some(16);
     config.connect_timeout = Duration::from_secs(3);
     let (servers, clients) = (Engine::new().unwrap(), Engine::new().unwrap());
     let listener = Listener::builder()
@@ -400,8 +400,8 @@ fn storm_of_connects_is_counted() {
         let count = count.parse().unwrap();
         let mut config = Config::default();
         if count > 200 {
-            config.receive_window = 4;
-            config.send_depth = 4;
+            config.receive_window = Some(4);
+            config.send_depth = Some(4);
             config.eager_size = Some(1024);
         }
         let (servers, clients) = (Engine::new().unwrap(), Engine::new().unwrap());

@@ -152,8 +152,8 @@ fn listener_config(scenario: &Scenario, seed: u64, listener: u64) -> Config {
 fn config(scenario: &Scenario, rng: &mut Rng) -> Config {
     let millis = Duration::from_millis;
     let mut config = Config::default();
-    config.receive_window = one_of(rng, &[1, 2, 3, 8, 16, 64, 128]);
-    config.send_depth = one_of(rng, &[1, 2, 5, 16, 64]);
+    config.receive_window = Some(one_of(rng, &[1, 2, 3, 8, 16, 64, 128]));
+    config.send_depth = Some(one_of(rng, &[1, 2, 5, 16, 64]));
     config.eager_size = Some(one_of(rng, &[64, 256, 1024, 4096, 16 << 10, 64 << 10]));
     // The shared receives suffice for all connections, including closing ones, but not for the full
     // windows of all connections.

@@ -344,7 +344,7 @@ pub(crate) mod tests {
             }
         }
         let crowd = Scenario::named("session-crowd").unwrap().config();
-        assert_eq!((crowd.send_depth, crowd.resume.as_secs()), (4, 300));
+        assert_eq!((crowd.send_depth, crowd.resume.as_secs()), (Some(4), 300));
         assert_eq!(
             Scenario::named("storm-50").unwrap().config().polling,
             Polling::Event

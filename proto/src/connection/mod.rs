@@ -27,7 +27,7 @@ pub use self::{
 };
 
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;
 
 use std::{mem, sync::Arc, time::Instant};
 

@@ -152,8 +152,8 @@ impl Options {
             Scheme::Plain | Scheme::Rdmsg | Scheme::RdmsgTcp => EAGER_SIZE_OVER_TCP,
         });
         let mut config = Config::default().with(|config| {
-            config.receive_window = WINDOW;
-            config.send_depth = WINDOW;
+            config.receive_window = Some(WINDOW);
+            config.send_depth = Some(WINDOW);
             config.eager_size = Some(eager_size);
             config.large_memory = LARGE_MEMORY;
             config.max_message = LONGEST_PIECE;

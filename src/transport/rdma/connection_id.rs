@@ -25,6 +25,7 @@ use crate::{
         no_transport::NoTransport,
         queues::TransportParts,
     },
+    transport_choice::Transport,
     verbs::QpState,
 };
 
@@ -235,7 +236,8 @@ fn create_id(
 /// for the application. An outgoing connection expects the same numbers from its peer. `most` is
 /// the limit of the device.
 fn agreed_reads(config: &Config, most: ReadDepth, offered: Option<ReadDepth>) -> ReadDepth {
-    let wanted = u8::try_from(READS + u32::from(config.send_depth)).unwrap_or(u8::MAX);
+    let send_depth = config.sizes(Transport::Rdma).send_depth;
+    let wanted = u8::try_from(READS + u32::from(send_depth)).unwrap_or(u8::MAX);
     let offered = offered.unwrap_or(ReadDepth {
         outgoing: u8::MAX,
         incoming: wanted,
@@ -279,7 +281,7 @@ mod tests {
     #[test]
     fn reads_are_the_needed_ones_within_all_limits() {
         let depth = |outgoing, incoming| ReadDepth { outgoing, incoming };
-        let of = |send_depth| Config::default().with(|config| config.send_depth = send_depth);
+        let of = |send_depth| Config::default().with(|config| config.send_depth = Some(send_depth));
         let most = depth(100, 90);
         for (send_depth, offered, agreed) in [
             (16, None, depth(20, 20)),

@@ -11,7 +11,7 @@ use crate::{
     cm::CmId,
     config::Config,
     error::Error,
-    proto::Account,
+    proto::{Account, Params},
     status::OsError,
     transport::{
         budget::BudgetClient,
@@ -34,7 +34,8 @@ pub(super) fn create_transport(
     config: &Config,
     budget_client: BudgetClient,
 ) -> Result<(TransportParts, Objects), NoTransport> {
-    let layout = layout(device, config);
+    let params = config.params(Transport::Rdma);
+    let layout = layout(device, &params);
     let cap = cap(&layout, config.rdma.max_inline);
     for (field, value, limit) in [
         ("receive_window", cap.max_recv_wr, device.max_qp_wr),
@@ -112,14 +113,14 @@ pub(super) fn create_transport(
     let queues = WorkQueues::new(qp, &domain, layout, shared.clone(), inbound_pool)?;
     // Reserve the receives last. If an earlier step fails, there are none to release.
     if let Some(shared) = &shared
-        && !shared.account.open(config.receive_window)
+        && !shared.account.open(params.window)
     {
         return Err(NoTransport {
             error: OsError::new("rdma_create_qp", libc::ENOMEM),
             problem: Some(Error::SharedReceivesExhausted {
                 total: shared.count(),
                 free: shared.account.free(),
-                needed: Account::min_receives(config.receive_window),
+                needed: Account::min_receives(params.window),
             }),
         });
     }
@@ -139,8 +140,8 @@ pub(super) fn create_transport(
 
 /// Returns the layout of a connection. The send queue has slots for the requests of memory windows,
 /// if the device's windows are usable and its queues can be deep enough.
-fn layout(device: &Device, config: &Config) -> Layout {
-    let layout = Layout::new(&config.params(Transport::Rdma));
+fn layout(device: &Device, params: &Params) -> Layout {
+    let layout = Layout::new(params);
     let with_windows = layout.with_windows();
     let fits = with_windows.send_depth() <= device.max_qp_wr
         && with_windows.completions() <= device.max_cqe;

@@ -33,7 +33,8 @@ pub(super) fn create_transport(
     config: &Config,
     budget_client: BudgetClient,
 ) -> Result<TransportParts, NoTransport> {
-    let layout = Layout::new(&config.params(Transport::Tcp)).in_pieces();
+    let params = config.params(Transport::Tcp);
+    let layout = Layout::new(&params).in_pieces();
     let shared = match config.shared_receive {
         Some(count) => {
             let size = layout.size();
@@ -57,14 +58,14 @@ pub(super) fn create_transport(
     let queues = WorkQueues::new(qp, &domain, layout, shared.clone(), inbound_pool)?;
     // The receives are reserved in the last step, so that no failed step has to return them.
     if let Some(shared) = &shared
-        && !shared.account.open(config.receive_window)
+        && !shared.account.open(params.window)
     {
         return Err(NoTransport {
             error: OsError::new("mmap", libc::ENOMEM),
             problem: Some(Error::SharedReceivesExhausted {
                 total: shared.count(),
                 free: shared.account.free(),
-                needed: Account::min_receives(config.receive_window),
+                needed: Account::min_receives(params.window),
             }),
         });
     }

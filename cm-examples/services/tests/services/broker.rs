@@ -93,7 +93,7 @@ fn slow_subscriber_blocks_no_other_and_learns_loss() {
         let stop = CancellationToken::new();
         let (address, serving) = start(&stop);
         let config = Config::default();
-        let slow = subscriber(address, config.clone().with(|c| c.receive_window = 2)).await;
+        let slow = subscriber(address, config.clone().with(|c| c.receive_window = Some(2))).await;
         let prompt = subscriber(address, config.clone()).await;
         let publisher = endpoint(address, config).await;
         let mut payload = vec![0; 1000];

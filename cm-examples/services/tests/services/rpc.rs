@@ -92,7 +92,7 @@ impl Store for Waiting {
 #[test]
 fn cancellation_reaches_server_with_full_window() {
     run(async {
-        let config = config().with(|c| c.receive_window = 4);
+        let config = config().with(|c| c.receive_window = Some(4));
         let engine = Engine::shared().unwrap();
         let listener = rdmsg::Listener::builder()
             .config(&config)

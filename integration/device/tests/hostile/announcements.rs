@@ -363,8 +363,8 @@ fn a_server_that_may_lock_nothing_more() {
     let lab = DeviceTest::without_credits();
     let mut config = Config::default();
     config.read_timeout = Duration::from_secs(1);
-    config.receive_window = 8;
-    config.send_depth = 8;
+    config.receive_window = Some(8);
+    config.send_depth = Some(8);
     let engine = Engine::new().unwrap();
     let listener = Listener::builder()
         .config(&config)

@@ -66,11 +66,11 @@ impl Stage {
 /// wait for a timeout set a shorter one.
 pub(crate) fn config() -> Config {
     let mut config = Config::default();
-    config.receive_window = WINDOW;
+    config.receive_window = Some(WINDOW);
     config.eager_size = Some(EAGER_SIZE);
     config.max_message = MAX_MESSAGE;
     config.large_memory = MAX_MESSAGE;
-    config.send_depth = 8;
+    config.send_depth = Some(8);
     config.keepalive_interval = None;
     config.close_timeout = Duration::from_secs(600);
     config.connect_timeout = TIME_LIMIT;

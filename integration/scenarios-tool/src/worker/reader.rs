@@ -179,11 +179,12 @@ impl Reader {
     fn hold_some(&mut self, number: u64, is_short: bool, release: Release) {
         let due = self.held.extract_if(.., |(until, _)| *until <= number);
         due.for_each(|(_, release)| release());
-        let config = &self.conversation.half().config;
+        let negotiated = self.endpoint.info().negotiated;
+        let window = negotiated.map_or(0, |negotiated| negotiated.recv_window);
         // A shared receive queue guarantees only two receives per connection.
-        let window = match config.shared_receive {
-            Some(_) => config.receive_window.min(2),
-            None => config.receive_window,
+        let window = match self.conversation.half().config.shared_receive {
+            Some(_) => window.min(2),
+            None => window,
         };
         // Leave one receive for the message whose arrival releases the held ones. Hold no large
         // messages, because one of them can use up the memory for large messages.
