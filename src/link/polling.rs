@@ -44,7 +44,8 @@ use ::tokio::runtime::Handle;
 use crate::poll::RuntimeWatch;
 
 /// The maximum number of batches of completions that one poll handles. The limit keeps a busy
-/// connection from delaying others.
+/// connection from delaying others. Batches that end early, because their completions have to be
+/// handled before the next frame is received, count by their completions.
 const BATCHES: usize = 4;
 
 /// The limits for attempts to lock `poll` in the engine's thread. The thread spins after each of
@@ -283,7 +284,8 @@ impl Link {
         deferred: &mut Option<Deferred>,
     ) -> Progress {
         let mut progress = Progress::Nothing;
-        for _ in 0..BATCHES {
+        let mut left = BATCHES * BATCH;
+        while left > 0 {
             let count = loop {
                 match side.poll(answers) {
                     Ok(0) if budget > 1 => {
@@ -311,6 +313,12 @@ impl Link {
                 }
                 return progress;
             }
+            let handled = if side.has_paused() {
+                count.max(1)
+            } else {
+                BATCH
+            };
+            left = left.saturating_sub(handled);
         }
         Progress::More
     }

@@ -6,6 +6,7 @@ use std::{
 };
 
 use super::{
+    placement::Placement,
     receive_queue::{Receive, ReceiveQueue, Unposted},
     socket::Span,
     stream::Stream,
@@ -35,6 +36,11 @@ impl QueuePair {
         self.0.answer();
         self.0.fail();
         Ok(())
+    }
+
+    /// Returns the memory for the payload of the next fragment.
+    pub(crate) fn placement(&self) -> &Placement {
+        &self.0.placement
     }
 
     /// See [`Stream::moved`].
