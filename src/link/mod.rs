@@ -16,6 +16,7 @@
 //! | addresses and transports to the peer of a session | `peer_paths` |
 //! | sends that wait for a long time, for the log | `stall` |
 //! | reports to the application; their order; its channel | `reports`; `sent_order`; `outbox` |
+//! | the members of a group, which its waiting threads poll | `members` |
 //! | faults, for tests; the name in log lines | `faults`; `display` |
 //! | messages and the release of their buffers and credits; unread bytes | `message`; `inflow` |
 //!
@@ -37,6 +38,7 @@ mod inflow;
 #[expect(clippy::module_inception, reason = "it is the layer's main type")]
 mod link;
 mod liveness;
+mod members;
 mod message;
 mod outbox;
 mod peer_paths;
