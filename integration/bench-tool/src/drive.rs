@@ -122,9 +122,9 @@ pub(crate) fn polling(lab: bool, write: bool) -> Result<ExitCode> {
 }
 
 /// Compares programs with many connections over TCP, and prints the table.
-pub(crate) fn many(write: bool) -> Result<ExitCode> {
+pub(crate) fn many(only: &[String], write: bool) -> Result<ExitCode> {
     let start = Instant::now();
-    let report = measure(&[Part::Counted], Scope::Many, 1, &[])?;
+    let report = measure(&[Part::Counted], Scope::Many, 1, only)?;
     if write {
         report.write_page("many", &[Part::Counted])?;
     }
