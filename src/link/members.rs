@@ -1,4 +1,4 @@
-//! The members of a group. A thread that waits for the group polls those that have an event.
+//! The members of a group. A thread that waits for the group polls each member that has an event.
 
 use std::{
     collections::HashMap,
@@ -31,8 +31,8 @@ pub(crate) struct Members {
     /// Whether threads that wait for the group poll its members. If not, the engine's thread polls
     /// them for the users of the group's channel.
     are_polled: AtomicBool,
-    /// A thread may take this lock while it holds the locks of a connection. It takes no other lock
-    /// while it holds this one.
+    /// A thread may take this lock while it holds the locks of a connection. While it holds this
+    /// lock, it takes only those of `events`.
     links: Mutex<HashMap<u64, Weak<Link>>>,
 }
 
@@ -82,7 +82,10 @@ impl Members {
 
     /// Makes the engine's thread poll all members. The caller holds no lock.
     pub(crate) fn release(&self) {
-        if !self.are_polled.swap(false, Ordering::AcqRel) {
+        // The load makes the calls of a program that uses only the channel cheaper.
+        if !self.are_polled.load(Ordering::Acquire)
+            || !self.are_polled.swap(false, Ordering::AcqRel)
+        {
             return;
         }
         let links: Vec<_> = lock(&self.links)

@@ -228,6 +228,7 @@ fn ids_are_given_out_as_their_completions_are_taken() {
 #[test]
 fn membership_changes_neither_lose_nor_duplicate() {
     const COUNT: u32 = 5_000;
+    const SHORT: Duration = Duration::from_millis(5);
     let (near, far) = pair();
     let groups = [Group::new(), Group::new()];
     let done = AtomicBool::new(false);
@@ -264,18 +265,17 @@ fn membership_changes_neither_lose_nor_duplicate() {
             far.close().unwrap();
             own
         });
-        let short = Duration::from_millis(5);
-        let takes: [&(dyn Fn() -> Option<Completion> + Sync); 2] = [
-            &|| Some(groups[0].completions().recv_timeout(short).ok()?.1),
-            &|| Some(groups[1].next_completion_timeout(short).ok()?.1),
+        let takes: [fn(&Group) -> Option<Completion>; 2] = [
+            |group| Some(group.completions().recv_timeout(SHORT).ok()?.1),
+            |group| Some(group.next_completion_timeout(SHORT).ok()?.1),
         ];
-        let takers = takes.map(|take| {
-            let done = &done;
+        let takers = [0, 1].map(|place| {
+            let (group, take, done) = (&groups[place], takes[place], &done);
             scope.spawn(move || {
                 let mut numbers = Vec::new();
                 loop {
                     let last = done.load(Ordering::Acquire);
-                    while let Some(completion) = take() {
+                    while let Some(completion) = take(group) {
                         numbers.extend(seen(completion));
                     }
                     if last {

@@ -249,11 +249,9 @@ fn unchecked_expiry_is_found() {
 }
 
 #[test]
-#[should_panic = "nobody polls"]
+#[should_panic = "deadlock"]
 fn missed_arm_in_a_group_is_found() {
-    model(2, || {
-        thread_waits_for_group(Some(Mistake::MissedArm));
-    });
+    model(2, || thread_waits_for_group(Some(Mistake::MissedArm)));
 }
 
 #[test]
