@@ -5,7 +5,7 @@
 //! engine's thread takes the member over. The next thread that waits for the group takes it back.
 //! Each thread that puts a completion into the queue of the group wakes the group's leader.
 
-use std::sync::Arc;
+use std::{mem, sync::Arc};
 
 use rdma_status::OsError;
 
@@ -13,6 +13,7 @@ use super::{
     completions::{Answers, Completions, Events, Progress},
     group_events::GroupEvents,
     poller::Poller,
+    sys::lock,
     word::{Owner, Reliance},
 };
 
@@ -84,6 +85,18 @@ impl Poller {
             // The events stay readable until the engine's thread ends the connection.
             self.hand_back();
         }
+    }
+
+    /// Stores the events of the connection's group, or removes them. Returns the previous ones.
+    fn set_group(&self, group: Option<Arc<GroupEvents>>) -> Option<Arc<GroupEvents>> {
+        mem::replace(&mut lock(&self.watched).group, group)
+    }
+
+    /// Returns the number of members that the threads of the connection's group have polled, modulo
+    /// 2³², or 0 if the connection is in no group.
+    pub(super) fn group_turns(&self) -> u32 {
+        let watched = lock(&self.watched);
+        watched.group.as_ref().map_or(0, |group| group.turns())
     }
 
     /// Makes the engine's thread the owner at once, so that no event remains in the epoll of the

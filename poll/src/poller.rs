@@ -1,5 +1,5 @@
 use std::{
-    fmt, mem,
+    fmt,
     os::fd::BorrowedFd,
     sync::{
         Arc, OnceLock,
@@ -41,7 +41,7 @@ pub struct Poller {
     /// Ends the leader's sleep. The alarm is created before any thread waits, so that a wait never
     /// has to create a file descriptor.
     alarm: OnceLock<Alarm>,
-    watched: Mutex<Watched>,
+    pub(super) watched: Mutex<Watched>,
     /// The fd that an event loop watches, created when the application first requests it.
     loop_fd: LoopFd,
     /// Whether a failed system call was already logged.
@@ -50,12 +50,12 @@ pub struct Poller {
 
 /// The epolls that watch a connection.
 #[derive(Default)]
-struct Watched {
+pub(super) struct Watched {
     /// The registration of the completion events with epolls, or `None` while the connection has no
     /// transport.
     registration: Option<Registration>,
     /// The events of the connection's group, if threads that wait for the group poll its members.
-    group: Option<Arc<GroupEvents>>,
+    pub(super) group: Option<Arc<GroupEvents>>,
 }
 
 /// Decides how long a thread spins before it sleeps.
@@ -296,18 +296,6 @@ impl Poller {
         #[cfg(not(feature = "tokio"))]
         let is_entrusted = false;
         is_entrusted
-    }
-
-    /// Stores the events of the connection's group, or removes them. Returns the previous ones.
-    pub(super) fn set_group(&self, group: Option<Arc<GroupEvents>>) -> Option<Arc<GroupEvents>> {
-        mem::replace(&mut lock(&self.watched).group, group)
-    }
-
-    /// Returns the number of members that the threads of the connection's group have polled, modulo
-    /// 2³², or 0 if the connection is in no group.
-    pub(super) fn group_turns(&self) -> u32 {
-        let watched = lock(&self.watched);
-        watched.group.as_ref().map_or(0, |group| group.turns())
     }
 
     /// Makes the engine's thread the owner. The caller must arm the queue and poll it next.
