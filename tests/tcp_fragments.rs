@@ -20,7 +20,7 @@ const EAGER: u32 = 40_000;
 fn config() -> Config {
     let mut config = Config::default();
     config.transport = TransportChoice::Tcp;
-    config.receive_window = 8;
+    config.receive_window = Some(8);
     config.eager_size = Some(EAGER);
     config.max_message = 1 << 20;
     config

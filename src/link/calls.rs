@@ -406,7 +406,7 @@ impl Link {
     /// Adds the connection to a group, with this `key`, and moves the unread completions of its own
     /// queue to the group's queue. `unread` returns these completions one by one. Later
     /// completions go directly to the group's queue. From now on the engine's thread polls the
-    /// connection.
+    /// connection, until a thread that waits for the group takes it over.
     pub(crate) fn join(
         self: &Arc<Self>,
         queue: &Arc<GroupQueue>,
@@ -414,8 +414,12 @@ impl Link {
         unread: impl FnMut() -> Option<Completion>,
     ) -> Result<(), Error> {
         self.with_core(|core| {
-            core.join(queue, key, unread)?;
-            self.set_grouped(core.is_grouped());
+            core.join(queue, (key, self.key), unread)?;
+            let is_grouped = core.is_grouped();
+            self.set_grouped(is_grouped);
+            if is_grouped {
+                queue.members.add(self);
+            }
             Ok::<_, Error>(())
         })?;
         // Wakes the threads that wait for a completion. Their calls return, because the group now
@@ -442,7 +446,7 @@ impl Link {
     /// Directs later completions to the connection's own queue again. Returns whether the
     /// connection was in this group.
     pub(crate) fn leave(self: &Arc<Self>, queue: &Arc<GroupQueue>) -> bool {
-        self.with_core(|core| {
+        let left = self.with_core(|core| {
             let outbox = core.completions.as_mut();
             let Some(outbox) = outbox.filter(|outbox| outbox.is_in(queue)) else {
                 return false;
@@ -450,7 +454,11 @@ impl Link {
             outbox.leave();
             self.set_grouped(false);
             true
-        })
+        });
+        if left {
+            self.poller.leave_group();
+        }
+        left
     }
 
     /// Returns whether the connection is in a group, which then receives its completions.

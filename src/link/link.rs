@@ -299,6 +299,7 @@ impl Link {
                 .later
                 .extend(completions.map(DeferredAction::Close));
         });
+        self.poller.leave_group();
         self.poller.call_engine();
     }
 

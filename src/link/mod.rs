@@ -17,6 +17,7 @@
 //! | sends that wait for a long time, for the log | `stall` |
 //! | reports to the application; their order | `reports`; `sent_order` |
 //! | destination of completions: own queue or group; the own queue | `outbox`; `inbox` |
+//! | the members of a group, which its waiting threads poll | `members` |
 //! | faults, for tests; the name in log lines | `faults`; `display` |
 //! | messages and the release of their buffers and credits; unread bytes | `message`; `inflow` |
 //!
@@ -39,6 +40,7 @@ mod inflow;
 #[expect(clippy::module_inception, reason = "it is the layer's main type")]
 mod link;
 mod liveness;
+mod members;
 mod message;
 mod outbox;
 mod peer_paths;

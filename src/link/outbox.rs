@@ -10,7 +10,9 @@ use std::{
 
 use crossbeam_channel::{Receiver, Sender, unbounded};
 
-use super::{completion::Completion, inbox::Inlet, inflow::Inflow, message::Message};
+use super::{
+    completion::Completion, inbox::Inlet, inflow::Inflow, members::Members, message::Message,
+};
 use crate::os::lock;
 
 /// The destination of a connection's completions: its own queue, or the queue of its group.
@@ -41,6 +43,14 @@ pub(crate) struct Outbox {
 struct Member {
     queue: Arc<GroupQueue>,
     key: u64,
+    /// The number of the connection in its process.
+    connection: u64,
+}
+
+impl Drop for Member {
+    fn drop(&mut self) {
+        self.queue.members.remove(self.connection);
+    }
 }
 
 impl Outbox {
@@ -204,11 +214,12 @@ impl Outbox {
         member.is_some_and(|member| Arc::ptr_eq(&member.queue, queue))
     }
 
-    /// Directs later completions to the queue of a group, with this key.
-    pub(super) fn join(&mut self, queue: &Arc<GroupQueue>, key: u64) {
+    /// Directs later completions of the connection to the queue of a group, with this key.
+    pub(super) fn join(&mut self, queue: &Arc<GroupQueue>, key: u64, connection: u64) {
         self.member = Some(Member {
             queue: Arc::clone(queue),
             key,
+            connection,
         });
         self.reports.clear();
         self.room = None;
@@ -273,6 +284,7 @@ fn here() -> usize {
 pub(crate) struct GroupQueue {
     tail: Mutex<Option<GroupSender>>,
     pub(crate) taker: Taker,
+    pub(crate) members: Members,
 }
 
 /// The sender of the queue. Unread messages in the queue refer to their connections, and these
@@ -291,6 +303,7 @@ impl GroupQueue {
         let queue = Self {
             tail: Mutex::new(Some(tail)),
             taker: Taker::default(),
+            members: Members::default(),
         };
         (Arc::new(queue), receiver)
     }
@@ -298,15 +311,18 @@ impl GroupQueue {
     /// Appends a completion, and returns the number of earlier ones. Returns the completion as an
     /// error if the group was dropped.
     pub(super) fn put(&self, key: u64, completion: Completion) -> Result<u64, Completion> {
-        let mut tail = lock(&self.tail);
-        let Some(tail) = &mut *tail else {
-            return Err(completion);
+        let at = {
+            let mut tail = lock(&self.tail);
+            let Some(tail) = &mut *tail else {
+                return Err(completion);
+            };
+            tail.sender
+                .send((key, completion))
+                .map_err(|refused| refused.into_inner().1)?;
+            tail.put += 1;
+            tail.put - 1
         };
-        let at = tail.put;
-        tail.sender
-            .send((key, completion))
-            .map_err(|refused| refused.into_inner().1)?;
-        tail.put += 1;
+        self.members.wake();
         Ok(at)
     }
 
@@ -324,6 +340,7 @@ impl GroupQueue {
         // completions.
         let tail = lock(&self.tail).take();
         drop(tail);
+        self.members.release();
     }
 
     pub(super) fn is_closed(&self) -> bool {
@@ -359,7 +376,7 @@ mod tests {
         assert!(outbox.put_room());
 
         let (queue, group) = GroupQueue::new();
-        outbox.join(&queue, 7);
+        outbox.join(&queue, 7, 7);
         queue.put(8, Completion::Sent(1)).unwrap();
         assert!(outbox.put_room());
         assert!(!outbox.put_room());
@@ -373,7 +390,7 @@ mod tests {
     fn untaken_ids_of_a_group_are_counted() {
         let (mut outbox, _own) = outbox();
         let (queue, group) = GroupQueue::new();
-        outbox.join(&queue, 7);
+        outbox.join(&queue, 7, 7);
         for id in 0..3 {
             outbox.put(Completion::Sent(id)).unwrap();
             queue.put(8, Completion::Read(id)).unwrap();
@@ -439,7 +456,7 @@ mod tests {
     fn a_group_that_is_gone_is_left() {
         let (mut outbox, own) = outbox();
         let (queue, group) = GroupQueue::new();
-        outbox.join(&queue, 7);
+        outbox.join(&queue, 7, 7);
         assert!(outbox.is_grouped() && outbox.is_in(&queue) && !outbox.may_hand_over());
         outbox.put(Completion::Sent(1)).unwrap();
         queue.close();

@@ -232,6 +232,17 @@ impl Link {
             .try_once(&self.queue(Some(handoff)), waits_for_room, ready)
     }
 
+    /// Polls the connection for a thread that waits for its group.
+    pub(super) fn poll_as_member(self: &Arc<Self>) {
+        self.poller.poll_member(&self.queue(None));
+    }
+
+    /// Returns whether the connection has a transport whose events a group can watch.
+    pub(super) fn has_events(self: &Arc<Self>) -> bool {
+        let queue = self.queue(None);
+        queue.events().is_some_and(|(_, has_ended)| !has_ended)
+    }
+
     fn queue<'a>(self: &'a Arc<Self>, handoff: Option<&'a Handoff>) -> Queue<'a> {
         Queue {
             link: self,
@@ -575,7 +586,9 @@ impl Wake for Alarm {
         if let Some(link) = self.link.upgrade() {
             // The first woken task that runs polls the queue. If no task runs, because their
             // futures were dropped, the engine's thread polls instead.
-            link.wake_tasks(Awaited::ALL_EVENTS);
+            if link.poller.tasks.wake_for_runtime().is_err() {
+                link.handle_waker_panic();
+            }
         }
     }
 }

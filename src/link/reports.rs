@@ -203,14 +203,14 @@ impl Core {
     pub(super) fn join(
         &mut self,
         queue: &Arc<GroupQueue>,
-        key: u64,
+        (key, connection): (u64, u64),
         mut unread: impl FnMut() -> Option<Completion>,
     ) -> Result<(), Error> {
         if let Some(outbox) = &mut self.completions {
             if outbox.is_grouped() {
                 return Err(Error::Grouped);
             }
-            outbox.join(queue, key);
+            outbox.join(queue, key, connection);
             self.put_all(unread);
             return Ok(());
         }
