@@ -45,8 +45,7 @@ use rdmsg::{
 const TIME_LIMIT: Duration = Duration::from_secs(30);
 /// The maximum length of a message in bytes. Each receive has room for one message.
 const LARGEST: usize = 64 * 1024;
-/// The number of posted receives. While the program reads a message from one receive, the other
-/// receive stays posted.
+/// The number of posted receives. While the program reads a message, one is still posted.
 const RECEIVES: usize = 2;
 /// The index of the slot for the send, after the slots of the receives. It is also the send's id.
 const SEND: usize = RECEIVES;

@@ -259,8 +259,7 @@ impl Side {
         if (1..=room).contains(&claim.size()) {
             return Ok(self.data.clone());
         }
-        let hint = "-S must be the same on both sides";
-        Err(format!("the peer offers {size} bytes, not 1 to {room}: {hint}").into())
+        Err(format!("the peer offers {size} bytes, not 1 to {room}: -S must be the same").into())
     }
 
     /// Waits until `condition` returns true. Returns `false` if the peer disconnects first.
