@@ -122,8 +122,6 @@ impl Kind {
 
 /// The first two bytes of a Data frame: kind and flags.
 const DATA: [u8; 2] = [Kind::Data.number(), 0];
-/// The same of a Fragment.
-const FRAGMENT: [u8; 2] = [Kind::Fragment.number(), 0];
 
 /// The `arg` of a Failure: the sender had no memory for the peer's large messages for longer than
 /// `read_timeout`. Later versions can define other codes.
@@ -309,27 +307,14 @@ impl Header {
     #[inline]
     pub(crate) fn parse_data(frame: &[u8]) -> Option<Self> {
         let (header, payload) = frame.split_first_chunk::<HEADER_LEN>()?;
-        let parsed = Self::read(Kind::Data, header);
-        (header[..2] == DATA && parsed.len as usize == payload.len()).then_some(parsed)
-    }
-
-    /// Parses the header of a Fragment, without its payload. Returns `None` if the frame has
-    /// another kind, or its flags are invalid.
-    #[inline]
-    pub(crate) fn parse_fragment(header: &[u8; HEADER_LEN]) -> Option<Self> {
-        (header[..2] == FRAGMENT).then(|| Self::read(Kind::Fragment, header))
-    }
-
-    /// Reads the fields behind kind and flags.
-    #[inline]
-    fn read(kind: Kind, header: &[u8; HEADER_LEN]) -> Self {
-        Self {
-            kind,
+        let parsed = Self {
+            kind: Kind::Data,
             sequence: u16::from_be_bytes([header[2], header[3]]),
             grant: word(header, 4),
             len: word(header, 8),
             arg: word(header, 12),
-        }
+        };
+        (header[..2] == DATA && parsed.len as usize == payload.len()).then_some(parsed)
     }
 
     /// Parses the header of a frame. Checks all rules that do not depend on the connection's state.
@@ -346,7 +331,13 @@ impl Header {
         if header[1] != 0 {
             return Err(Violation::new("flags", header[1].into(), "0"));
         }
-        let parsed = Self::read(kind, header);
+        let parsed = Self {
+            kind,
+            sequence: u16::from_be_bytes([header[2], header[3]]),
+            grant: word(header, 4),
+            len: word(header, 8),
+            arg: word(header, 12),
+        };
         let (received, len) = (payload.len(), parsed.len as usize);
         let (fits, expected) = match kind {
             Kind::Fragment => (

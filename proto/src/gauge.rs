@@ -206,10 +206,13 @@ impl Gauge {
             bytes,
             part,
         };
-        if self.host(host).index_of(claimant).is_some() {
+        let share = self.host(host);
+        if share.index_of(claimant).is_some() {
             return false;
         }
-        if self.take_at_once(host, &claim) {
+        let fits = share.level.has_room_for(&claim);
+        if self.waiting == 0 && fits && self.total.has_room_for(&claim) {
+            self.take(host, &claim);
             return true;
         }
         self.host(host).wait(claim);
@@ -218,34 +221,6 @@ impl Gauge {
         self.serve();
         self.served.retain(|served| *served != claimant);
         self.fetch(claimant)
-    }
-
-    /// Claims `bytes` for a later part of a message, like [`claim`](Self::claim) but without
-    /// queueing. The claimant has no other claim.
-    pub fn claim_at_once(&mut self, claimant: u64, host: Host, bytes: u64, part: Part) -> bool {
-        debug_assert!(!self.knows(claimant, host), "a claimant has one claim");
-        let claim = Claim {
-            claimant,
-            ticket: u64::MAX,
-            bytes,
-            part,
-        };
-        let taken = self.take_at_once(host, &claim);
-        if !taken {
-            self.clean(host);
-        }
-        taken
-    }
-
-    /// Grants a claim if no other claim waits and both levels have room for it.
-    fn take_at_once(&mut self, host: Host, claim: &Claim) -> bool {
-        let fits = self.waiting == 0
-            && self.host(host).level.has_room_for(claim)
-            && self.total.has_room_for(claim);
-        if fits {
-            self.take(host, claim);
-        }
-        fits
     }
 
     /// Claims `bytes` without queueing. Returns true if the bytes are granted. They are granted if
@@ -447,28 +422,6 @@ mod tests {
         assert_eq!(release(&mut gauge, 2, 40), [3]);
         assert_eq!(release(&mut gauge, 1, 50), [4, 5]);
         assert_eq!(gauge.used(), 40 + 40 + 5);
-    }
-
-    #[test]
-    fn claim_at_once_passes_no_waiting_claim() {
-        let mut gauge = Gauge::new(100);
-        assert!(gauge.claim(1, host(1), 40, Part::First) && whole(&mut gauge, 2, 30));
-        assert!(gauge.claim_at_once(1, host(1), 20, Part::Middle));
-        assert!(!whole(&mut gauge, 3, 40));
-        assert!(!gauge.claim_at_once(1, host(1), 1, Part::Last));
-        assert!(!gauge.knows(1, host(1)), "it does not wait");
-        assert_eq!(gauge.used(), 40 + 30 + 20);
-        assert_eq!(release(&mut gauge, 2, 30), [3]);
-    }
-
-    #[test]
-    fn claim_at_once_ends_the_right_to_exceed() {
-        let mut gauge = Gauge::new(100);
-        assert!(gauge.claim(1, host(1), 70, Part::First));
-        assert!(gauge.claim_at_once(1, host(1), 60, Part::Middle));
-        assert!(gauge.claim_at_once(1, host(1), 20, Part::Last));
-        assert!(!gauge.claim_at_once(1, host(1), 1, Part::Middle));
-        assert_eq!(gauge.used(), 150);
     }
 
     #[test]

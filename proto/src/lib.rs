@@ -23,7 +23,6 @@ mod gauge;
 mod hello;
 mod inbound;
 mod negotiated;
-mod next_fragment;
 mod outbound;
 #[allow(missing_docs, reason = "the names of variants and fields suffice")]
 mod output;
@@ -57,7 +56,6 @@ pub use self::{
     gauge::{Gauge, Host, Part},
     hello::{PRIVATE_DATA_MAX, PrivateBytes, REPLY_DATA_MAX, REQUEST_DATA_MAX},
     negotiated::{Capabilities, Negotiated, ReadDepth},
-    next_fragment::NextFragment,
     output::{
         Arrival, BatchRoom, Clock, CmCall, CmInput, CmOp, DrainSide, Event, FragmentCopy, Note,
         Output, Read, Refusal, SendRefused, Topic, Transmit, TransportTraits, Work,

@@ -44,8 +44,7 @@ use ::tokio::runtime::Handle;
 use crate::poll::RuntimeWatch;
 
 /// The maximum number of batches of completions that one poll handles. The limit keeps a busy
-/// connection from delaying others. Batches that end early, because their completions have to be
-/// handled before the next frame is received, count by their completions.
+/// connection from delaying others.
 const BATCHES: usize = 4;
 
 /// The limits for attempts to lock `poll` in the engine's thread. The thread spins after each of
@@ -295,8 +294,7 @@ impl Link {
         deferred: &mut Option<Deferred>,
     ) -> Progress {
         let mut progress = Progress::Nothing;
-        let mut left = BATCHES * BATCH;
-        while left > 0 {
+        for _ in 0..BATCHES {
             let count = loop {
                 match side.poll(answers) {
                     Ok(0) if budget > 1 => {
@@ -324,12 +322,6 @@ impl Link {
                 }
                 return progress;
             }
-            let handled = if side.has_paused() {
-                count.max(1)
-            } else {
-                BATCH
-            };
-            left = left.saturating_sub(handled);
         }
         Progress::More
     }

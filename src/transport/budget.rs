@@ -205,16 +205,6 @@ impl BudgetClient {
         has
     }
 
-    /// Adds the next `bytes` of a message to its charge, like [`hold`](Self::hold) but without
-    /// waiting.
-    pub(crate) fn extend(&self, charge: &mut Charge, bytes: u64, part: Part) -> bool {
-        let held = &mut lock(&self.budget.accounts).held;
-        let has =
-            charge.kind == ChargeKind::Held && held.claim_at_once(self.id, self.host, bytes, part);
-        charge.bytes += if has { bytes } else { 0 };
-        has
-    }
-
     /// Claims `bytes` to pin for a read, or uses an earlier claim that was granted. Returns `None`
     /// if the connection has to wait.
     pub(crate) fn pin(&self, bytes: u64) -> Option<Charge> {

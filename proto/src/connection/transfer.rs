@@ -478,9 +478,7 @@ impl Transfer {
             self.counters.messages_sent += 1;
             self.counters.bytes_sent += u64::from(len);
         }
-        // The first part is the short one. The peer then knows the message before the other parts
-        // arrive, and may receive them into the memory of the message.
-        let payload = (rest - 1) % self.negotiated.send_eager + 1;
+        let payload = rest.min(self.negotiated.send_eager);
         self.send_credit.take(1);
         let arg = self.inbound.report_taken();
         let slot = self.ring.take_data(payload);

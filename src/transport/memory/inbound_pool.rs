@@ -9,13 +9,12 @@
 //! peers could write to it.
 //!
 //! This module creates references to memory that was registered. This is sound because an
-//! [`InboundBuffer`] is owned. While reads into it are in progress, or fragments of its message are
-//! missing, it is stored with the requests in flight of
-//! [`WorkQueues`](crate::transport::queues::WorkQueues), whose code does not read its bytes. It is
-//! removed from there when all reads have completed, or after the queue pair is destroyed. Only the
-//! local device can write to steps that stay registered, and it writes only for posted reads. A
-//! registration pins the physical pages. So even a registration that could not be ended never
-//! refers to memory that is mapped later at the same address.
+//! [`InboundBuffer`] is owned. While reads into it are in progress, it is stored with the requests
+//! in flight of [`WorkQueues`](crate::transport::queues::WorkQueues), whose code does not read its
+//! bytes. It is removed from there when all reads have completed, or after the queue pair is
+//! destroyed. Only the local device can write to steps that stay registered, and it writes only for
+//! posted reads. A registration pins the physical pages. So even a registration that could not be
+//! ended never refers to memory that is mapped later at the same address.
 #![allow(unsafe_code)]
 
 use std::{
@@ -386,42 +385,16 @@ impl InboundBuffer {
         Ok(true)
     }
 
-    /// Prepares the `len` bytes at `offset` for the payload of the next fragment. All bytes before
-    /// them were filled. Returns the memory, which is valid until the message is dropped. Returns
-    /// `None` if there is no memory now.
-    pub(crate) fn expect(&mut self, offset: usize, len: usize) -> Option<*mut u8> {
-        let end = offset.checked_add(len).filter(|end| *end <= self.len)?;
-        let extend = |client: &BudgetClient, held: &mut Option<Charge>, bytes, part| {
-            held.as_mut()
-                .is_some_and(|charge| client.extend(charge, bytes, part))
-        };
-        if !self.charge(end, extend) {
-            return None;
-        }
-        let memory = self.memory.as_mut()?;
-        memory.make_usable(end).ok()?;
-        Some(memory.mapping.start().as_ptr().wrapping_add(offset))
-    }
-
     /// Charges the first `end` bytes to the budget. Returns whether the budget has room for them.
     fn hold(&mut self, end: usize) -> bool {
-        self.charge(end, BudgetClient::hold)
-    }
-
-    /// Charges the first `end` bytes to the budget by a call of `claim`. Returns whether the budget
-    /// has room for them.
-    fn charge(
-        &mut self,
-        end: usize,
-        claim: impl FnOnce(&BudgetClient, &mut Option<Charge>, u64, Part) -> bool,
-    ) -> bool {
         let pages = |len: usize| len.next_multiple_of(4096) as u64;
         if end <= self.charged {
             return true;
         }
         let bytes = pages(end) - pages(self.charged);
         let part = Part::of(self.len, self.charged, end);
-        let has = bytes == 0 || claim(&self.pool.client, &mut self.held, bytes, part);
+        let client = &self.pool.client;
+        let has = bytes == 0 || client.hold(&mut self.held, bytes, part);
         if has {
             self.charged = end;
         }

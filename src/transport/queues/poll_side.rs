@@ -77,17 +77,6 @@ impl PollSide {
         })
     }
 
-    /// Returns whether the last poll ended with few completions because they have to be handled
-    /// before the next frame is received.
-    #[inline]
-    pub(crate) fn has_paused(&self) -> bool {
-        by_transport!(CompletionQueue, &self.queue, {
-            Rdma(_) => false,
-            Tcp(queue) => queue.has_paused(),
-            Memory(_) => false,
-        })
-    }
-
     /// Returns whether the last poll found no completion because another thread is receiving from
     /// the socket.
     #[inline]

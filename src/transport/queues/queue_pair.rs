@@ -100,16 +100,6 @@ impl QueuePair {
         })
     }
 
-    /// Returns the memory for the payload of the next fragment; `None` if each payload is received
-    /// into its receive buffer.
-    pub(super) fn placement(&self) -> Option<&tcp::Placement> {
-        by_transport!(self, {
-            Rdma(_) => None,
-            Tcp(qp) => Some(qp.placement()),
-            Memory(_) => None,
-        })
-    }
-
     /// Returns whether the queue pair can be destroyed, because no other thread is executing a call
     /// on it. If a thread may be executing one, moves the queue pair to the error state.
     pub(super) fn is_released(&self) -> bool {

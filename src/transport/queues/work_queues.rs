@@ -18,9 +18,6 @@
 //!   the driver need not lock the queue pair.
 //! * A work request can refer to memory of the application or of an arriving large message. This
 //!   memory is kept in `in_flight` until the request is done, or the queue pair is destroyed.
-//! * Over TCP the payload of a fragment is received into the memory of its message, which stays in
-//!   `in_flight` until all fragments have been received. No other code accesses the part for this
-//!   fragment until its receive has completed.
 //! * Memory of large messages that the peer can read is kept in `exposures` until its registration
 //!   has ended, or its window was invalidated or freed.
 //!
@@ -47,7 +44,7 @@ use super::{
     work_request::{Frame, RemoteAddr, SendOp, Sge, WorkId},
 };
 use crate::{
-    proto::{FragmentCopy, HEADER_LEN, MovedBytes, NextFragment, Read, Transmit},
+    proto::{FragmentCopy, HEADER_LEN, MovedBytes, Read, Transmit},
     status::OsError,
     transport::{
         in_memory::WireControl,
@@ -413,34 +410,14 @@ impl WorkQueues {
         received_bytes(memory, offset, len)
     }
 
-    /// Copies a fragment from its receive buffer to the memory of its message, unless its payload
-    /// was received there. Returns `false` if the budget has no room; the connection's engine gets
-    /// a notice when there is room.
+    /// Copies a fragment from its receive buffer to the memory of its message. Returns `false` if
+    /// the budget has no room; the connection's engine gets a notice when there is room.
     pub(crate) fn copy_fragment(&mut self, fragment: &FragmentCopy) -> Result<bool, OsError> {
         let frame = self.received(fragment.buffer, HEADER_LEN as u32 + fragment.len);
-        let Some(inbound) = self.in_flight.inbound(fragment.id) else {
-            return Ok(false);
-        };
-        let placement = self.qp.placement();
-        let is_placed = placement.is_some_and(|placement| placement.finish(fragment.buffer));
-        let (offset, len) = (fragment.offset as usize, fragment.len as usize);
-        if !is_placed && !inbound.fill(offset, &frame[HEADER_LEN..])? {
-            return Ok(false);
+        match self.in_flight.inbound(fragment.id) {
+            Some(inbound) => inbound.fill(fragment.offset as usize, &frame[HEADER_LEN..]),
+            None => Ok(false),
         }
-        if let Some(placement) = placement
-            && let Some(next) = frame
-                .first_chunk()
-                .and_then(|header| NextFragment::after(header, len))
-        {
-            let room = (next.missing() as usize).min(self.layout.size() - HEADER_LEN);
-            if let Some(start) = inbound.expect(offset + len, room) {
-                // SAFETY: the message stays in `in_flight` until it is complete, and then the
-                // fragment was received. Otherwise it outlives the queue pair. No code accesses the
-                // bytes until then.
-                unsafe { placement.expect(next, start, room) };
-            }
-        }
-        Ok(true)
     }
 
     /// Returns the bytes of a completed receive as a slice. No code may read the slice after the

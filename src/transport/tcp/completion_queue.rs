@@ -39,12 +39,7 @@ impl CompletionQueue {
     }
 
     pub(crate) fn has_more(&self) -> bool {
-        matches!(self.polled, Polled::Some | Polled::Paused) || self.stream.has_flushes()
-    }
-
-    /// Returns whether the last poll ended only because its completions have to be handled first.
-    pub(crate) fn has_paused(&self) -> bool {
-        self.polled == Polled::Paused
+        self.polled == Polled::Some || self.stream.has_flushes()
     }
 
     /// Returns whether the last poll took no bytes because another thread is receiving.

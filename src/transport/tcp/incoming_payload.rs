@@ -19,8 +19,6 @@ pub(super) enum Place {
         receive: Receive,
         len: u32,
         signalled: bool,
-        /// The memory for the payload, if only the header is received into the receive buffer.
-        placed: Option<Span>,
     },
     /// A part of a write to this side's memory. If the last part has immediate data, a receive was
     /// consumed for them.
@@ -61,9 +59,6 @@ impl IncomingPayload {
             len: self.left,
         };
         match &self.to {
-            Place::Receive {
-                placed: Some(to), ..
-            } => f(Some(rest(to.start, to.len))),
             Place::Receive { receive, len, .. } => f(Some(rest(receive.to.start, *len as usize))),
             Place::Answer { to, .. } => f(Some(rest(to.start, to.len))),
             Place::Exposed {
@@ -86,8 +81,8 @@ impl IncomingPayload {
                 let count = bytes.len().min(rest.len);
                 let bytes = &bytes[..count];
                 if let Place::Receive { .. } = self.to {
-                    // SAFETY: only the queue pair accesses the memory of the receive, and the
-                    // memory for its payload, until the receive completes.
+                    // SAFETY: only the queue pair accesses the memory of the receive until the
+                    // receive completes.
                     unsafe { ptr::copy_nonoverlapping(bytes.as_ptr(), rest.start, count) };
                 } else {
                     // SAFETY: the destination is memory of a work request, and belongs to the queue

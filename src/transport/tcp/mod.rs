@@ -4,9 +4,7 @@
 //!
 //! The polling thread drives the stream: it receives, executes requests of the peer, and sends
 //! answers. Payload is received directly into its receive buffer, or into the target of a READ,
-//! except for bytes that were received together with a header. The payload of a fragment is
-//! received into the memory of its message if the fragment before was handled first, so a poll ends
-//! behind each fragment that another one follows. Sends are written to the socket from
+//! except for bytes that were received together with a header. Sends are written to the socket from
 //! the caller's memory. Only the bytes for which the socket has no room are copied to the slot in
 //! the send ring.
 //!
@@ -39,7 +37,6 @@ mod incoming_payload;
 mod keys;
 mod listen_id;
 mod memory_region;
-mod placement;
 mod queue_pair;
 mod receive_queue;
 mod receiver;
@@ -71,7 +68,6 @@ pub(crate) use self::{
 pub(super) use self::{
     event::EventKind,
     keys::{ExposedPart, Keys, Right},
-    placement::Placement,
     receive_queue::{Receive, ReceiveQueue, Unposted},
     receiver::apply,
     request::Request,

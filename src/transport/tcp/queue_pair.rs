@@ -6,7 +6,6 @@ use std::{
 };
 
 use super::{
-    placement::Placement,
     receive_queue::{Receive, ReceiveQueue, Unposted},
     socket::Span,
     stream::Stream,
@@ -36,11 +35,6 @@ impl QueuePair {
         self.0.answer();
         self.0.fail();
         Ok(())
-    }
-
-    /// Returns the memory for the payload of the next fragment.
-    pub(crate) fn placement(&self) -> &Placement {
-        &self.0.placement
     }
 
     /// See [`Stream::moved`].

@@ -18,7 +18,6 @@ use std::{
 use super::{
     incoming_payload::{IncomingPayload, Place, copy_shared},
     keys::{ExposedPart, Keys, Right},
-    placement::Placement,
     receive_queue::{Receive, ReceiveQueue},
     scratch::{Scratch, Spare},
     send_queue::SendQueue,
@@ -85,10 +84,7 @@ pub(super) struct Receiver {
     /// Whether the last call reached its limits, so that the socket or the staging buffer may
     /// contain more bytes.
     stopped: bool,
-    /// Whether the last call stopped behind a fragment that another one follows. The memory for the
-    /// payload of the next one is offered when this one is handled.
-    paused: bool,
-    /// Whether the last payload was long, or a part of a long message.
+    /// Whether the last payload was long.
     long: bool,
     /// The number of bytes at which the socket becomes readable (SO_RCVLOWAT).
     awaited: usize,
@@ -107,7 +103,6 @@ pub(super) struct Parts<'a> {
     pub(super) send: &'a Mutex<SendQueue>,
     pub(super) receives: &'a ReceiveQueue,
     pub(super) keys: &'a Keys,
-    pub(super) placement: &'a Placement,
     /// The number of received bytes of answers to this side's READs.
     pub(super) read: &'a AtomicU64,
     pub(super) done: &'a mut VecDeque<Done>,
@@ -144,7 +139,6 @@ impl Receiver {
             reported: false,
             ended: false,
             stopped: false,
-            paused: false,
             long: false,
             awaited: 1,
         }
@@ -178,10 +172,9 @@ impl Receiver {
 
     fn receive_some(&mut self, parts: &mut Parts<'_>, enough: usize) -> Result<(), Fault> {
         self.stopped = true;
-        self.paused = false;
         for _ in 0..MAX_CALLS {
             self.take_staged(parts, enough)?;
-            if self.is_enough(parts, enough) {
+            if parts.done.len() >= enough {
                 return Ok(());
             }
             if self.over || !self.receive_once(parts, Wait::No)? {
@@ -192,13 +185,8 @@ impl Receiver {
         // All staged bytes must be processed now, because only bytes in the socket's receive buffer
         // make the socket readable.
         self.take_staged(parts, enough)?;
-        self.stopped |= self.is_enough(parts, enough);
+        self.stopped |= parts.done.len() >= enough;
         Ok(())
-    }
-
-    /// Returns whether the completions have to be handled before further frames are received.
-    fn is_enough(&self, parts: &Parts<'_>, enough: usize) -> bool {
-        self.paused || parts.done.len() >= enough
     }
 
     /// Waits until bytes arrive, and receives them. If the rest of a long payload is missing, the
@@ -227,7 +215,6 @@ impl Receiver {
         may_continue: impl Fn() -> bool,
     ) -> Result<(), Fault> {
         let executed = self.executed();
-        self.paused = false;
         let mut flows = true;
         for _ in 0..MAX_CALLS {
             let left = self.left();
@@ -251,7 +238,7 @@ impl Receiver {
                 break;
             }
         }
-        self.stopped |= self.is_enough(parts, enough);
+        self.stopped |= parts.done.len() >= enough;
         Ok(())
     }
 
@@ -285,11 +272,6 @@ impl Receiver {
     /// are not processed.
     pub(super) fn has_stopped(&self) -> bool {
         self.stopped && !self.ended
-    }
-
-    /// Returns whether the last call stopped because its completions have to be handled first.
-    pub(super) fn has_paused(&self) -> bool {
-        self.paused && !self.ended
     }
 
     fn await_bytes(&mut self, count: usize, socket: &Socket) {
@@ -394,7 +376,6 @@ impl Receiver {
                     receive,
                     len,
                     signalled,
-                    placed: None,
                 }
             }
             Pdu::Write {
@@ -519,13 +500,10 @@ impl Receiver {
                 receive,
                 len,
                 signalled,
-                placed: _,
             } => {
                 if let WorkId::Recv(buffer) = receive.id {
                     parts.done.push_back(Done::Received { buffer, len });
                 }
-                // SAFETY: the frame was received into the receive, at least its header.
-                unsafe { self.pause_behind_fragment(&receive, len) };
                 self.request_completed(signalled, parts);
             }
             Place::Exposed {

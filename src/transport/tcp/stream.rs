@@ -11,9 +11,6 @@
 //!    answer. No call blocks while this lock is held.
 #![allow(unsafe_code)]
 
-#[cfg(test)]
-mod tests;
-
 use std::{
     collections::VecDeque,
     os::fd::{AsFd, BorrowedFd},
@@ -26,7 +23,6 @@ use std::{
 use super::{
     connection_manager::Watch,
     memory_region::Domain,
-    placement::Placement,
     receive_queue::ReceiveQueue,
     receiver::{Fault, Parts, Receiver},
     send_queue::{Acks, AnswerAborted, SendQueue},
@@ -48,8 +44,6 @@ pub(crate) struct Stream {
     receives: Arc<ReceiveQueue>,
     /// Whether the receive queue belongs to this connection only.
     own_receives: bool,
-    /// The memory for the payload of the next fragment.
-    pub(super) placement: Placement,
     receiver: Mutex<Incoming>,
     send: Mutex<SendQueue>,
     phase: AtomicU8,
@@ -83,9 +77,6 @@ pub(super) enum Polled {
     /// Bytes or completions may remain. They may already be in the memory of this process, and then
     /// epoll does not report the socket as readable.
     Some,
-    /// The same, but bytes remain only because the completions of this poll have to be handled
-    /// first.
-    Paused,
     /// The poll took no bytes, because another thread is receiving.
     Held,
 }
@@ -117,7 +108,6 @@ impl Stream {
             domain,
             receives,
             own_receives,
-            placement: Placement::default(),
             receiver: Mutex::new(Incoming {
                 receiver: Receiver::new(Arc::clone(&executed)),
                 done: VecDeque::new(),
@@ -389,8 +379,6 @@ impl Stream {
         }
         if done.is_empty() && !receiver.has_stopped() {
             Polled::All
-        } else if done.is_empty() && receiver.has_paused() {
-            Polled::Paused
         } else {
             Polled::Some
         }
@@ -441,7 +429,6 @@ impl Stream {
             socket: &self.socket,
             send: &self.send,
             receives: &self.receives,
-            placement: &self.placement,
             keys: &self.domain.keys,
             read: &self.read,
             done,
@@ -501,5 +488,40 @@ impl Reserved<'_> {
         };
         self.stream.progress(receiver, done, wait);
         *fresh = !done.is_empty();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{io::IoSlice, os::unix::net::UnixStream};
+
+    use super::*;
+    use crate::{os::Unshared, proto::HEADER_LEN};
+
+    #[test]
+    fn stream_fails_without_memory_for_rest_of_frame() {
+        let (socket, _peer) = UnixStream::pair().unwrap();
+        socket.set_nonblocking(true).unwrap();
+        let stream = Stream::new(
+            Socket::of_connect(Unshared::new(socket.into())),
+            Domain::default(),
+            Arc::default(),
+            true,
+        );
+        stream.reach(Phase::Open);
+        let payload = vec![7; 4 << 20];
+        let frame = Frame {
+            header: &[0; HEADER_LEN],
+            payload: &[IoSlice::new(&payload)],
+            len: HEADER_LEN + payload.len(),
+        };
+        let no_memory = || Err(OsError::new("mmap", libc::ENOMEM));
+        // SAFETY: `no_memory` returns no memory.
+        let posted = unsafe { stream.post_frame(WorkId::Send(0), frame, no_memory, true) };
+        assert_eq!(posted, Err(OsError::new("mmap", libc::ENOMEM)));
+        assert_eq!(stream.phase(), Phase::Failed);
+        let mut completions = Vec::new();
+        stream.poll(&mut completions, Answers::AtOnce);
+        assert!(completions.is_empty(), "{completions:?}");
     }
 }

@@ -100,20 +100,6 @@ fn message_that_cannot_be_fragmented_is_announced() {
 }
 
 #[test]
-fn the_first_fragment_is_the_short_one() {
-    let mut pair = pair_of_fragments();
-    let conn = &mut pair.sides[A].conn;
-    for (offset, len) in [(0, 8), (8, EAGER), (8 + EAGER, EAGER)] {
-        let (_, payload) = conn.send_fragment(2 * EAGER + 8, offset).unwrap();
-        assert_eq!(payload, len, "at {offset}");
-    }
-    for offset in [0, EAGER] {
-        let (_, payload) = conn.send_fragment(2 * EAGER, offset).unwrap();
-        assert_eq!(payload, EAGER, "at {offset}");
-    }
-}
-
-#[test]
 fn a_send_waits_for_the_slots_of_all_fragments() {
     let sides = Params {
         window: 8,
