@@ -236,11 +236,11 @@ fn invalid_operation_is_refused_without_ending() {
         ),
         (
             near.one_sided().read(&here, 0..65, &remote, 0, 1),
-            "do not fit the region",
+            "do not fit into the region",
         ),
         (
             near.one_sided().read(&here, 0..8, &remote, 60, 1),
-            "do not fit the peer's region",
+            "do not fit into the peer's region",
         ),
         (
             near.one_sided().read(&foreign, 0..8, &remote, 0, 1),
