@@ -55,10 +55,10 @@ pub use self::{rdma_tuning::RdmaTuning, relaxed_ordering::RelaxedOrdering};
 ///
 /// | window, send depth, eager size | bytes | in 64 KiB | in 8 MiB | in 64 MiB | in 1 GiB |
 /// |---|---|---|---|---|---|
-/// | the default: 32, 16, 16 KiB | 1110016 | 0 | 5 | 45 | 725 |
-/// | 64, 64, 16 KiB | 2437120 | 0 | 2 | 20 | 330 |
-/// | 32, 32, 8 KiB | 696320 | 0 | 9 | 72 | 1156 |
-/// | 16, 16, 4 KiB | 217088 | 0 | 28 | 231 | 3709 |
+/// | the default: 32, 16, 16 KiB | 1269760 | 0 | 4 | 39 | 634 |
+/// | 64, 64, 16 KiB | 2584576 | 0 | 2 | 19 | 311 |
+/// | 32, 32, 8 KiB | 770048 | 0 | 8 | 65 | 1045 |
+/// | 16, 16, 4 KiB | 253952 | 0 | 24 | 198 | 3171 |
 /// | 8, 8, 1 KiB | 49152 | 1 | 128 | 1024 | 16384 |
 ///
 /// With [`shared_receive`](Self::shared_receive) the connections share their receive buffers, and
@@ -182,13 +182,8 @@ pub struct Config {
     #[cfg_attr(feature = "serde", serde(with = "text::as_number"))]
     pub stream_buffer: u64,
 
-    /// The number of send buffers: the number of messages and one-sided operations that may be in
+    /// The depth of the send queue: the number of messages and one-sided operations that may be in
     /// flight.
-    ///
-    /// Over RDMA short messages share buffers. Each takes the quarters of a buffer that its length
-    /// needs, so with the defaults up to 64 messages of at most 4 KiB may be in flight. A buffer of
-    /// less than 4 KiB is divided into fewer parts, of at least 1 KiB, and all buffers together
-    /// into at most 256 parts.
     ///
     /// Each connection costs `send_depth` × [`eager_size`](Self::eager_size) bytes of locked memory
     /// over RDMA. Over TCP it costs only memory for the messages for which the socket has no room.
@@ -657,29 +652,19 @@ impl Config {
     /// `number`.
     pub(crate) fn params(&self, transport: Transport) -> proto::Params {
         let sizes = self.sizes(transport);
-        let (depth, eager_size) = (sizes.send_depth, sizes.eager_size);
-        let (max_fragments, max_unsignalled, (send_slots, slot_len)) = match transport {
-            Transport::Rdma => (
-                FRAGMENTS_OVER_RDMA,
-                UNSIGNALLED_OVER_RDMA,
-                proto::divided_slots(depth, eager_size),
-            ),
-            Transport::Tcp | Transport::Memory => (
-                FRAGMENTS_OVER_TCP,
-                UNSIGNALLED_OVER_TCP,
-                (depth.into(), proto::buffer_len(eager_size)),
-            ),
+        let (max_fragments, max_unsignalled) = match transport {
+            Transport::Rdma => (FRAGMENTS_OVER_RDMA, UNSIGNALLED_OVER_RDMA),
+            Transport::Tcp | Transport::Memory => (FRAGMENTS_OVER_TCP, UNSIGNALLED_OVER_TCP),
         };
         proto::Params {
             window: sizes.receive_window,
             shared: self.shared_receive.is_some(),
-            eager_size,
+            eager_size: sizes.eager_size,
             max_message: self.max_message,
             large_memory: self.large_memory,
             longest_chunk: LONGEST_CHUNK,
             read_timeout: self.read_timeout,
-            send_slots,
-            slot_len,
+            send_slots: sizes.send_depth.into(),
             max_fragments,
             completes_unsignalled: transport == Transport::Tcp,
             max_unsignalled,
@@ -744,8 +729,7 @@ mod tests {
                 (params.window, params.send_slots, params.eager_size)
             })
         };
-        // Over RDMA, each send buffer is divided into four slots.
-        let (rdma, memory) = ((32, 64, 16 << 10), (32, 16, 64 << 10));
+        let (rdma, memory) = ((32, 16, 16 << 10), (32, 16, 64 << 10));
         assert_eq!(of(&Config::default()), [rdma, (128, 32, 64 << 10), memory]);
         let shared = Config::default().with(|config| config.shared_receive = Some(64));
         assert_eq!(of(&shared), [rdma, (32, 32, 64 << 10), memory]);
@@ -755,8 +739,7 @@ mod tests {
             config.send_depth = Some(16);
             config.eager_size = Some(16 << 10);
         });
-        let chosen_elsewhere = (32, 16, 16 << 10);
-        assert_eq!(of(&chosen), [rdma, chosen_elsewhere, chosen_elsewhere]);
+        assert_eq!(of(&chosen), [rdma; 3]);
     }
 
     #[test]

@@ -64,7 +64,7 @@ pub use self::{
     params::{Params, SessionOffer},
     reason::{CloseReason, Mismatch, PeerTimeout, Phase, RAISE_MEMLOCK, Violation},
     reject::{REJECT_DATA_MAX, Reject, RejectCode},
-    send_ring::{CONTROL_SENDS, READS, buffer_len, divided_slots},
+    send_ring::{CONTROL_SENDS, READS},
     session::{
         ResumeRefused, ResumeRequest, SESSION_ID_LEN, Session, SessionId, SessionOver, Unconfirmed,
     },

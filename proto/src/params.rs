@@ -1,10 +1,6 @@
 use std::time::Duration;
 
-use super::{
-    LONGEST_CHUNK, account,
-    credit::CONTROL_RECEIVES,
-    send_ring::{CONTROL_SENDS, READS},
-};
+use super::{LONGEST_CHUNK, account, credit::CONTROL_RECEIVES};
 
 /// The part of the configuration that the state machine uses.
 #[derive(Clone, Debug)]
@@ -29,11 +25,8 @@ pub struct Params {
     /// The maximum time for which a large message may make no progress, because no bytes arrive or
     /// no memory is available.
     pub read_timeout: Duration,
-    /// The number of data slots of the send ring, in addition to `READS` and `CONTROL_SENDS`. At
-    /// least the number of slots of a frame with `eager_size` bytes.
+    /// The number of data slots of the send ring, in addition to `READS` and `CONTROL_SENDS`.
     pub send_slots: u32,
-    /// The length in bytes of the memory of a slot. A longer frame takes several slots.
-    pub slot_len: u32,
     /// The maximum number of frames in which a message above the eager size is sent. If the maximum
     /// is 1, the peer reads each such message from this side's memory.
     pub max_fragments: u32,
@@ -93,11 +86,6 @@ pub enum SessionOffer {
 }
 
 impl Params {
-    /// Returns the number of all slots of the send ring.
-    pub fn ring_slots(&self) -> u32 {
-        self.send_slots + READS + CONTROL_SENDS
-    }
-
     /// Returns the number of data frames that the peer may send before the first grant.
     pub fn credits(&self) -> u16 {
         if self.shared {

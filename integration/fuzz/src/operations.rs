@@ -9,7 +9,7 @@ use std::{
 use crate::{
     device::Device,
     input::Input,
-    proto::{CloseReason, CmInput, Connection, HEADER_LEN, Params},
+    proto::{CloseReason, CmInput, Connection, Params},
     sizes::{BOTH_WAYS, hello, params},
     status::{CmStatus, RejectReason, WcStatus},
 };
@@ -125,14 +125,9 @@ pub fn one_life(bytes: &[u8]) {
 }
 
 fn sizes(input: &mut Input<'_>) -> Params {
-    let window = 1 + u16::from(input.byte() % 6);
-    // A frame with the longest eager size, 160 B, takes up to three slots.
-    let frames = u32::from(input.byte());
-    let parts = 1 + frames / 6 % 3;
     Params {
-        window,
-        send_slots: (1 + frames % 6) * parts,
-        slot_len: (HEADER_LEN as u32 + 160).div_ceil(parts),
+        window: 1 + u16::from(input.byte() % 6),
+        send_slots: 1 + u32::from(input.byte() % 6),
         large_memory: 1 + u64::from(u16::from_be_bytes(input.take())) * 64,
         max_message: 4 << 20,
         ..params()

@@ -27,7 +27,7 @@ pub use self::{
 };
 
 #[cfg(test)]
-pub(super) mod tests;
+mod tests;
 
 use std::{mem, sync::Arc, time::Instant};
 

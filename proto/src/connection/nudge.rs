@@ -54,8 +54,8 @@ impl Open {
     #[cold]
     pub(super) fn signal_last_frame(&mut self, side: &mut Side) {
         let transfer = &mut self.transfer;
-        if transfer.lacks_completion() && transfer.ring.has_room(1) {
-            let (slot, _) = transfer.ring.take(1, true);
+        if transfer.lacks_completion() && transfer.ring.has_room() {
+            let (slot, _) = transfer.ring.take(true);
             side.outputs.push(Output::Nudge { slot });
         }
     }
@@ -74,8 +74,8 @@ impl Open {
         }
         let next = nudge.next(now);
         transfer.timers.nudge = Some(next);
-        if transfer.ring.has_room(1) {
-            let (slot, _) = transfer.ring.take(1, true);
+        if transfer.ring.has_room() {
+            let (slot, _) = transfer.ring.take(true);
             side.outputs.push(Output::Nudge { slot });
         }
     }

@@ -4,13 +4,9 @@ use std::time::Instant;
 
 use rdma_status::{OsError, WcStatus};
 
-use super::{
-    open::Open,
-    side::Side,
-    transfer::{Accepts, Transfer},
-};
+use super::{open::Open, side::Side, transfer::Accepts};
 use crate::{
-    Clock, CloseReason, Event, Output, Params, Read, Work,
+    Clock, CloseReason, Event, Output, Read, Work,
     frame::{Control, OUT_OF_RESOURCES, READ_TIMEOUT},
     inbound::Step,
     read_watchdog::Verdict,
@@ -56,7 +52,7 @@ impl Open {
                         let seen = transfer.progress();
                         transfer.timers.read_watchdog.read_posted(seen, now.now());
                     }
-                    let (slot, _) = transfer.ring.take(1, true);
+                    let (slot, _) = transfer.ring.take(true);
                     Output::Read(Read { slot, ..chunk })
                 }
                 Step::Begin { .. } | Step::Prepare { .. } | Step::Copy(_) => output(step),
@@ -178,27 +174,5 @@ fn output(step: Step) -> Output {
         Step::Prepare { id, offset, len } => Output::Prepare { id, offset, len },
         Step::Read(read) => Output::Read(read),
         Step::Copy(copy) => Output::Copy(copy),
-    }
-}
-
-impl Transfer {
-    /// Returns whether the driver should copy a message of a byte stream: see
-    /// [`may_copy`](super::Connection::may_copy).
-    pub(super) fn may_copy(&self, len: u32, buffered: u64, reader_is_waiting: bool) -> bool {
-        let (held, receives) = (self.recv_credit.held(), self.recv_credit.promised());
-        let enough = if reader_is_waiting {
-            receives - receives / 4
-        } else {
-            receives / 2
-        };
-        // An empty message is never copied: it keeps its receive until the application takes it.
-        // Otherwise nothing would limit the number of empty messages.
-        len > 0 && held > enough && self.inbound.has_room_for(len.into(), buffered)
-    }
-
-    /// Sets the limits on large messages according to these parameters.
-    pub(super) fn set_limits(&mut self, params: &Params) {
-        self.outbound.set_limit(params.outbound_limit());
-        self.inbound.set_limit(params.inbound_limit());
     }
 }

@@ -93,16 +93,17 @@ pub enum SendMethod {
 #[derive(Clone, Copy, Debug)]
 #[cfg_attr(test, derive(Hash))]
 struct RequiredResources {
-    /// The number of free data slots of the send ring.
+    /// The number of free slots of the send ring.
     slots: u32,
     /// The number of additional bytes to expose to the peer.
     exposed: u64,
 }
 
 impl RequiredResources {
-    fn slots(slots: u32) -> Self {
-        Self { slots, exposed: 0 }
-    }
+    const SLOT: Self = Self {
+        slots: 1,
+        exposed: 0,
+    };
 }
 
 /// The progress of the Leave frame, which reports that this side wants to end the connection soon.
@@ -157,7 +158,6 @@ impl Transfer {
         if !params.delays_grants {
             recv_credit.never_delay_grants();
         }
-        let ring = SendRing::new(params);
         Self {
             hello: *hello,
             negotiated: Negotiated::new(params, hello),
@@ -165,12 +165,16 @@ impl Transfer {
             max_fragments: if hello.features & FRAGMENTS == 0 || has_session {
                 1
             } else {
-                params.max_fragments.min(params.send_slots / ring.longest())
+                params.max_fragments.min(params.send_slots)
             },
             sequence: Sequence::new(start as u16),
             send_credit: SendCredit::new(hello.window, granted, start),
             recv_credit,
-            ring,
+            ring: SendRing::new(
+                params.send_slots,
+                params.completes_unsignalled,
+                params.max_unsignalled,
+            ),
             outbound: Outbound::new(params.outbound_limit()),
             inbound: Inbound::new(params.window, params.inbound_limit(), params.longest_chunk),
             timers: Tracked::new(Timers {
@@ -264,6 +268,26 @@ impl Transfer {
         self.peer_close == PeerClose::Acknowledged && self.outbound.is_empty()
     }
 
+    /// Returns whether the driver should copy a message of a byte stream: see
+    /// [`may_copy`](super::Connection::may_copy).
+    pub(super) fn may_copy(&self, len: u32, buffered: u64, reader_is_waiting: bool) -> bool {
+        let (held, receives) = (self.recv_credit.held(), self.recv_credit.promised());
+        let enough = if reader_is_waiting {
+            receives - receives / 4
+        } else {
+            receives / 2
+        };
+        // An empty message is never copied: it keeps its receive until the application takes it.
+        // Otherwise nothing would limit the number of empty messages.
+        len > 0 && held > enough && self.inbound.has_room_for(len.into(), buffered)
+    }
+
+    /// Sets the limits on large messages according to these parameters.
+    pub(super) fn set_limits(&mut self, params: &Params) {
+        self.outbound.set_limit(params.outbound_limit());
+        self.inbound.set_limit(params.inbound_limit());
+    }
+
     /// Returns whether the peer's Close has arrived. After its Close, the peer must not send data.
     #[inline]
     pub(super) fn has_peer_closed(&self) -> bool {
@@ -343,12 +367,11 @@ impl Transfer {
             });
         }
         let required = match method {
-            // The cast loses no bits, because a frame's payload is at most the eager size.
-            SendMethod::Frame => RequiredResources::slots(self.ring.slots_for(len as u32)),
-            SendMethod::Fragments(count) => RequiredResources::slots(count * self.ring.longest()),
+            SendMethod::Frame => RequiredResources::SLOT,
+            SendMethod::Fragments(slots) => RequiredResources { slots, exposed: 0 },
             SendMethod::Announcement => RequiredResources {
                 exposed: len,
-                slots: self.ring.slots_for(DESCRIPTOR_LEN as u32),
+                ..RequiredResources::SLOT
             },
         };
         //= PROTOCOL.md#credits
@@ -363,7 +386,7 @@ impl Transfer {
     }
 
     fn has(&self, required: RequiredResources) -> bool {
-        self.ring.has_room_for_data(required.slots)
+        self.ring.room_for_data() >= required.slots
             && (required.exposed == 0 || self.outbound.has_room_for(required.exposed))
     }
 
@@ -396,16 +419,11 @@ impl Transfer {
         writable
     }
 
-    /// Returns whether a refused send waits for slots.
-    pub(super) fn lacks_slots(&self) -> bool {
-        self.blocked
-            .is_some_and(|required| !self.ring.has_room_for_data(required.slots))
-    }
-
     /// Returns whether a refused send waits for slots that no completion will free, because none of
     /// the frames in flight is signalled.
     pub(super) fn lacks_completion(&self) -> bool {
-        self.lacks_slots() && self.ring.is_unsignalled()
+        let lacks_slots = |required: RequiredResources| self.ring.room_for_data() < required.slots;
+        self.blocked.is_some_and(lacks_slots) && self.ring.is_unsignalled()
     }
 
     /// Returns whether a send was refused and must not be retried yet.
@@ -423,7 +441,7 @@ impl Transfer {
     pub(super) fn send(&mut self, len: usize) -> Result<Transmit, SendRefused> {
         debug_assert!(self.is_eager(len), "a frame has room for the message");
         self.send_at_once(len).ok_or_else(|| {
-            self.block(RequiredResources::slots(self.ring.slots_for(len as u32)));
+            self.block(RequiredResources::SLOT);
             SendRefused::Blocked
         })
     }
@@ -432,35 +450,33 @@ impl Transfer {
     /// need not check the maximum message length, which is never less than the eager size.
     #[inline(always)]
     pub(super) fn send_at_once(&mut self, len: usize) -> Option<Transmit> {
-        // The casts lose no bits, because the eager size is a `u32`.
-        let fits = self.is_eager(len)
-            && self.send_credit.available() > 0
-            && self.ring.has_room_for_data(self.ring.slots_for(len as u32));
+        let fits =
+            self.is_eager(len) && self.send_credit.available() > 0 && self.ring.has_room_for_data();
         if !fits {
             return None;
         }
         self.send_credit.take(1);
         self.counters.messages_sent += 1;
         self.counters.bytes_sent += len as u64;
+        // The cast loses no bits, because the eager size is a `u32`.
         Some(self.data_frame(Kind::Data, len as u32))
     }
 
     /// Returns the limits on the batch that can be sent in one frame now.
     pub(super) fn batch_room(&mut self) -> Result<BatchRoom, SendRefused> {
-        let longest = self.negotiated.send_eager;
-        self.check_room(longest.into(), SendMethod::Frame)?;
+        self.may_send(0)?;
         let credits = self.send_credit.available() as usize;
         Ok(BatchRoom {
             //= PROTOCOL.md#frames
             //# It takes a credit for each message, and must not be sent to a side whose hello lacks
             //# bit 1 of `features`.
             messages: if self.takes_batches { credits } else { 1 },
-            bytes: longest as usize,
+            bytes: self.negotiated.send_eager as usize,
         })
     }
 
     /// Sends `count` messages in one frame. The payload has `len` bytes, including the length
-    /// prefixes. The caller has checked that credits and slots are available.
+    /// prefixes. The caller has checked that credits and a slot are available.
     pub(super) fn send_batch(&mut self, count: u32, len: usize) -> Transmit {
         debug_assert!(len as u64 <= self.negotiated.send_eager.into());
         self.send_credit.take(count);
@@ -496,9 +512,8 @@ impl Transfer {
     }
 
     pub(super) fn operate(&mut self, takes_receive: bool) -> Result<u32, SendRefused> {
-        let required = RequiredResources::slots(self.ring.longest());
-        if !self.has(required) || (takes_receive && self.send_credit.available() == 0) {
-            self.block(required);
+        if !self.ring.has_room_for_data() || (takes_receive && self.send_credit.available() == 0) {
+            self.block(RequiredResources::SLOT);
             return Err(SendRefused::Blocked);
         }
         //= PROTOCOL.md#credits
@@ -527,18 +542,16 @@ impl Transfer {
         takes.then(|| self.negotiated.send_eager.min(MAX_CONTROL_MESSAGE))
     }
 
-    /// Removes and returns the next control message or control frame to post, if its slots are
-    /// free.
+    /// Removes and returns the next control message or control frame to post, if a slot is free.
     pub(super) fn next_control(&mut self, messages: &mut ControlMessages) -> Option<Output> {
-        if !self.ring.has_room(self.slots_for_control(messages)) {
+        if !self.ring.has_room() {
             return None;
         }
         if let Some((kind, arg, data)) = self.greeting.take() {
-            // The cast loses no bits, because the length is at most 4096.
-            let len = data.len() as u32;
-            let slot = self.ring.take_control(len);
+            let slot = self.ring.take(true);
             self.control.posted_answer(slot.0);
-            let transmit = self.frame(kind, len, arg, slot);
+            // The cast loses no bits, because the length is at most 4096.
+            let transmit = self.frame(kind, data.len() as u32, arg, slot);
             return Some(Output::PostWithPayload(transmit, data));
         }
         // Control messages are posted before a Close, because they must not follow it.
@@ -546,24 +559,13 @@ impl Transfer {
             && self.control.permits_messages()
             && let Some((number, message)) = messages.post()
         {
+            let slot = self.ring.take(true);
             // The cast loses no bits, because the length is at most 256.
             let len = message.len() as u32;
-            let slot = self.ring.take_control(len);
             let transmit = self.frame(Kind::ControlMessage, len, number, slot);
             return Some(Output::PostWithPayload(transmit, message));
         }
         self.next_control_frame(messages).map(Output::Post)
-    }
-
-    /// Returns the number of slots that suffice for the next control message or control frame.
-    fn slots_for_control(&self, messages: &ControlMessages) -> u32 {
-        let len = match &self.greeting {
-            // The cast loses no bits, because the length is at most 4096.
-            Some((.., data)) => data.len() as u32,
-            None if messages.is_due() => self.longest_control_message().unwrap_or(0),
-            None => 0,
-        };
-        self.ring.slots_for(len)
     }
 
     fn next_control_frame(&mut self, messages: &mut ControlMessages) -> Option<Transmit> {
@@ -588,7 +590,7 @@ impl Transfer {
             | Control::Permit => {}
         }
         let arg = code.unwrap_or_else(|| self.inbound.report_taken());
-        let slot = self.ring.take_control(0);
+        let slot = self.ring.take(true);
         self.control.posted(control, slot.0);
         Some(self.frame(Kind::Control(control), 0, arg, slot))
     }

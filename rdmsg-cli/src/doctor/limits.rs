@@ -10,7 +10,7 @@ use super::{
 };
 
 /// The locked memory in bytes of a connection with the default configuration.
-const CONNECTION_MEMORY: u64 = 1_110_016;
+const CONNECTION_MEMORY: u64 = 1_269_760;
 
 /// The limit on locked memory, in bytes, below which the doctor warns, because a service usually
 /// has several connections.
@@ -84,7 +84,7 @@ impl Limits {
             Finding::warning(SUBJECT, what)
         };
         let finding = finding.because(
-            "memory that a device reads and writes must be locked, about 1.1 MiB for each \
+            "memory that a device reads and writes must be locked, about 1.2 MiB for each \
              connection",
         );
         if around.is_container() {

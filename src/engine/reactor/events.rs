@@ -70,7 +70,9 @@ impl Reactor {
                 Ok(Some(Report::Request(request))) => self.handle_request(request),
                 Ok(Some(Report::Event(event))) => self.handle_cm_event(event),
                 Ok(None) => {
-                    self.failures = 0;
+                    if transport == Transport::Rdma {
+                        self.failures = 0;
+                    }
                     return false;
                 }
                 Err(error) => {

@@ -46,19 +46,18 @@ impl Buffers {
             Some(memory) => memory,
             None => self.allocate_piece(buffer)?,
         };
-        let offset = self.layout.offset(buffer);
-        Ok(Location { memory, offset })
+        Ok(self.location(memory, buffer))
     }
 
     #[cold]
     fn allocate_piece(&self, buffer: u32) -> Result<&Registration, OsError> {
-        let bytes = self.layout.len_of(self.layout.same_piece(buffer));
+        let bytes = self.layout.size() * self.layout.same_piece(buffer).len();
         let memory = self.domain.allocate_buffers(bytes)?;
         // If another thread has allocated the piece at the same time, that thread's memory is used.
         Ok(self.pieces[self.layout.piece_of(buffer)].get_or_init(|| memory))
     }
 
-    /// Returns the location of a receive buffer that was posted before.
+    /// Returns the location of a buffer that was posted before.
     ///
     /// # Panics
     ///
@@ -66,9 +65,12 @@ impl Buffers {
     #[inline(always)]
     pub(super) fn posted(&self, buffer: u32) -> Location<'_> {
         let memory = self.pieces[self.layout.piece_of(buffer)].get();
-        Location {
-            memory: memory.expect("a buffer is posted with its memory"),
-            offset: self.layout.recv_offset(buffer),
-        }
+        self.location(memory.expect("a buffer is posted with its memory"), buffer)
+    }
+
+    #[inline]
+    fn location<'a>(&self, memory: &'a Registration, buffer: u32) -> Location<'a> {
+        let offset = self.layout.offset(buffer);
+        Location { memory, offset }
     }
 }

@@ -10,10 +10,9 @@
 //!   polled. Otherwise it belongs to a [`RecvSlice`], or has no owner. For each completion, the
 //!   state machine handles the buffer once, and requests once to repost it. The simulator of the
 //!   state machine checks this.
-//! * The memory of a frame's slots belongs to the device from [`WorkQueues::post_send`] until a
-//!   completion covers them. The state machine reuses the slots only afterwards. The device writes
-//!   the result of an atomic operation there, and it is read after the completion and before the
-//!   reuse.
+//! * A send buffer belongs to the device from [`WorkQueues::post_send`] until a completion covers
+//!   its slot. The state machine reuses the slot only afterwards. The device writes the result of
+//!   an atomic operation there, and it is read after the completion and before the reuse.
 //! * Only one thread at a time posts, because all functions that post borrow the queues mutably. So
 //!   the driver need not lock the queue pair.
 //! * A work request can refer to memory of the application or of an arriving large message. This
@@ -205,10 +204,10 @@ impl WorkQueues {
                 len,
             };
             let memory = || {
-                let place = self.staging(slot, len)?;
+                let place = self.staging(slot)?;
                 Ok(sge(place.memory, place.offset, len))
             };
-            // SAFETY: as in `post`. The slots of the frame have room for it.
+            // SAFETY: as in `post`. The slot has room for the frame.
             unsafe {
                 self.qp
                     .post_frame(WorkId::Send(slot), frame, memory, signalled)
@@ -292,11 +291,10 @@ impl WorkQueues {
             })
             .collect();
         let memory = |number: usize| {
-            let len = frames[number].1.len;
-            let place = self.staging(sends[number].0.slot, len)?;
-            Ok(sge(place.memory, place.offset, len))
+            let place = self.staging(sends[number].0.slot)?;
+            Ok(sge(place.memory, place.offset, frames[number].1.len))
         };
-        // SAFETY: as in `post`. The slots of each frame have room for it.
+        // SAFETY: as in `post`. Each slot has room for its frame.
         let posted = unsafe { self.qp.post_frames(&frames, memory) };
         if reported {
             self.in_flight.slots.put(*last, Posted::Message);
@@ -356,7 +354,7 @@ impl WorkQueues {
             SendOp::Read(_) => (OperationKind::Read, in_memory()),
             SendOp::Write(_) | SendOp::WriteWithImm(..) => (OperationKind::Write, in_memory()),
             SendOp::FetchAdd { .. } | SendOp::CompareSwap { .. } => {
-                let place = self.staging(slot, range.len())?;
+                let place = self.staging(slot)?;
                 let answer = SlotBytes {
                     region: place.memory.clone(),
                     offset: place.offset,
@@ -454,9 +452,9 @@ impl WorkQueues {
         (memory, offset, self.layout.size())
     }
 
-    /// Returns the location of the memory for `len` bytes whose last slot is `slot`.
-    fn staging(&self, slot: u32, len: usize) -> Result<Location<'_>, OsError> {
-        self.buffers.allocate(self.layout.send_buffer(slot, len))
+    /// Returns the location of the buffer for a slot of the send ring.
+    fn staging(&self, slot: u32) -> Result<Location<'_>, OsError> {
+        self.buffers.allocate(self.layout.send_buffer(slot))
     }
 
     #[inline(always)]

@@ -474,7 +474,8 @@ impl Watch {
     pub(super) fn await_room(&self, socket: impl AsFd) {
         let once = EpollFlags::EPOLLOUT | EpollFlags::EPOLLONESHOT;
         let mut event = EpollEvent::new(once, self.key);
-        let result = if self.is_registered.swap(true, Ordering::Relaxed) {
+        let was_registered = self.is_registered.swap(true, Ordering::Relaxed);
+        let result = if was_registered {
             self.epoll.modify(socket, &mut event)
         } else {
             self.epoll.add(socket, event)
@@ -482,12 +483,17 @@ impl Watch {
         match result {
             // ENOENT means that the connection has ended, and `discard` has removed the socket.
             Ok(()) | Err(nix::Error::ENOENT) => {}
-            Err(errno) => error_sparsely!(
-                Connection,
-                "conn {}: cannot watch its TCP socket, so messages for which the socket has no \
-                 room may be late: {errno}",
-                self.key
-            ),
+            Err(errno) => {
+                if !was_registered {
+                    self.is_registered.store(false, Ordering::Relaxed);
+                }
+                error_sparsely!(
+                    Connection,
+                    "conn {}: cannot watch its TCP socket, so messages for which the socket has no \
+                     room may be late: {errno}",
+                    self.key
+                );
+            }
         }
     }
 }

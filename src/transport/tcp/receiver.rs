@@ -152,9 +152,12 @@ impl Receiver {
     /// Returns whether the stream has ended and all received bytes were processed. Returns true
     /// only once.
     pub(super) fn has_new_end(&mut self) -> bool {
-        let is_new = self.over && !self.stopped && !self.ended && !self.reported;
-        self.reported |= is_new;
-        is_new
+        self.over && !self.stopped && !self.ended && self.report_end()
+    }
+
+    /// Records that the end of the stream is reported. Returns true only once.
+    pub(super) fn report_end(&mut self) -> bool {
+        !std::mem::replace(&mut self.reported, true)
     }
 
     /// Receives bytes until the socket is empty or `done` contains `enough` completions.

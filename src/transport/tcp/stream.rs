@@ -449,6 +449,9 @@ impl Stream {
     fn flush(&self, receiver: &mut Receiver, done: &mut VecDeque<Done>) {
         lock(&self.send).flush(done);
         receiver.flush(self.own_receives.then_some(&*self.receives), done);
+        if receiver.report_end() {
+            done.push_back(Done::Disconnected);
+        }
     }
 
     fn send_more(&self, send: &mut SendQueue, acks: Acks) {

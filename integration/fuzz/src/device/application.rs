@@ -4,8 +4,7 @@ use std::time::Duration;
 
 use super::Device;
 use crate::proto::{
-    CONTROL_SENDS, ControlRefused, Descriptor, HEADER_LEN, PART_HEADER_LEN, READS, SendMethod,
-    SendRefused,
+    CONTROL_SENDS, ControlRefused, Descriptor, PART_HEADER_LEN, READS, SendMethod, SendRefused,
 };
 
 /// The length in bytes of each held message.
@@ -98,8 +97,7 @@ impl Device {
             return;
         }
         let result = self.conn.operate(takes_receive).map(|slot| {
-            let count = self.slots_for(HEADER_LEN + self.params.eager_size as usize);
-            self.take_slots(slot, count, READS + CONTROL_SENDS, true, None);
+            self.take_slot(slot, READS + CONTROL_SENDS, true, None);
             self.credit.0 += u32::from(takes_receive);
             assert!(self.credit.0 <= self.credit.1, "no receive without credit");
         });

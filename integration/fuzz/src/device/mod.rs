@@ -10,7 +10,7 @@ use std::{
 
 use crate::proto::{
     Arrival, CONTROL_RECEIVES, CONTROL_SENDS, CloseReason, CmOp, Connection, Descriptor, DrainSide,
-    Event, FragmentCopy, HEADER_LEN, Output, Params, READS, Read, Transmit, parts,
+    Event, FragmentCopy, Output, Params, READS, Read, Transmit, parts,
 };
 
 /// The maximum length in bytes of a chunk, the part of a large message that one READ fetches.
@@ -22,10 +22,7 @@ const LARGE_IN_FLIGHT: u32 = 4;
 /// A work request in the send queue.
 #[derive(Debug)]
 struct Sent {
-    /// The last slot.
     slot: u32,
-    /// The number of slots.
-    count: u32,
     signalled: bool,
     read: Option<u64>,
 }
@@ -234,7 +231,7 @@ impl Device {
                 Output::Prepare { len, .. } => self.conn.handle_prepared(len, self.now),
                 Output::Read(read) => self.read(&read),
                 Output::Copy(copy) => self.copy(&copy),
-                Output::Nudge { slot } => self.take_slots(slot, 1, 0, true, None),
+                Output::Nudge { .. } => unreachable!("on iWARP only"),
                 Output::PostDrainMarkers => {
                     self.broken = true;
                     let markers = vec![DrainSide::Recv, DrainSide::Send];
@@ -365,39 +362,23 @@ impl Device {
         }
     }
 
-    /// Returns the number of slots of a frame of `len` bytes with its header.
-    fn slots_for(&self, len: usize) -> u32 {
-        (len as u32).div_ceil(self.params.slot_len)
-    }
-
-    fn take_slots(
-        &mut self,
-        slot: u32,
-        count: u32,
-        reserved: u32,
-        signalled: bool,
-        read: Option<u64>,
-    ) {
+    fn take_slot(&mut self, slot: u32, reserved: u32, signalled: bool, read: Option<u64>) {
         assert!(self.ended.is_none());
-        let slots = self.params.ring_slots();
+        let slots = self.params.send_slots + READS + CONTROL_SENDS;
         assert!(slot < slots, "the slot exists");
-        if let Some(before) = self.sending.back() {
-            let last = (before.slot + count) % slots;
-            assert_eq!(slot, last, "the slots follow those of the frame before");
-        }
+        assert!(
+            self.sending.iter().all(|sent| sent.slot != slot),
+            "the slot is free"
+        );
         self.sending.push_back(Sent {
             slot,
-            count,
             signalled,
             read,
         });
-        let used: u32 = self.sending.iter().map(|sent| sent.count).sum();
-        assert!(used <= slots - reserved, "the slots are free");
-        let longest = self.slots_for(HEADER_LEN + self.params.eager_size as usize);
+        assert!(self.sending.len() <= (slots - reserved) as usize);
         assert!(
-            used + longest <= self.params.send_slots
-                || self.sending.iter().any(|sent| sent.signalled),
-            "a completion makes room"
+            self.sending.len() < slots as usize || self.sending.iter().any(|sent| sent.signalled),
+            "a full ring is heard of again"
         );
     }
 
@@ -415,8 +396,7 @@ impl Device {
             "not before what is held"
         );
         self.has_sent_finish |= header[0] == 9;
-        let count = self.slots_for(HEADER_LEN + len as usize);
-        self.take_slots(transmit.slot, count, reserved, transmit.signalled, None);
+        self.take_slot(transmit.slot, reserved, transmit.signalled, None);
         assert_eq!(header[1], 0);
         assert_eq!(header[2..4], self.frames_sent.to_be_bytes());
         self.frames_sent = self.frames_sent.wrapping_add(1);
@@ -481,7 +461,7 @@ impl Device {
         assert_eq!(read.rkey, first.descriptor.rkey);
         assert_eq!(first.id, Some(read.id));
         first.requested += read.len;
-        self.take_slots(read.slot, 1, CONTROL_SENDS, true, Some(read.len));
+        self.take_slot(read.slot, CONTROL_SENDS, true, Some(read.len));
         let reads = self.sending.iter().filter(|sent| sent.read.is_some());
         assert!(reads.count() <= READS as usize);
     }

@@ -35,7 +35,7 @@ use self::pair::Pair;
 use super::Connection;
 use crate::{CloseReason, CmInput, CmOp, Event, Output, Params, SessionOffer, hello::Hello};
 
-pub(crate) fn params() -> Params {
+fn params() -> Params {
     Params {
         window: 4,
         shared: false,
@@ -45,7 +45,6 @@ pub(crate) fn params() -> Params {
         longest_chunk: 1 << 20,
         read_timeout: Duration::from_secs(30),
         send_slots: 4,
-        slot_len: u32::MAX,
         max_fragments: 4,
         completes_unsignalled: false,
         max_unsignalled: 64 << 10,

@@ -10,7 +10,7 @@ use super::{
     params,
 };
 use crate::{
-    CloseReason, Connection, HEADER_LEN, Params,
+    CloseReason, Connection, Params,
     testing::{BOTH_WAYS, cases},
 };
 
@@ -93,14 +93,12 @@ fn sizes() -> impl Strategy<Value = Params> {
         1_u16..6,
         any::<bool>(),
         1_u32..6,
-        1_u32..4,
         prop::option::of(300_u64..2000),
     )
-        .prop_map(|(window, shared, frames, parts, keepalive)| Params {
+        .prop_map(|(window, shared, send_slots, keepalive)| Params {
             window,
             shared,
-            send_slots: frames * parts,
-            slot_len: (HEADER_LEN as u32 + params().eager_size).div_ceil(parts),
+            send_slots,
             keepalive_interval: keepalive.map(Duration::from_millis),
             // Time passes while neither side polls. A side must not consider its peer dead for this
             // reason alone.

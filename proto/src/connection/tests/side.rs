@@ -9,8 +9,8 @@ use std::{
 use rdma_status::WcStatus;
 
 use crate::{
-    Account, Arrival, CONTROL_RECEIVES, CloseReason, Connection, DrainSide, FragmentCopy,
-    HEADER_LEN, Params, Read, Transmit, Work,
+    Account, Arrival, CONTROL_RECEIVES, CONTROL_SENDS, CloseReason, Connection, DrainSide,
+    FragmentCopy, HEADER_LEN, Params, READS, Read, Transmit, Work,
     frame::{Descriptor, Kind},
     parts,
 };
@@ -221,9 +221,8 @@ impl Side {
         let kind = transmit.header[0];
         let data = [Kind::Data, Kind::Rendezvous, Kind::Batch, Kind::Fragment];
         if data.iter().any(|data| data.number() == kind) {
-            let count = self.slots_for(transmit.header.len() + payload.len());
             assert!(
-                self.slots.len() as u32 + count <= self.params.send_slots,
+                self.slots.len() < self.params.send_slots as usize,
                 "data frames use no slots of reads and control frames"
             );
         }
@@ -390,12 +389,7 @@ impl Side {
         reading.completed += read.len;
     }
 
-    /// Returns the number of slots of a frame of `len` bytes with its header.
-    fn slots_for(&self, len: usize) -> u32 {
-        (len as u32).div_ceil(self.params.slot_len)
-    }
-
-    /// Frees the slots of a completed send, and all slots that were posted before it.
+    /// Frees the slot of a completed send, and all slots that were posted before it.
     pub(super) fn slots_are_free_up_to(&mut self, slot: u32) {
         while self.slots.pop_front().is_some_and(|done| done != slot) {}
     }
@@ -464,20 +458,14 @@ impl Side {
     }
 
     pub(super) fn posted(&mut self, in_flight: InFlight) {
-        let depth = self.params.ring_slots();
-        assert!(in_flight.slot < depth, "the slot exists");
-        let count = match &in_flight.what {
-            WorkKind::Frame(frame) => self.slots_for(frame.len()),
-            WorkKind::Read(_) | WorkKind::Nudge => 1,
-        };
-        for behind in (0..count).rev() {
-            let slot = (in_flight.slot + depth - behind) % depth;
-            assert!(
-                !self.slots.contains(&slot),
-                "the slot is free: {in_flight:?}"
-            );
-            self.slots.push_back(slot);
-        }
+        let slot = in_flight.slot;
+        let depth = self.params.send_slots + READS + CONTROL_SENDS;
+        assert!(slot < depth, "the slot exists");
+        assert!(
+            !self.slots.contains(&slot),
+            "the slot is free: {in_flight:?}"
+        );
+        self.slots.push_back(slot);
         if self.broken {
             self.flushed(in_flight.work());
         } else {
