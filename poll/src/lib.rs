@@ -23,9 +23,9 @@
 //!
 //! A thread that waits for a connection polls the connection itself, so no other thread has to wake
 //! it for each completion. The thread becomes the owner and removes the completion events from the
-//! engine's epoll. An event loop, a runtime or a group moves the events to its own epoll. Every 10
-//! ms the engine's thread [checks](Attended) whether the owner has polled since the last check. If a
-//! loop is late, the engine polls in its place, and becomes the owner after 100 ms. The engine
+//! engine's epoll. An event loop, a runtime or a group moves the events to its own epoll. Every
+//! 10 ms the engine's thread [checks](Attended) whether the owner has polled since the last check.
+//! If a loop is late, the engine polls in its place, and becomes the owner after 100 ms. The engine
 //! does not check a thread that sleeps in the kernel, because an event is certain to wake that
 //! thread. An event is not certain to wake a runtime: its threads may be busy, or may have left
 //! `block_on`.

@@ -71,8 +71,8 @@ impl Registration {
         self.events.clear();
     }
 
-    /// Moves the event source to the epolls of `owner`. If `owner` is [`Owner::Loop`], the source is
-    /// also registered with the epoll of `group`, or else with `fd`, the epoll that the
+    /// Moves the event source to the epolls of `owner`. If `owner` is [`Owner::Loop`], the source
+    /// is also registered with the epoll of `group`, or else with `fd`, the epoll that the
     /// application's event loop watches.
     pub(super) fn set(
         &mut self,
