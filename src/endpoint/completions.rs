@@ -125,8 +125,8 @@ impl Endpoint {
     /// Over RDMA, `try_next_completion` and `try_recv` poll the device in the loop's own thread, so
     /// no other thread is involved. When the loop is busy for about 20 milliseconds, the engine's
     /// thread polls in its place. A loop must not call [`recv`](Self::recv), which blocks until the
-    /// next message. The readable fd is itself an epoll instance, so it cannot be added to another one
-    /// with `EPOLLEXCLUSIVE`.
+    /// next message. The readable fd is itself an epoll instance, so it cannot be added to another
+    /// one with `EPOLLEXCLUSIVE`.
     ///
     /// # Errors
     ///
