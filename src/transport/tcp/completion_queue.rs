@@ -39,11 +39,7 @@ impl CompletionQueue {
     }
 
     pub(crate) fn has_more(&self) -> bool {
-        match self.polled {
-            Polled::Some => true,
-            Polled::All => self.stream.has_flushes(),
-            Polled::Held => false,
-        }
+        self.polled == Polled::Some
     }
 
     /// Returns whether the last poll took no bytes because another thread is receiving.
