@@ -170,10 +170,10 @@ impl Faults {
             }
         } else {
             let is_named = |name: &str| self.only.iter().any(|only| name.starts_with(only));
-            let all = scenario::all().iter();
+            let all = scenario::all().into_iter();
             let quick = all.filter(|scenario| scenario.quick || !self.quick);
             let named = quick.filter(|one| self.only.is_empty() || is_named(one.name));
-            scenarios.extend(named.map(|scenario| (scenario.clone(), self.seed)));
+            scenarios.extend(named.map(|scenario| (scenario, self.seed)));
         }
         ensure!(
             !scenarios.is_empty(),

@@ -1,9 +1,7 @@
 use std::fmt;
 
-use serde::Deserialize;
-
 /// One of the two sides of a connection.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Side {
     /// The side that connects.
     Client,

@@ -11,7 +11,11 @@ use anyhow::{Result, bail};
 use clap::Parser;
 use toolbox::{Load, native_is_possible, tests_of, words};
 
-use crate::{only::Only, programs::DeviceTests, steps::Steps};
+use crate::{
+    only::Only,
+    programs::{DeviceTests, NOT_ON_IWARP, SKIPPED_ON_IWARP},
+    steps::Steps,
+};
 
 /// Runs all tests that must pass before a merge
 ///
@@ -101,8 +105,7 @@ fn main() -> Result<()> {
         bail!(failures.join("; "));
     }
     if options.all {
-        let sections = ["not on iWARP", "single tests not on iWARP"];
-        for (name, why) in sections.into_iter().flat_map(programs::listed) {
+        for (name, why) in NOT_ON_IWARP.iter().chain(&SKIPPED_ON_IWARP) {
             println!("{name} does not run on software iWARP: {why}");
         }
         steps.end("all tests passed");

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::path::PathBuf;
 
 use anyhow::{Context, Result, bail, ensure};
-use toolbox::{TestProgram, sections};
+use toolbox::TestProgram;
 
 use crate::only::Only;
 
@@ -19,7 +19,7 @@ pub(crate) fn anywhere(built: &[TestProgram], track: &str, only: &Only) -> Resul
     }
     let any: Vec<_> = built
         .iter()
-        .filter(|test| !test.is_of_device && !is_listed("only in the lab", &test.name))
+        .filter(|test| !test.is_of_device && !ONLY_IN_LAB.contains(&&*test.name))
         .collect();
     let selected = only.of(track, &any);
     for test in &selected {
@@ -57,8 +57,8 @@ impl DeviceTests {
         // Sort the programs: cargo reports them in the order in which their builds have finished.
         built.sort_by(|a, b| a.name.cmp(&b.name));
         built.retain(|test| {
-            let lists = ["anywhere", "only in the lab"];
-            test.is_of_device || lists.iter().any(|list| is_listed(list, &test.name))
+            let mut without_device = ANYWHERE.iter().chain(&ONLY_IN_LAB);
+            test.is_of_device || without_device.any(|name| *name == test.name)
         });
         let is_of_two = |test: &TestProgram| test.is_of_device && test.name.ends_with("two_hosts");
         let (two, one): (Vec<_>, Vec<_>) = built.into_iter().partition(is_of_two);
@@ -70,11 +70,11 @@ impl DeviceTests {
     }
 
     /// Returns the single-host programs that also run on software iWARP: all of them if `all` is
-    /// set, and otherwise only the short ones.
+    /// set, and otherwise those in [`SHORT_ON_IWARP`].
     pub(crate) fn on_iwarp(&self, all: bool) -> Vec<&TestProgram> {
         let applies = |test: &&TestProgram| {
-            !is_listed("not on iWARP", &test.name)
-                && (all || is_listed("short on iWARP", &test.name))
+            NOT_ON_IWARP.iter().all(|(name, _)| *name != test.name)
+                && (all || SHORT_ON_IWARP.contains(&&*test.name))
         };
         self.one.iter().filter(applies).collect()
     }
@@ -89,45 +89,77 @@ impl DeviceTests {
     }
 }
 
-/// Returns the names in a section of `programs.txt`, each with the reason or an empty text.
-pub(crate) fn listed(section: &str) -> Vec<(&'static str, &'static str)> {
-    let mut sections = sections(include_str!("programs.txt"));
-    let found = sections.find(|(title, _)| *title == section);
-    let (_, lines) = found.expect("a test has found all sections");
-    let lines = lines.into_iter();
-    lines
-        .map(|line| line.split_once(": ").unwrap_or((line, "")))
-        .collect()
-}
+/// Test programs that can run over TCP, so they need no device. They also run on a host with a
+/// device.
+const ANYWHERE: [&str; 12] = [
+    "conformance",
+    "behaviour",
+    "tcp_api",
+    "tasks",
+    "task_leaks",
+    "shortage",
+    "waiting",
+    "logging",
+    "engine_end",
+    "fork",
+    "privileges",
+    "services",
+];
 
-fn is_listed(section: &str, name: &str) -> bool {
-    listed(section).iter().any(|(listed, _)| *listed == name)
-}
+/// Test programs that need no device, but need permission to create network namespaces. They run in
+/// the lab, because a container can lack this permission.
+const ONLY_IN_LAB: [&str; 1] = ["own_network"];
 
-#[cfg(test)]
-mod tests {
-    use super::*;
+/// The test programs that do not run on software iWARP, each with the reason, for instance a
+/// capability that the device lacks. In other programs, a test that does not apply prints its own
+/// reason.
+pub(crate) const NOT_ON_IWARP: [(&str, &str); 13] = [
+    ("own_network", "it needs no device"),
+    (
+        "waiting",
+        "the device lacks a hundred connections in a process",
+    ),
+    (
+        "verbs",
+        "the device lacks queue pairs that a program connects by ibv_modify_qp(3)",
+    ),
+    (
+        "cm",
+        "the device lacks datagrams, and connect requests with the parameters of InfiniBand's",
+    ),
+    (
+        "storms",
+        "the device lacks hundreds of queue pairs in a process, and an rdma_connect(3) that does \
+         not wait",
+    ),
+    (
+        "doctor",
+        "the device lacks RoCE's GIDs, UDP port and modules",
+    ),
+    ("services", OTHERS_CALL),
+    ("bridged", OTHERS_CALL),
+    ("allocations", "it counts what the library allocates"),
+    ("fork", "a child leaves what it inherits alone"),
+    ("task_leaks", "leaks counts the objects of the device"),
+    ("tasks", "runtimes and wakers are above the device"),
+    ("tcp_api", "behaviour covers streams"),
+];
 
-    #[test]
-    fn lists_of_programs_are_read_whole() {
-        let sections = [
-            "anywhere",
-            "only in the lab",
-            "short on iWARP",
-            "not on iWARP",
-        ];
-        assert_eq!(
-            sections.map(|section| listed(section).len()),
-            [12, 1, 6, 13]
-        );
-        assert!(
-            listed("not on iWARP")
-                .iter()
-                .all(|(_, reason)| !reason.is_empty())
-        );
-        let [(test, reason)] = listed("single tests not on iWARP")[..] else {
-            panic!("a list is missing")
-        };
-        assert!(test.ends_with("in_one_message") && reason.starts_with("the device"));
-    }
-}
+/// The programs that run on software iWARP even without `--all`. These programs test messages of
+/// all sizes, faults, and closing.
+const SHORT_ON_IWARP: [&str; 6] = [
+    "conformance",
+    "devices",
+    "duplex",
+    "errors",
+    "exits",
+    "messages",
+];
+
+/// Single tests that do not run on software iWARP, each with the reason.
+pub(crate) const SKIPPED_ON_IWARP: [(&str, &str); 1] = [(
+    "a_gibibyte_in_one_message",
+    "the device reads it in the chunks of shorter messages",
+)];
+
+const OTHERS_CALL: &str = "it calls nothing that the other programs do not call on it";

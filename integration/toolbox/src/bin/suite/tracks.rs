@@ -13,7 +13,7 @@ use toolbox::{TestProgram, sections, words};
 
 use crate::{
     only::Only,
-    programs::{self, DeviceTests},
+    programs::{self, DeviceTests, SKIPPED_ON_IWARP},
     steps::{Step, Track},
 };
 
@@ -111,8 +111,14 @@ pub(crate) fn on_one_host(tests: &DeviceTests, native: bool, only: &Only) -> Vec
         "device tests on software iWARP",
         format!("--device siw {}", one_host()),
     );
-    let skipped = programs::listed("single tests not on iWARP");
-    tracks.push(of_tests("siw", what, &options, false, &on_iwarp, &skipped));
+    tracks.push(of_tests(
+        "siw",
+        what,
+        &options,
+        false,
+        &on_iwarp,
+        &SKIPPED_ON_IWARP,
+    ));
     tracks.retain(|track| !track.steps.is_empty());
     tracks
 }
