@@ -9,14 +9,12 @@ use std::{
     },
 };
 
-use crossbeam_channel::Receiver;
-
 pub use self::{info::Info, one_sided::OneSided};
 use crate::{
     addresses::Shown,
     engine::{Engine, Established},
     error::Error,
-    link::{Completion, Ended, Inflow, Link, Owner},
+    link::{Completion, Ended, Inbox, Inflow, Link, Owner},
     local::{Local, StandIn},
     observe::Registered,
     os::PerProcess,
@@ -70,9 +68,9 @@ struct Inner {
     /// Must be dropped before `link`, because its destructor reads the link's final counters.
     _registered: Registered,
     link: Owner,
-    /// The receiver of the channel. The link must not own this receiver: unread messages in the
-    /// channel own the link, so there would be a reference cycle.
-    completions: Receiver<Completion>,
+    /// The application's end of the queue of completions. The link must not own it: unread messages
+    /// own the link, so there would be a reference cycle.
+    completions: Inbox,
     /// The unread bytes of a stream.
     inflow: OnceLock<Arc<Inflow>>,
     /// Completions that a `recv` found in the channel before a message. `next_completion` returns

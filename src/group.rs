@@ -1,11 +1,11 @@
-use std::{fmt, sync::Arc};
+use std::{fmt, sync::Arc, time::Duration};
 
-use crossbeam_channel::Receiver;
+use crossbeam_channel::{Receiver, TryRecvError};
 
 use crate::{
     endpoint::Endpoint,
     error::Error,
-    link::{Completion, GroupQueue},
+    link::{Completion, Deadline, GroupQueue},
     local::{Local, StandIn},
     os::PerProcess,
 };
@@ -14,8 +14,13 @@ use crate::{
 ///
 /// A [`select!`](crossbeam_channel::select) over n channels checks all of them each time. A group
 /// has a constant cost for each completion, independent of the number of connections in it. Any
-/// thread can add and remove endpoints at any time. The [`Engine`](crate::Engine)'s thread polls
-/// them.
+/// thread can add and remove endpoints at any time.
+///
+/// A thread that waits in [`next_completion`](Self::next_completion) polls the connections itself,
+/// so no other thread has to wake it for each completion. While no thread has called it for some
+/// milliseconds, the [`Engine`](crate::Engine)'s thread polls them. That thread also polls them for
+/// the channel of [`completions`](Self::completions), which a `select!` can wait for next to other
+/// channels.
 ///
 /// The number of untaken completions is limited by the window of each connection, as without a
 /// group.
@@ -122,22 +127,105 @@ impl Group {
 
     /// Removes a connection. Returns whether it was in this group.
     ///
-    /// [`completions`](Self::completions) may still contain earlier completions of the connection.
+    /// The group may still return earlier completions of the connection.
     /// Later completions are delivered to the endpoint itself. A connection that has ended is not
     /// in the group.
     pub fn remove(&self, endpoint: &Endpoint) -> bool {
         endpoint.leave(&self.inner.queue)
     }
 
-    /// Returns the completions of the connections, each with its connection's key.
+    /// Takes the next completion of a connection, with the connection's key. Waits for it without a
+    /// time limit, even if the group has no connections.
+    ///
+    /// The waiting thread polls the connections itself. Several threads may wait.
+    ///
+    /// # Errors
+    ///
+    /// * [`Error::Os`] when the process has no free file descriptor. A group needs two.
+    /// * [`Error::Forked`] in a child process that inherited the group.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// use std::collections::HashMap;
+    ///
+    /// use rdmsg::{Completion, Endpoint, Error, Group};
+    ///
+    /// /// Echoes the messages of all clients until they have closed.
+    /// fn serve(group: &Group, clients: &mut HashMap<u64, Endpoint>) -> Result<(), Error> {
+    ///     while !clients.is_empty() {
+    ///         match group.next_completion()? {
+    ///             (key, Completion::Received(message)) => clients[&key].send(&message)?,
+    ///             (key, Completion::Disconnected(_)) => drop(clients.remove(&key)),
+    ///             _ => {}
+    ///         }
+    ///     }
+    ///     Ok(())
+    /// }
+    /// ```
+    pub fn next_completion(&self) -> Result<(u64, Completion), Error> {
+        self.next_until(&Deadline::never())
+    }
+
+    /// Does the same as [`next_completion`](Self::next_completion), waiting no longer than
+    /// `timeout`.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::TimedOut`] when no completion arrived in time, and the errors of
+    /// [`next_completion`](Self::next_completion).
+    pub fn next_completion_timeout(&self, timeout: Duration) -> Result<(u64, Completion), Error> {
+        self.next_until(&Deadline::after(timeout))
+    }
+
+    /// Takes the next completion of a connection, without waiting. Returns `None` when there is no
+    /// completion.
+    ///
+    /// # Errors
+    ///
+    /// The errors of [`next_completion`](Self::next_completion).
+    pub fn try_next_completion(&self) -> Result<Option<(u64, Completion)>, Error> {
+        match self.next_until(&Deadline::after(Duration::ZERO)) {
+            Ok(next) => Ok(Some(next)),
+            Err(Error::TimedOut) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    fn next_until(&self, deadline: &Deadline) -> Result<(u64, Completion), Error> {
+        let Inner { queue, completions } = &*self.inner;
+        queue.taker.note_taking_thread();
+        let take = || match completions.try_recv() {
+            Ok(next) => Some(Ok(next)),
+            Err(TryRecvError::Empty) => None,
+            // Only the stand-in of a child process has a closed channel.
+            Err(TryRecvError::Disconnected) => Some(Err(Error::Forked)),
+        };
+        if let Some(next) = take() {
+            return next;
+        }
+        let waited = queue.members.wait_until(completions, deadline, take);
+        waited
+            .map_err(Error::from_os)?
+            .unwrap_or(Err(Error::TimedOut))
+    }
+
+    /// Returns the channel with the completions of the connections, each with its connection's key.
+    ///
+    /// The engine's thread polls the connections and fills the channel. If the program also calls
+    /// [`next_completion`](Self::next_completion), each change between the two makes another thread
+    /// poll all connections, and completions may be delayed by some milliseconds. So use one of
+    /// them.
     ///
     /// Use it with [`crossbeam_channel::select!`], or from threads that wait in
     /// [`recv`](Receiver::recv) or iterate. Several threads may take completions from it. The
     /// channel stays open while the group exists, even without connections.
     #[must_use]
     pub fn completions(&self) -> &Receiver<(u64, Completion)> {
-        self.inner.queue.taker.note_taking_thread();
-        &self.inner.completions
+        let Inner { queue, completions } = &*self.inner;
+        queue.members.release();
+        queue.taker.note_taking_thread();
+        completions
     }
 }
 
@@ -169,5 +257,74 @@ impl StandIn for Inner {
 impl Drop for Inner {
     fn drop(&mut self) {
         self.queue.close();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{array, thread, time::Instant};
+
+    use super::*;
+    use crate::{listener::Listener, poll::Owner};
+
+    /// A timeout that is never reached, even on a busy machine.
+    const TIME_LIMIT: Duration = Duration::from_secs(60);
+
+    fn wait_until(is_done: impl Fn() -> bool) {
+        let deadline = Instant::now() + TIME_LIMIT;
+        while !is_done() {
+            assert!(Instant::now() < deadline);
+            thread::yield_now();
+        }
+    }
+
+    /// Waits until the members have these owners. The engine's thread may still handle earlier
+    /// notices.
+    fn expect(members: &[Endpoint], owners: [Owner; 2], again: impl Fn()) {
+        let owner = |member: &Endpoint| member.link_and_engine().0.poller.owner();
+        wait_until(|| {
+            again();
+            members.iter().map(owner).eq(owners)
+        });
+    }
+
+    #[test]
+    fn waiting_thread_polls_the_members() {
+        let listener = Listener::bind("tcp://127.0.0.1:0").unwrap();
+        let address = format!("tcp://{}", listener.local_addr());
+        let pairs: [_; 2] = array::from_fn(|_| {
+            let near = Endpoint::connect(address.as_str()).unwrap();
+            (near, listener.accept().unwrap())
+        });
+        let (near, members): (Vec<_>, Vec<_>) = pairs.into_iter().unzip();
+        let group = Group::new();
+        for member in &members {
+            group.add(member).unwrap();
+        }
+        let look = || assert!(group.try_next_completion().unwrap().is_none());
+        for number in 0..9 {
+            expect(&members, [Owner::Loop; 2], look);
+            near[number % 2].send(b"x").unwrap();
+            let (key, _) = group.next_completion_timeout(TIME_LIMIT).unwrap();
+            assert_eq!(key, members[number % 2].id());
+        }
+        // The users of the channel rely on the engine's thread.
+        assert!(group.completions().is_empty());
+        expect(&members, [Owner::Engine; 2], || {});
+        expect(&members, [Owner::Loop; 2], look);
+        assert!(group.remove(&members[0]));
+        expect(&members, [Owner::Engine, Owner::Loop], || {});
+        drop(group);
+        expect(&members, [Owner::Engine; 2], || {});
+    }
+
+    #[test]
+    fn ended_members_are_removed() {
+        let group = Group::new();
+        let (near, far) = Endpoint::pair().unwrap();
+        group.add(&far).unwrap();
+        assert_eq!(group.inner.queue.members.len(), 1);
+        drop((near, far));
+        wait_until(|| group.inner.queue.members.len() == 0);
     }
 }

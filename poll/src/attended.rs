@@ -16,6 +16,12 @@ use super::{
 /// interval instead of once per message.
 const CHECK_INTERVAL: Duration = Duration::from_millis(10);
 
+/// The number of checks after which the engine becomes the owner, if an event loop does not poll a
+/// connection that had a pending event. Until then, the engine only polls in place of the loop. A
+/// loop with 1000 busy connections handles an event later than `CHECK_INTERVAL`. If the engine
+/// became the owner each time, each message would cost up to four calls of epoll_ctl.
+const OVERDUE_CHECKS: u8 = if cfg!(loom) { 1 } else { 10 };
+
 /// Interval at which the engine's thread checks connections that hold back a message. It is shorter
 /// than `CHECK_INTERVAL`, because the message is sent only when the connection is polled again.
 const QUICK_CHECK_INTERVAL: Duration = Duration::from_millis(1);
@@ -29,8 +35,8 @@ const QUICK_CHECK_INTERVAL: Duration = Duration::from_millis(1);
 /// last check, or if the connection holds back a message.
 #[derive(Debug, Default)]
 pub struct Attended {
-    /// The value of [`Poller::visits`] at the last check, by connection key.
-    seen: HashMap<u64, u32>,
+    /// The result of the last check, by connection key.
+    seen: HashMap<u64, Seen>,
     /// The keys of the connections in `seen` that hold back a message.
     held_back: HashSet<u64>,
     /// The keys of connections that the engine could not poll because a thread of the application
@@ -43,6 +49,27 @@ pub struct Attended {
     next_full_check: Option<Instant>,
     /// The time of the next check of the connections in `held_back` and `busy`.
     next_quick_check: Option<Instant>,
+}
+
+/// The result of a check of one connection.
+#[derive(Clone, Copy, Debug)]
+struct Seen {
+    /// The value of [`Poller::visits`].
+    visits: u32,
+    /// The number of checks since the engine's thread found a pending event that the event loop had
+    /// not handled for an interval, or 0 if the loop has polled since then.
+    overdue: u8,
+    /// The value of [`Poller::group_turns`] .
+    turns: u32,
+}
+
+/// The poll of a connection that the engine's thread must do after a check.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Due {
+    /// Request an event and poll, because the engine owns the connection now.
+    Expired(u64),
+    /// Poll, because the event loop that owns the connection is late. The loop stays the owner.
+    Overdue(u64),
 }
 
 /// The methods of a connection that [`Attended`] calls.
@@ -68,7 +95,8 @@ impl Attended {
         }
         // The notice may have been sent up to 10 ms ago. Subtracting 1 ensures that the first check
         // finds a visit, so the connection stays in the table for at least one interval.
-        self.seen.insert(key, poller.visits().wrapping_sub(1));
+        self.seen
+            .insert(key, Seen::of(poller, poller.visits().wrapping_sub(1)));
         let now = Instant::now();
         self.next_full_check.get_or_insert(now + CHECK_INTERVAL);
         if held_back {
@@ -109,30 +137,30 @@ impl Attended {
             .min()
     }
 
-    /// Checks the connections whose check is due. Returns the keys of the connections that the
-    /// caller must arm and poll next. Some of them were passed to [`poll_soon`](Self::poll_soon).
-    /// The others now belong to the engine, because their owner has not polled since the last
-    /// check. `pending` returns the keys of all connections whose event loops have pending events.
+    /// Checks the connections whose check is due. Returns the polls that the caller must do next.
+    /// Connections that were passed to [`poll_soon`](Self::poll_soon) count as expired. The others
+    /// have an owner that has not polled since the last check. `pending` returns the keys of all
+    /// connections whose event loops have pending events.
     pub fn check_due<'a, A: AttendedConnection + 'a>(
         &mut self,
         now: Instant,
         find: impl Fn(u64) -> Option<&'a A>,
         pending: impl FnOnce() -> Vec<u64>,
-    ) -> Vec<u64> {
-        let mut expired = Vec::new();
+    ) -> Vec<Due> {
+        let mut due = Vec::new();
         if self.next_quick_check.is_some_and(|at| at <= now) {
-            self.check_held_back(&find, &mut expired);
+            self.check_held_back(&find, &mut due);
             self.next_quick_check =
                 (!self.held_back.is_empty()).then(|| now + QUICK_CHECK_INTERVAL);
-            self.check_busy(&find, &mut expired);
+            self.check_busy(&find, &mut due);
         }
         if self.next_full_check.is_some_and(|at| at <= now) {
             let pending = if self.loops { pending() } else { Vec::new() };
-            self.check_all(&find, &pending, &mut expired);
+            self.check_all(&find, &pending, &mut due);
             let more = self.loops || !self.seen.is_empty();
             self.next_full_check = more.then(|| now + CHECK_INTERVAL);
         }
-        expired
+        due
     }
 
     /// Returns whether the last check found a pending event for a connection that an event loop
@@ -151,11 +179,11 @@ impl Attended {
     fn check_held_back<'a, A: AttendedConnection + 'a>(
         &mut self,
         find: impl Fn(u64) -> Option<&'a A>,
-        expired: &mut Vec<u64>,
+        due: &mut Vec<Due>,
     ) {
         let seen = &mut self.seen;
         self.held_back.retain(|key| {
-            let (Some(connection), Some(count)) = (find(*key), seen.get_mut(key)) else {
+            let (Some(connection), Some(last)) = (find(*key), seen.get_mut(key)) else {
                 return false;
             };
             // `clear_held_back` runs before `holds_back`. If a message is held back after this
@@ -165,12 +193,12 @@ impl Attended {
                 return false;
             }
             connection.poller().note_held_again();
-            match connection.poller().check_owner(*count) {
+            match connection.poller().check_owner(last.visits) {
                 OwnerCheck::Visited(now) => {
-                    *count = now;
+                    *last = Seen::of(connection.poller(), now);
                     return true;
                 }
-                OwnerCheck::Expired => expired.push(*key),
+                OwnerCheck::Expired => due.push(Due::Expired(*key)),
                 OwnerCheck::Asleep | OwnerCheck::Owned => {}
             }
             seen.remove(key);
@@ -181,13 +209,13 @@ impl Attended {
     fn check_busy<'a, A: AttendedConnection + 'a>(
         &mut self,
         find: impl Fn(u64) -> Option<&'a A>,
-        due: &mut Vec<u64>,
+        due: &mut Vec<Due>,
     ) {
         for key in mem::take(&mut self.busy) {
             if let (Some(connection), false) = (find(key), self.seen.contains_key(&key)) {
                 connection.poller().expire();
             }
-            due.push(key);
+            due.push(Due::Expired(key));
         }
     }
 
@@ -195,24 +223,33 @@ impl Attended {
         &mut self,
         find: impl Fn(u64) -> Option<&'a A>,
         pending: &[u64],
-        expired: &mut Vec<u64>,
+        due: &mut Vec<Due>,
     ) {
         let held_back = &self.held_back;
         let is_pending: HashSet<u64> = pending.iter().copied().collect();
-        self.seen.retain(|key, count| {
+        self.seen.retain(|key, last| {
             let Some(poller) = find(*key).map(AttendedConnection::poller) else {
                 return false;
             };
-            if poller.owner() == Owner::Loop && !is_pending.contains(key) {
-                return held_back.contains(key);
+            if poller.owner() == Owner::Loop {
+                let is_pending = is_pending.contains(key);
+                if !is_pending && last.overdue == 0 {
+                    return held_back.contains(key);
+                }
+                if last.is_overdue(poller) {
+                    if is_pending && last.overdue > 0 && !poller.is_entrusted() {
+                        due.push(Due::Overdue(*key));
+                    }
+                    return true;
+                }
             }
-            match poller.check_owner(*count) {
+            match poller.check_owner(last.visits) {
                 OwnerCheck::Visited(now) => {
-                    *count = now;
+                    *last = Seen::of(poller, now);
                     true
                 }
                 OwnerCheck::Expired => {
-                    expired.push(*key);
+                    due.push(Due::Expired(*key));
                     false
                 }
                 OwnerCheck::Asleep | OwnerCheck::Owned => false,
@@ -222,9 +259,140 @@ impl Attended {
             if let Some(poller) = find(*key).map(AttendedConnection::poller)
                 && poller.owner() == Owner::Loop
             {
-                self.seen.entry(*key).or_insert_with(|| poller.visits());
+                self.seen
+                    .entry(*key)
+                    .or_insert_with(|| Seen::of(poller, poller.visits()));
             }
         }
         self.loops = !pending.is_empty();
+    }
+}
+
+impl Seen {
+    fn of(poller: &Poller, visits: u32) -> Self {
+        Self {
+            visits,
+            overdue: 0,
+            turns: poller.group_turns(),
+        }
+    }
+
+    /// Counts a check of an event loop that has, or had, a pending event. Returns whether the loop
+    /// has not polled since the last check, and may stay the owner.
+    fn is_overdue(&mut self, poller: &Poller) -> bool {
+        if poller.visits() != self.visits {
+            return false;
+        }
+        let turns = poller.group_turns();
+        if turns != self.turns {
+            // The threads of the group poll its members in the order of their events.
+            (self.turns, self.overdue) = (turns, 0);
+            return true;
+        }
+        let is_overdue = self.overdue < OVERDUE_CHECKS;
+        self.overdue += u8::from(is_overdue);
+        is_overdue
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::{GroupEvents, Mailbox, NoticeSender, Polling};
+
+    const KEY: u64 = 16;
+
+    struct Connection(Poller);
+
+    impl AttendedConnection for Connection {
+        fn poller(&self) -> &Poller {
+            &self.0
+        }
+
+        fn holds_back(&self) -> bool {
+            false
+        }
+    }
+
+    fn poller() -> Poller {
+        Poller::new(Polling::Event, NoticeSender::new(KEY, Mailbox::closed()))
+    }
+
+    /// The engine's checks of one connection, which an event loop owns.
+    struct Checks {
+        attended: Attended,
+        connection: Connection,
+        now: Instant,
+    }
+
+    impl Checks {
+        fn new() -> Self {
+            let connection = Connection(poller());
+            assert!(connection.0.count_poll_as_loop(&[]));
+            Self {
+                attended: Attended::default(),
+                connection,
+                now: Instant::now() + CHECK_INTERVAL,
+            }
+        }
+
+        /// Does the next check, which finds a pending event or none.
+        fn check(&mut self, is_pending: bool) -> Vec<Due> {
+            self.now += CHECK_INTERVAL;
+            if is_pending {
+                // The engine's epoll has reported the event.
+                self.attended.expect_loops();
+            }
+            let pending = || is_pending.then_some(KEY).into_iter().collect();
+            let find = |_| Some(&self.connection);
+            self.attended.check_due(self.now, find, pending)
+        }
+
+        fn group_events(&self) -> Arc<GroupEvents> {
+            let events = poller().watch_members().unwrap();
+            self.connection.0.enter_group(&events);
+            events
+        }
+    }
+
+    #[test]
+    fn late_loop_is_replaced_after_ten_polls_by_the_engine() {
+        let mut checks = Checks::new();
+        assert_eq!(checks.check(true), []);
+        for number in 0..OVERDUE_CHECKS {
+            // A poll of a TCP connection takes the event.
+            let is_pending = number % 2 == 0;
+            let due = is_pending.then_some(Due::Overdue(KEY));
+            assert_eq!(checks.check(is_pending), Vec::from_iter(due));
+            assert_eq!(checks.connection.0.owner(), Owner::Loop);
+        }
+        assert_eq!(checks.check(false), [Due::Expired(KEY)]);
+        assert_eq!(checks.connection.0.owner(), Owner::Engine);
+    }
+
+    #[test]
+    fn loop_that_polls_is_not_replaced() {
+        let mut checks = Checks::new();
+        for _ in 0..3 * OVERDUE_CHECKS {
+            assert_eq!(checks.check(true), []);
+            checks.connection.0.count_poll_as_loop(&[]);
+        }
+        assert_eq!(checks.check(true), []);
+        assert_eq!(checks.check(true), [Due::Overdue(KEY)]);
+    }
+
+    #[test]
+    fn group_that_polls_other_members_is_not_replaced() {
+        let mut checks = Checks::new();
+        let events = checks.group_events();
+        assert_eq!(checks.check(true), []);
+        for _ in 0..3 * OVERDUE_CHECKS {
+            events.count_turn();
+            assert_eq!(checks.check(true), []);
+        }
+        assert_eq!(checks.check(true), [Due::Overdue(KEY)]);
+        assert_eq!(checks.connection.0.owner(), Owner::Loop);
     }
 }

@@ -13,7 +13,7 @@
 //!        +--------+   (unless asleep)     +---------+
 //!             |  ^                            |
 //!   a loop or |  | events not taken for       | a loop or a runtime polls
-//!   a runtime |  | 10 ms, or a user relies    |
+//!   a runtime |  | 100 ms, or a user relies   |
 //!   polls     |  | on the engine              |
 //!             v  |                            |
 //!          +------+                           |
@@ -23,15 +23,17 @@
 //!
 //! A thread that waits for a connection polls the connection itself, so no other thread has to wake
 //! it for each completion. The thread becomes the owner and removes the completion events from the
-//! engine's epoll. An event loop or a runtime moves the events to its own epoll. Every 10 ms the
-//! engine's thread [checks](Attended) whether the owner has polled since the last check. The engine
+//! engine's epoll. An event loop, a runtime or a group moves the events to its own epoll. Every
+//! 10 ms the engine's thread [checks](Attended) whether the owner has polled since the last check.
+//! If a loop is late, the engine polls in its place, and becomes the owner after 100 ms. The engine
 //! does not check a thread that sleeps in the kernel, because an event is certain to wake that
 //! thread. An event is not certain to wake a runtime: its threads may be busy, or may have left
 //! `block_on`.
 //!
-//! Some users need the engine's thread to poll ([`Reliance`]): the receiver of a group, a task
+//! Some users need the engine's thread to poll ([`Reliance`]): the channel of a group, a task
 //! outside of a runtime, and an event loop that waits for room to send. While a connection has such
-//! a user, the engine stays the owner, and waiting threads poll in addition.
+//! a user, the engine stays the owner, and waiting threads poll in addition. If threads wait for a
+//! group instead of using its channel, they own the members as a loop does.
 //!
 //! If several threads wait on one connection, one of them *leads*: it spins first, and then sleeps
 //! until a completion event is raised. The other threads *follow*: they are parked until another
@@ -59,6 +61,9 @@ mod attended;
 mod completions;
 mod deadline;
 mod event_loop;
+mod group;
+#[cfg(not(loom))]
+mod group_events;
 #[cfg(all(loom, test))]
 mod model;
 mod poller;
@@ -78,25 +83,28 @@ mod wait;
 mod word;
 
 #[cfg(all(loom, test))]
+use self::model::system as group_events;
+#[cfg(all(loom, test))]
 use self::model::system as registration;
 #[cfg(all(loom, test))]
 use self::model::system as sys;
 #[cfg(all(feature = "tokio", not(loom)))]
 pub use self::runtime_watch::RuntimeWatch;
 pub use self::{
-    attended::{Attended, AttendedConnection},
+    attended::{Attended, AttendedConnection, Due},
     completions::{Answers, Completions, Events, Progress},
     deadline::Deadline,
     poller::Poller,
     spin::Polling,
     sync::{Mailbox, Notice, NoticeKind, Reader, Readiness, WaiterId, Wakers, eventfd},
-    sys::{Alarm, Woken},
+    sys::{Alarm, AlarmFd, Woken},
     tasks::{Awaited, Tasks},
     wait::TimedOut,
     word::{Owner, OwnerCheck, Reliance},
 };
 #[cfg(not(loom))]
 pub use self::{
+    group_events::GroupEvents,
     registration::{Epolls, FdEvents, Registration},
     sys::NoticeSender,
 };

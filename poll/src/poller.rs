@@ -2,7 +2,7 @@ use std::{
     fmt,
     os::fd::BorrowedFd,
     sync::{
-        OnceLock,
+        Arc, OnceLock,
         atomic::{AtomicBool, Ordering},
     },
     time::Duration,
@@ -11,9 +11,10 @@ use std::{
 use rdma_status::OsError;
 
 use super::{
+    group_events::GroupEvents,
     registration::{LoopFd, Registration},
     spin::{Polling, SpinRecord},
-    sys::{Alarm, Condvar, Mutex, NoticeSender, lock, park},
+    sys::{Alarm, AlarmFd, Condvar, Mutex, NoticeSender, lock, park},
     tasks::Tasks,
     word::{HeldBack, Owner, OwnerCheck, Reliance, Resigned, Visit, Word},
 };
@@ -24,8 +25,9 @@ use crate::sync::{NoticeKind, Readiness};
 /// The [crate documentation](crate) explains the states. A poller has no reference to its
 /// connection: each caller that polls passes the queue as [`Completions`](super::Completions).
 ///
-/// A poller has two locks: `registration` guards changes of the epolls, and `wakes` guards parking.
-/// A thread holds at most one of them, and acquires no other lock while it holds one.
+/// A poller has two locks: `watched` guards changes of the epolls, and `wakes` guards parking. A
+/// thread holds at most one of them. While it holds one, it acquires only the locks of
+/// [`GroupEvents`].
 pub struct Poller {
     word: Word,
     /// The tasks that wait for this connection.
@@ -39,13 +41,21 @@ pub struct Poller {
     /// Ends the leader's sleep. The alarm is created before any thread waits, so that a wait never
     /// has to create a file descriptor.
     alarm: OnceLock<Alarm>,
-    /// The registration of the completion events with epolls, or `None` while the connection has no
-    /// transport.
-    registration: Mutex<Option<Registration>>,
+    pub(super) watched: Mutex<Watched>,
     /// The fd that an event loop watches, created when the application first requests it.
     loop_fd: LoopFd,
     /// Whether a failed system call was already logged.
     reported: AtomicBool,
+}
+
+/// The epolls that watch a connection.
+#[derive(Default)]
+pub(super) struct Watched {
+    /// The registration of the completion events with epolls, or `None` while the connection has no
+    /// transport.
+    registration: Option<Registration>,
+    /// The events of the connection's group, if threads that wait for the group poll its members.
+    pub(super) group: Option<Arc<GroupEvents>>,
 }
 
 /// Decides how long a thread spins before it sleeps.
@@ -115,19 +125,20 @@ impl Poller {
             wakes: Mutex::new(0),
             changed: Condvar::new(),
             alarm: OnceLock::new(),
-            registration: Mutex::new(None),
+            watched: Mutex::default(),
             loop_fd: LoopFd::default(),
             reported: AtomicBool::new(false),
         }
     }
 
-    /// Creates the alarm on which threads sleep, if it does not exist yet.
-    pub fn prepare(&self) -> Result<(), OsError> {
-        if self.alarm.get().is_none() {
-            let alarm = Alarm::new()?;
-            self.alarm.get_or_init(|| alarm);
+    /// Creates the alarm on which threads sleep, if it does not exist yet. Uses the eventfd
+    /// `reserve`, if there is one.
+    pub fn prepare(&self, reserve: Option<AlarmFd>) -> Result<&Alarm, OsError> {
+        if let Some(alarm) = self.alarm.get() {
+            return Ok(alarm);
         }
-        Ok(())
+        let alarm = Alarm::new(reserve)?;
+        Ok(self.alarm.get_or_init(|| alarm))
     }
 
     // Methods for the registration of the completion events:
@@ -135,39 +146,47 @@ impl Poller {
     /// Stores `registration`, which has registered a new transport's completion events with the
     /// engine's epoll.
     pub fn register(&self, registration: Registration) {
-        *lock(&self.registration) = Some(registration);
+        let mut watched = lock(&self.watched);
+        if let Some(group) = &watched.group {
+            group.give_back(registration.key());
+        }
+        watched.registration = Some(registration);
     }
 
     /// Removes the completion events from all epolls.
     pub fn unregister(&self) -> Result<(), OsError> {
-        match lock(&self.registration).take() {
-            Some(mut registration) => registration.set(Owner::Threads, &self.loop_fd),
+        match lock(&self.watched).registration.take() {
+            Some(mut registration) => registration.set(Owner::Threads, &self.loop_fd, None),
             None => Ok(()),
         }
     }
 
     /// Consumes the raised completion event, so that the event source is no longer readable.
     pub fn clear_event(&self) {
-        if let Some(registration) = &*lock(&self.registration) {
+        if let Some(registration) = &lock(&self.watched).registration {
             registration.clear();
         }
     }
 
     /// Moves the completion events to the epoll of the current owner. Each thread that changes the
     /// owner calls this method afterwards. The method reads the owner under the lock
-    /// `registration`, so the last of several concurrent calls registers the events for the last
-    /// owner.
-    fn follow_owner(&self) {
+    /// `watched`, so the last of several concurrent calls registers the events for the last owner.
+    /// The caller holds no lock, because the method may log an error.
+    pub(super) fn follow_owner(&self) {
         let failed = {
-            let mut registration = lock(&self.registration);
+            let Watched {
+                registration,
+                group,
+            } = &mut *lock(&self.watched);
             let Some(registration) = registration.as_mut() else {
                 return;
             };
-            let Err(error) = registration.set(self.word.owner(), &self.loop_fd) else {
+            let owner = self.word.owner();
+            let Err(error) = registration.set(owner, &self.loop_fd, group.as_ref()) else {
                 return;
             };
             self.word.expire();
-            let again = registration.set(Owner::Engine, &self.loop_fd);
+            let again = registration.set(Owner::Engine, &self.loop_fd, None);
             [Some(error), again.err()]
         };
         // Moving the events failed, so this call makes the engine's thread arm the queue and poll.
@@ -268,6 +287,16 @@ impl Poller {
             self.follow_owner();
         }
         check
+    }
+
+    /// Returns whether the event loop that owns the connection will probably handle its pending
+    /// event soon, so that a poll by the engine's thread would only take its work away.
+    pub(super) fn is_entrusted(&self) -> bool {
+        #[cfg(feature = "tokio")]
+        let is_entrusted = self.tasks.are_entrusted();
+        #[cfg(not(feature = "tokio"))]
+        let is_entrusted = false;
+        is_entrusted
     }
 
     /// Makes the engine's thread the owner. The caller must arm the queue and poll it next.

@@ -1,5 +1,5 @@
 use std::{
-    fmt,
+    fmt, mem,
     os::fd::{AsFd, BorrowedFd},
     sync::{Arc, OnceLock},
 };
@@ -8,7 +8,7 @@ use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags};
 use rdma_status::OsError;
 use rdmsg_os::failed;
 
-use super::{completions::Events, word::Owner};
+use super::{completions::Events, group_events::GroupEvents, word::Owner};
 use crate::sync::Readiness;
 
 /// A source of completion events whose file descriptor is readable while an event is pending.
@@ -28,9 +28,17 @@ pub struct Registration {
     events: Arc<dyn FdEvents>,
     key: u64,
     owner: Owner,
-    /// Whether the event source is registered with the epoll that the application's event loop
-    /// watches.
-    in_loop: bool,
+    place: Place,
+}
+
+/// The epoll of the application with which the event source is registered.
+#[derive(Debug)]
+enum Place {
+    None,
+    /// The epoll that the application's event loop watches.
+    LoopFd,
+    /// The epoll of a group.
+    Group(Arc<GroupEvents>),
 }
 
 /// The two epolls that the engine's thread reads.
@@ -52,9 +60,9 @@ impl Registration {
             events,
             key,
             owner: Owner::Threads,
-            in_loop: false,
+            place: Place::None,
         };
-        new.set(Owner::Engine, &LoopFd::default())?;
+        new.set(Owner::Engine, &LoopFd::default(), None)?;
         Ok(new)
     }
 
@@ -63,19 +71,16 @@ impl Registration {
         self.events.clear();
     }
 
-    /// Moves the event source to the epolls of `owner`. `fd` is the epoll that the application's
-    /// event loop watches.
-    pub(super) fn set(&mut self, owner: Owner, fd: &LoopFd) -> Result<(), OsError> {
-        let in_loop = owner == Owner::Loop;
-        let fd = fd.0.get();
-        if let (true, false, Some(fd)) = (self.in_loop, in_loop, fd) {
-            // The call cannot fail, because the descriptor is open and this epoll contains it.
-            let _ = fd.delete(&*self.events);
-            self.in_loop = false;
-        } else if let (false, true, Some(fd)) = (self.in_loop, in_loop, fd) {
-            add(fd, &*self.events, self.key)?;
-            self.in_loop = true;
-        }
+    /// Moves the event source to the epolls of `owner`. If `owner` is [`Owner::Loop`], the source
+    /// is also registered with the epoll of `group`, or else with `fd`, the epoll that the
+    /// application's event loop watches.
+    pub(super) fn set(
+        &mut self,
+        owner: Owner,
+        fd: &LoopFd,
+        group: Option<&Arc<GroupEvents>>,
+    ) -> Result<(), OsError> {
+        self.set_place(group.filter(|_| owner == Owner::Loop), owner, fd)?;
         if owner == self.owner {
             return Ok(());
         }
@@ -88,6 +93,43 @@ impl Registration {
         }
         self.owner = owner;
         Ok(())
+    }
+
+    fn set_place(
+        &mut self,
+        group: Option<&Arc<GroupEvents>>,
+        owner: Owner,
+        fd: &LoopFd,
+    ) -> Result<(), OsError> {
+        let fd = fd.0.get();
+        let is_there = match (&self.place, group) {
+            (Place::Group(place), Some(group)) => Arc::ptr_eq(place, group),
+            (Place::Group(_), None) | (Place::None | Place::LoopFd, Some(_)) => false,
+            (Place::LoopFd, None) => owner == Owner::Loop,
+            (Place::None, None) => owner != Owner::Loop,
+        };
+        if is_there {
+            return Ok(());
+        }
+        match (mem::replace(&mut self.place, Place::None), fd) {
+            // The call cannot fail, because the descriptor is open and this epoll contains it.
+            (Place::LoopFd, Some(fd)) => _ = fd.delete(&*self.events),
+            (Place::Group(group), _) => group.remove(&*self.events, self.key),
+            (Place::LoopFd, None) | (Place::None, _) => {}
+        }
+        if let Some(group) = group {
+            group.add(&*self.events, self.key)?;
+            self.place = Place::Group(Arc::clone(group));
+        } else if let (Owner::Loop, Some(fd)) = (owner, fd) {
+            add(fd, &*self.events, self.key)?;
+            self.place = Place::LoopFd;
+        }
+        Ok(())
+    }
+
+    /// Returns the key of the connection.
+    pub(super) fn key(&self) -> u64 {
+        self.key
     }
 }
 
@@ -136,11 +178,11 @@ impl LoopFd {
     }
 }
 
-fn epoll() -> Result<Epoll, OsError> {
+pub(super) fn epoll() -> Result<Epoll, OsError> {
     Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC).map_err(failed("epoll_create1"))
 }
 
-fn add(epoll: &Epoll, events: &dyn FdEvents, key: u64) -> Result<(), OsError> {
+pub(super) fn add(epoll: &Epoll, events: &dyn FdEvents, key: u64) -> Result<(), OsError> {
     epoll
         .add(events, EpollEvent::new(EpollFlags::EPOLLIN, key))
         .map_err(failed("epoll_ctl"))

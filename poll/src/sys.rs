@@ -7,7 +7,7 @@ pub(super) use std::sync::{
 };
 use std::{
     fmt,
-    os::fd::AsFd,
+    os::fd::{AsFd, BorrowedFd},
     sync::{Arc, MutexGuard},
     thread,
     time::Duration,
@@ -95,13 +95,16 @@ impl fmt::Display for NoticeSender {
     }
 }
 
+/// The descriptor of an [`Alarm`].
+pub type AlarmFd = EventFd;
+
 /// The eventfd that ends the leader's sleep.
 #[derive(Debug)]
-pub struct Alarm(EventFd);
+pub struct Alarm(AlarmFd);
 
 impl Alarm {
-    pub(super) fn new() -> Result<Self, OsError> {
-        eventfd().map(Self)
+    pub(super) fn new(reserve: Option<AlarmFd>) -> Result<Self, OsError> {
+        reserve.map_or_else(eventfd, Ok).map(Self)
     }
 
     pub(super) fn ring(&self) {
@@ -122,7 +125,7 @@ impl Alarm {
         events: impl AsFd,
         left: Option<Duration>,
     ) -> Result<Woken, OsError> {
-        let timeout = PollTimeout::try_from(millis(bounded(left))).unwrap_or(PollTimeout::MAX);
+        let timeout = PollTimeout::try_from(sleep_limit(left)).unwrap_or(PollTimeout::MAX);
         let mut fds = [
             PollFd::new(events.as_fd(), PollFlags::POLLIN),
             PollFd::new(self.0.as_fd(), PollFlags::POLLIN),
@@ -135,9 +138,7 @@ impl Alarm {
             Ok(_) if fds[1].any() == Some(true) => Ok(Woken::Alarm),
             Ok(_) | Err(nix::Error::EINTR) => Ok(Woken::Event),
             Err(errno) => {
-                // The caller immediately calls this function again. The pause prevents a busy loop
-                // if every call fails.
-                thread::sleep(BACK_OFF);
+                back_off();
                 Err(failed("poll")(errno))
             }
         }
@@ -150,6 +151,12 @@ impl Alarm {
     }
 }
 
+impl AsFd for Alarm {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
 /// Waits while `idle` returns true, for at most the time `left` and at most `LONGEST_SLEEP`.
 pub(super) fn park<T>(
     changed: &Condvar,
@@ -158,6 +165,17 @@ pub(super) fn park<T>(
     idle: impl FnMut(&mut T) -> bool,
 ) {
     drop(changed.wait_timeout_while(guard, bounded(left), idle));
+}
+
+/// Pauses after a failed wait. The caller immediately waits again, so without the pause it would
+/// loop if every call fails.
+pub(super) fn back_off() {
+    thread::sleep(BACK_OFF);
+}
+
+/// Returns the time limit of one sleep in milliseconds, at most `LONGEST_SLEEP`.
+pub(super) fn sleep_limit(left: Option<Duration>) -> u64 {
+    millis(bounded(left))
 }
 
 /// Returns the time `left`, limited to `LONGEST_SLEEP`.

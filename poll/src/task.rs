@@ -117,6 +117,7 @@ impl Poller {
             return None;
         }
         let acquired = self.count_poll_as_loop(ENGINE_USERS);
+        self.tasks.note_poll();
         // If a poll costs a system call, the task polls only after the runtime has reported an
         // event. If the poll finds nothing, this code need not call `ready`: either another poll
         // follows, or `wait_as` calls `ready` after it has registered the waker.

@@ -39,6 +39,10 @@ pub struct Tasks {
     in_runtime: AtomicBool,
     #[cfg(feature = "tokio")]
     watch: Mutex<Watch>,
+    /// Whether the runtime has woken at least one task since a task polled last. This is only a
+    /// hint, because the future of that task may have been dropped.
+    #[cfg(feature = "tokio")]
+    woken: AtomicBool,
 }
 
 /// Whether a runtime watches the connection's completion events.
@@ -125,6 +129,30 @@ impl Tasks {
             Watch::Paused(runtime) => Some(runtime.clone()),
             Watch::None | Watch::Active(_) => None,
         }
+    }
+
+    /// Records that a task polls.
+    #[cfg(feature = "tokio")]
+    pub(super) fn note_poll(&self) {
+        self.woken.store(false, Ordering::Relaxed);
+    }
+
+    /// Wakes all tasks because the runtime has reported an event. Returns an error if a waker
+    /// panicked. The caller holds no lock.
+    #[cfg(feature = "tokio")]
+    pub fn wake_for_runtime(&self) -> Result<(), Panicked> {
+        if self.is_awaited(Awaited::ALL_EVENTS) {
+            self.woken.store(true, Ordering::Relaxed);
+        }
+        self.wake(Awaited::ALL_EVENTS)
+    }
+
+    /// Returns whether a runtime will probably run a task that polls: a task waits, or the runtime
+    /// has woken it.
+    #[cfg(feature = "tokio")]
+    pub(super) fn are_entrusted(&self) -> bool {
+        self.are_in_runtime()
+            && (self.woken.load(Ordering::Relaxed) || self.is_awaited(Awaited::ALL_EVENTS))
     }
 
     /// Removes the registration with the runtime. Returns whether a runtime was watching the

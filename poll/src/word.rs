@@ -22,8 +22,8 @@ pub enum Owner {
     Engine,
     /// Threads that wait for the connection. The completion channel is registered with no epoll.
     Threads,
-    /// An event loop or a runtime, with whose epoll the completion channel is registered. The
-    /// engine's thread becomes the owner if the loop does not handle the events.
+    /// An event loop, a runtime or the threads of a group, with whose epoll the completion channel
+    /// is registered. The engine's thread becomes the owner if the loop does not handle the events.
     Loop,
 }
 
@@ -37,7 +37,7 @@ pub enum Reliance {
     Readable = 1 << 12,
     /// An event loop that watches the fd for writing, because it waits for room to send.
     Writable = 1 << 13,
-    /// A group that receives the completions.
+    /// A group that receives the completions. Its threads can be the owner, as a loop is.
     Group = 1 << 14,
     /// A task that waits outside of a runtime.
     Tasks = 1 << 15,

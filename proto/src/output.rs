@@ -206,6 +206,16 @@ impl Outputs {
     pub(super) fn pop(&mut self) -> Option<Output> {
         self.first.take().or_else(|| self.rest.pop_front())
     }
+
+    /// Removes the next output if it is [`Output::Post`], and returns its frame.
+    pub(super) fn pop_post(&mut self) -> Option<Transmit> {
+        let next = self.first.as_ref().or_else(|| self.rest.front());
+        let Some(&Output::Post(transmit)) = next else {
+            return None;
+        };
+        self.pop();
+        Some(transmit)
+    }
 }
 
 /// Excludes the outputs from a connection's hash. This is correct because the driver performs all
@@ -266,6 +276,9 @@ pub struct TransportTraits {
     /// error. If so, such a request can serve as a marker, because it completes after all earlier
     /// requests. On iWARP, the device driver can refuse such a request, or never complete it.
     pub flushes: bool,
+    /// Whether the event DISCONNECTED follows after this side has disconnected. If not, no event of
+    /// the connection follows, as over TCP.
+    pub reports_own_disconnect: bool,
 }
 
 impl TransportTraits {
@@ -275,6 +288,7 @@ impl TransportTraits {
         active_speaks_first: false,
         acknowledges_sends: true,
         flushes: true,
+        reports_own_disconnect: true,
     };
 }
 
@@ -485,4 +499,32 @@ pub struct Refusal {
     /// The private data of the rejection.
     pub private_data: PrivateBytes,
     pub reason: CloseReason,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn frame_is_taken_only_if_it_is_next() {
+        let transmit = Transmit {
+            slot: 3,
+            header: [0; HEADER_LEN],
+            signalled: false,
+        };
+        let mut outputs = Outputs::new();
+        assert_eq!(outputs.pop_post(), None);
+        for output in [
+            Output::Post(transmit),
+            Output::Timer,
+            Output::Post(transmit),
+        ] {
+            outputs.push(output);
+        }
+        assert_eq!(outputs.pop_post(), Some(transmit));
+        assert_eq!(outputs.pop_post(), None);
+        assert!(matches!(outputs.pop(), Some(Output::Timer)));
+        assert_eq!(outputs.pop_post(), Some(transmit));
+        assert!(outputs.is_empty());
+    }
 }

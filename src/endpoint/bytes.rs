@@ -35,7 +35,7 @@ impl Endpoint {
         self.update_readiness();
     }
     /// Returns the next message of a stream. `taken` is the item that the caller has removed from
-    /// the channel. If it reports the end of the stream, messages in the stream's queue are
+    /// the queue. If it reports the end of the stream, messages in the stream's queue are
     /// returned before the end.
     pub(super) fn take_bytes_before(
         &self,
@@ -52,7 +52,7 @@ impl Endpoint {
         let end = taken?;
         self.inner.end_taken.store(true, Ordering::Relaxed);
         if self.inner.link.peer_has_finished() {
-            // An earlier call may have removed the Finish from the channel and returned queued
+            // An earlier call may have removed the Finish from the queue and returned queued
             // bytes instead.
             return Some(Err(Error::PeerFinished));
         }
@@ -180,7 +180,7 @@ impl Inner {
 /// Reports the readiness of a stream to tasks.
 #[cfg(feature = "tokio")]
 impl Endpoint {
-    /// Returns whether a nonblocking receive may return a message or the end. If the channel
+    /// Returns whether a nonblocking receive may return a message or the end. If the queue
     /// contains only completions of other kinds, the receive removes them and returns nothing.
     pub(crate) fn has_arrived(&self) -> bool {
         !self.inner.completions.is_empty() || self.inner.has_bytes() || self.peer_has_stopped()

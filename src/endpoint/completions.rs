@@ -5,7 +5,7 @@ use std::{
     time::Duration,
 };
 
-use crossbeam_channel::{Receiver, TryRecvError};
+use crossbeam_channel::Receiver;
 
 use super::Endpoint;
 use crate::{
@@ -53,7 +53,7 @@ impl Endpoint {
     pub fn completions(&self) -> &Receiver<Completion> {
         self.inner.link.poller.leave_loop();
         self.inner.link.taker.note_taking_thread();
-        &self.inner.completions
+        self.inner.completions.channel()
     }
 
     /// Takes the next completion of any kind. Waits for it without a time limit.
@@ -124,9 +124,9 @@ impl Endpoint {
     ///
     /// Over RDMA, `try_next_completion` and `try_recv` poll the device in the loop's own thread, so
     /// no other thread is involved. When the loop is busy for about 20 milliseconds, the engine's
-    /// thread polls instead. A loop must not call [`recv`](Self::recv), which blocks until the next
-    /// message. The readable fd is itself an epoll instance, so it cannot be added to another one
-    /// with `EPOLLEXCLUSIVE`.
+    /// thread polls in its place. A loop must not call [`recv`](Self::recv), which blocks until the
+    /// next message. The readable fd is itself an epoll instance, so it cannot be added to another
+    /// one with `EPOLLEXCLUSIVE`.
     ///
     /// # Errors
     ///
@@ -173,9 +173,9 @@ impl Endpoint {
         self.inner.link.taker.note_taking_thread();
         let taken = match self.take_set_aside() {
             Some(completion) => Some(Ok(completion)),
-            None => match self.inner.completions.try_recv() {
-                Ok(completion) => Some(Ok(completion)),
-                Err(TryRecvError::Empty | TryRecvError::Disconnected) => self.take_end(),
+            None => match self.inner.completions.take() {
+                Some(completion) => Some(Ok(completion)),
+                None => self.take_end(),
             },
         };
         self.update_readiness();
@@ -183,7 +183,7 @@ impl Endpoint {
     }
 
     /// Returns the end of the connection, even if another handle has already removed it from the
-    /// channel. Returns an error while the connection is in a group.
+    /// queue. Returns an error while the connection is in a group.
     pub(super) fn take_end<T>(&self) -> Option<Result<T, Error>> {
         let link = &self.inner.link;
         if link.is_grouped() {
@@ -214,7 +214,7 @@ impl Endpoint {
     pub(crate) fn join(&self, queue: &Arc<GroupQueue>, key: u64) -> Result<(), Error> {
         let unread = || {
             self.take_set_aside()
-                .or_else(|| self.inner.completions.try_recv().ok())
+                .or_else(|| self.inner.completions.take())
         };
         self.inner.link.join(queue, key, unread)?;
         self.update_readiness();
@@ -233,7 +233,7 @@ impl Endpoint {
         self.lock_set_aside().push_back(completion);
         if self.inner.link.is_grouped() {
             // The connection has joined a group after this thread removed the completion from the
-            // channel, so the completion moves to the group.
+            // queue, so the completion moves to the group.
             self.inner.link.put_after_join(|| self.take_set_aside());
         }
     }

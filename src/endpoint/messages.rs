@@ -1,7 +1,5 @@
 use std::{io::IoSlice, mem::ManuallyDrop, sync::atomic::Ordering, time::Duration};
 
-use crossbeam_channel::TryRecvError;
-
 use super::Endpoint;
 use crate::{
     error::{Error, TrySendError},
@@ -414,11 +412,22 @@ impl Endpoint {
     fn recv_until(&self, deadline: &Deadline) -> Result<Message, Error> {
         let handoff = Handoff::default();
         let link = &self.inner.link;
-        let was_polled = !link.may_have_unread.load(Ordering::Relaxed) && link.poll_first(&handoff);
+        let may_have_unread = link.may_have_unread.load(Ordering::Relaxed);
+        if may_have_unread && let Some(message) = self.take_listed() {
+            return Ok(message);
+        }
+        let was_polled = !may_have_unread && link.poll_first(&handoff);
         match handoff.take() {
             Some(message) => Ok(message),
             None => self.wait_for_message(was_polled, deadline, &handoff),
         }
+    }
+
+    /// Takes a message of a batch, except the last one. The fd for event loops stays readable,
+    /// because another completion follows.
+    #[inline]
+    fn take_listed(&self) -> Option<Message> {
+        self.inner.completions.take_message_before_others()
     }
 
     #[inline(never)]
@@ -467,7 +476,7 @@ impl Endpoint {
         }
     }
 
-    /// Removes the next message from the channel, and stores the completions before it for
+    /// Removes the next message from the queue, and stores the completions before it for
     /// `next_completion`.
     pub(super) fn take(&self) -> Option<Result<Message, Error>> {
         let taken = loop {
@@ -477,18 +486,18 @@ impl Endpoint {
                 }
                 break self.take_end().or_else(|| self.take_finish());
             }
-            match self.inner.completions.try_recv() {
-                Ok(Completion::Received(message)) => break Some(Ok(message)),
-                Ok(Completion::Disconnected(reason)) => {
+            match self.inner.completions.take() {
+                Some(Completion::Received(message)) => break Some(Ok(message)),
+                Some(Completion::Disconnected(reason)) => {
                     break Some(Err(Error::Disconnected(reason)));
                 }
-                Ok(Completion::Finished) => break Some(Err(Error::PeerFinished)),
+                Some(Completion::Finished) => break Some(Err(Error::PeerFinished)),
                 // A program that calls `recv` does not need these completions, so they are dropped.
-                Ok(
+                Some(
                     Completion::Room | Completion::Suspended { .. } | Completion::Resumed { .. },
                 ) => {}
-                Ok(other) => self.set_aside(other),
-                Err(TryRecvError::Empty | TryRecvError::Disconnected) => break self.take_end(),
+                Some(other) => self.set_aside(other),
+                None => break self.take_end(),
             }
         };
         self.update_readiness();
@@ -497,8 +506,8 @@ impl Endpoint {
 
     /// Returns the peer's Finish if all messages were taken. Later calls return it again.
     fn take_finish(&self) -> Option<Result<Message, Error>> {
-        // The link reports the peer as finished only after the peer's messages are in the channel.
-        // So the channel must be checked second.
+        // The link reports the peer as finished only after the peer's messages are in the queue.
+        // So the queue must be checked second.
         let finished = self.inner.link.peer_has_finished() && self.inner.completions.is_empty();
         finished.then_some(Err(Error::PeerFinished))
     }

@@ -17,7 +17,7 @@ use crate::{
     addresses::Shown,
     config::{Config, Label},
     error::Error,
-    link::{Completion, Deadline, Inflow, Link, Owner, PeerPath},
+    link::{Deadline, Inbox, Inflow, Link, Owner, PeerPath},
     os::{Process, leak},
     poll::Mailbox,
     proto::{CloseReason, Phase},
@@ -139,7 +139,7 @@ pub(crate) struct Bound {
 #[derive(Debug)]
 pub(crate) struct Established {
     pub(crate) link: Owner,
-    pub(crate) completions: Receiver<Completion>,
+    pub(crate) completions: Inbox,
     /// The unread bytes of a stream.
     pub(crate) inflow: Option<Arc<Inflow>>,
 }

@@ -8,15 +8,13 @@ use std::{
     time::{Duration, Instant},
 };
 
-use crossbeam_channel::Receiver;
-
 use super::{
     command::{Established, Handle, ListenerItem, Reply, Request},
     listening::{HalfOpen, report_refusal},
 };
 use crate::{
     config::Config,
-    link::{Completion, Inflow, Link, Owner, PeerPath},
+    link::{Inbox, Inflow, Link, Owner, PeerPath},
     poll::{Epolls, Registration},
     proto::{
         CloseReason, CmCall, CmOp, Host, REPLY_DATA_MAX, SESSION_ID_LEN, SessionId, Statistics,
@@ -41,7 +39,7 @@ pub(super) struct Entry {
     /// This side's request, if the engine repeats it after a refusal.
     pub(super) repeated: Option<Box<OwnRequest>>,
     /// The receiving end of the completions, until an endpoint takes ownership of it.
-    pub(super) receiver: Option<Receiver<Completion>>,
+    pub(super) receiver: Option<Inbox>,
     /// The unread bytes of a stream.
     pub(super) inflow: Option<Arc<Inflow>>,
     pub(super) peer: SocketAddr,
@@ -144,8 +142,7 @@ impl Entry {
         epolls: &Arc<Epolls>,
         budget: &Arc<Budget>,
     ) -> Result<(), OsError> {
-        self.id.release_reserve();
-        self.link.poller.prepare()?;
+        self.link.poller.prepare(self.id.take_reserve())?;
         // The thread that polled the session's previous connection does not become the owner of the
         // new connection.
         self.link.poller.expire();

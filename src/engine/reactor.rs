@@ -23,7 +23,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use crossbeam_channel::{Sender, bounded, unbounded};
+use crossbeam_channel::Sender;
 use nix::sys::epoll::{EpollEvent, EpollFlags, EpollTimeout};
 
 use super::{
@@ -40,10 +40,10 @@ use super::{
 use crate::{
     config::Config,
     error::Error,
-    link::{Ended, Link, PeerPath, PeerPaths, Peers, Side},
+    link::{Ended, Link, PeerPath, PeerPaths, Peers, Side, inbox},
     os::{failed, millis},
     poll::{Attended, Epolls, Mailbox, Notice, Reliance},
-    proto::{CONTROL_WINDOW, CloseReason, CmCall, CmInput, CmOp, Connection, Host, SessionId},
+    proto::{CloseReason, CmCall, CmInput, CmOp, Connection, Host, SessionId},
     status::OsError,
     transport::{Budget, ConnectionId, ConnectionManager, DEVICE, Event},
     transport_choice::Transport,
@@ -200,8 +200,10 @@ impl Reactor {
         };
         let commands = reactor.commands.waker().map(|fd| (fd, COMMANDS));
         let notices = reactor.notices.waker().map(|fd| (fd, NOTICES));
+        // A wake-up of a mailbox is an edge: see `Mailbox::waker`.
+        let edges = EpollFlags::EPOLLIN | EpollFlags::EPOLLET;
         for (fd, token) in commands.into_iter().chain(notices) {
-            reactor.watch(fd, token)?;
+            reactor.watch(fd, edges, token)?;
         }
         reactor.watch_managers()?;
         reactor.manager.watch_devices(&reactor.epolls);
@@ -226,10 +228,10 @@ impl Reactor {
 
     fn handle_ready(&mut self, token: u64) {
         match token {
-            COMMANDS => self.commands.clear(),
-            NOTICES => self.notices.clear(),
+            // The stage `Rest` reads the mailboxes.
+            COMMANDS | NOTICES => {}
             CM_RDMA => _ = self.handle_cm_events(Transport::Rdma),
-            CM_TCP => _ = self.handle_cm_events(Transport::Tcp),
+            CM_TCP => self.handle_ready_sockets(),
             LOOPS => self.expect_loops(),
             device if device & DEVICE != 0 => self.handle_device_events(device & !DEVICE),
             key => self.handle_completion_event(key),
@@ -311,10 +313,10 @@ impl Reactor {
         EpollTimeout::try_from(left.min(60_000) as u32).unwrap_or(EpollTimeout::MAX)
     }
 
-    fn watch(&self, fd: impl AsFd, token: u64) -> Result<(), OsError> {
+    fn watch(&self, fd: impl AsFd, flags: EpollFlags, token: u64) -> Result<(), OsError> {
         self.epolls
             .engine
-            .add(fd, EpollEvent::new(EpollFlags::EPOLLIN, token))
+            .add(fd, EpollEvent::new(flags, token))
             .map_err(failed("epoll_ctl"))
     }
 
@@ -328,25 +330,12 @@ impl Reactor {
         id: ConnectionId,
         role: Role,
     ) -> Arc<Link> {
-        // The channel never fills up. It has capacity for each message for which the peer has a
-        // credit, and for the same number of large messages. It has capacity for each control
-        // message, and for one `Finished`, `PeerLeaving`, `Room` and `Disconnected`. It also has
-        // capacity for `max_ids` operations: an operation with an id is accepted only while fewer
-        // than `max_ids` are in flight or unread.
+        // An operation with an id is accepted only while fewer than `max_ids` are in flight or
+        // unread.
         let config = config.into();
         let sizes = config.sizes(id.transport());
-        let messages = 2 * usize::from(sizes.receive_window) + CONTROL_WINDOW as usize + 3;
         let max_ids = usize::from(sizes.receive_window) + usize::from(sizes.send_depth);
-        let (sender, receiver) = match id.transport() {
-            Transport::Rdma | Transport::Memory if config.resume.is_zero() => {
-                bounded(messages + max_ids + 1)
-            }
-            // A bounded channel would allocate all of its slots at once. Over TCP the window is
-            // larger, and an idle connection must not occupy memory for all of it. With a session,
-            // messages of the lost connection may remain in the channel while messages of its
-            // successor arrive.
-            Transport::Rdma | Transport::Memory | Transport::Tcp => unbounded(),
-        };
+        let (inlet, receiver) = inbox();
         let path = PeerPath::new(peer, id.transport());
         let link = Link::new(
             (key, &config),
@@ -354,7 +343,7 @@ impl Reactor {
             config.polling.on(self.processors),
             Arc::clone(&self.notices),
             conn,
-            sender,
+            inlet,
             max_ids,
         );
         if path.transport == Transport::Memory {
@@ -545,6 +534,8 @@ impl Work for Reactor {
                 for key in mem::take(&mut self.unfinished) {
                     self.poll(key);
                 }
+                // The steps above may have added reports, for which no descriptor is ready.
+                self.more |= self.handle_cm_events(Transport::Tcp);
                 Stage::Wait
             }
         };

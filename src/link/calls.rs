@@ -150,8 +150,8 @@ impl Link {
         }
     }
 
-    /// Returns whether the caller should wait for a free slot in the channel of completions. This
-    /// is the case while another thread takes completions. It is also the case if the channel
+    /// Returns whether the caller should wait for a free slot in the queue of completions. This
+    /// is the case while another thread takes completions. It is also the case if the queue
     /// contains no completion with an id, because all operations are still in flight.
     ///
     /// `untaken_since` stores the time at which the caller first saw untaken completions. If they
@@ -404,9 +404,9 @@ impl Link {
 /// Functions for a connection in a group.
 impl Link {
     /// Adds the connection to a group, with this `key`, and moves the unread completions of its own
-    /// channel to the group's queue. `unread` returns these completions one by one. Later
+    /// queue to the group's queue. `unread` returns these completions one by one. Later
     /// completions go directly to the group's queue. From now on the engine's thread polls the
-    /// connection.
+    /// connection, until a thread that waits for the group takes it over.
     pub(crate) fn join(
         self: &Arc<Self>,
         queue: &Arc<GroupQueue>,
@@ -414,8 +414,12 @@ impl Link {
         unread: impl FnMut() -> Option<Completion>,
     ) -> Result<(), Error> {
         self.with_core(|core| {
-            core.join(queue, key, unread)?;
-            self.set_grouped(core.is_grouped());
+            core.join(queue, (key, self.key), unread)?;
+            let is_grouped = core.is_grouped();
+            self.set_grouped(is_grouped);
+            if is_grouped {
+                queue.members.add(self);
+            }
             Ok::<_, Error>(())
         })?;
         // Wakes the threads that wait for a completion. Their calls return, because the group now
@@ -429,7 +433,7 @@ impl Link {
     }
 
     /// Appends completions to the group's queue if the connection has joined a group. Another
-    /// thread took these completions from the connection's own channel before the connection
+    /// thread took these completions from the connection's own queue before the connection
     /// joined.
     pub(crate) fn put_after_join(self: &Arc<Self>, unread: impl FnMut() -> Option<Completion>) {
         self.with_core(|core| {
@@ -439,10 +443,10 @@ impl Link {
         });
     }
 
-    /// Directs later completions to the connection's own channel again. Returns whether the
+    /// Directs later completions to the connection's own queue again. Returns whether the
     /// connection was in this group.
     pub(crate) fn leave(self: &Arc<Self>, queue: &Arc<GroupQueue>) -> bool {
-        self.with_core(|core| {
+        let left = self.with_core(|core| {
             let outbox = core.completions.as_mut();
             let Some(outbox) = outbox.filter(|outbox| outbox.is_in(queue)) else {
                 return false;
@@ -450,10 +454,14 @@ impl Link {
             outbox.leave();
             self.set_grouped(false);
             true
-        })
+        });
+        if left {
+            self.poller.leave_group();
+        }
+        left
     }
 
-    /// Returns whether completions go to a group instead of the connection's own channel.
+    /// Returns whether the connection is in a group, which then receives its completions.
     pub(crate) fn is_grouped(&self) -> bool {
         if !self.may_be_grouped() {
             return false;

@@ -80,7 +80,7 @@ impl Core {
     }
 
     /// Copies a control message of `len` bytes out of its receive buffer, and delivers it to the
-    /// application. The channel has capacity for all control messages that the peer may send.
+    /// application. The queue has capacity for all control messages that the peer may send.
     pub(super) fn deliver_control<H: MessageOwner + 'static>(
         &mut self,
         buffer: u32,

@@ -8,13 +8,13 @@ use std::{
     time::Instant,
 };
 
-use crossbeam_channel::Sender;
 use log::Level;
 
 use super::{
     completion::{Completion, Ended, Immediate},
     cork::Cork,
     deferred::{Deferred, DeferredAction},
+    inbox::Inlet,
     liveness::PeerLiveness,
     message::{Batches, Handoff, Message, MessageOwner},
     outbox::Outbox,
@@ -27,8 +27,8 @@ use super::{
 use crate::{
     error::Error,
     proto::{
-        Arrival, Clock, CloseReason, CmOp, Connection, Event, HEADER_LEN, Note, Output,
-        SessionOver, Statistics, Work, parts,
+        Arrival, Clock, CloseReason, CmInput, CmOp, Connection, Event, HEADER_LEN, Note, Output,
+        SessionOver, Statistics, Transmit, Work, parts,
     },
     tally,
     transport::{Done, PostError, Posted, ReceiveShare, WorkQueues},
@@ -62,8 +62,8 @@ pub(crate) struct Core {
     /// together with the last completion.
     pub(crate) ended: Option<Ended>,
     /// The destination of completions. `None` after the end of the connection, or after the last
-    /// receiver was dropped. The link must not keep the channel after the end: unread messages in
-    /// the channel own references to the link, so the link would never be freed.
+    /// receiver was dropped. The link must not keep the queue after the end: unread messages in
+    /// the queue own references to the link, so the link would never be freed.
     pub(crate) completions: Option<Outbox>,
     /// The counters of all earlier connections of the session, added up.
     pub(super) past: Option<Box<Statistics>>,
@@ -87,10 +87,9 @@ pub(crate) struct Core {
     /// Whether [`Completion::Room`] is pending after a refused send.
     pub(super) room_wanted: bool,
     pub(super) deferred: Deferred,
-    /// The number of completions that `recv` took from the channel and set aside for later calls.
+    /// The number of completions that `recv` took from the queue and set aside for later calls.
     pub(super) set_aside: Arc<AtomicUsize>,
     /// The maximum number of operations with ids that are in flight, or reported but not yet taken.
-    /// The channel has capacity for all of them.
     pub(super) max_ids: usize,
 }
 
@@ -115,7 +114,7 @@ pub(super) struct Recipient<'a, H> {
 impl Core {
     pub(crate) fn new(
         conn: Connection,
-        completions: Sender<Completion>,
+        completions: Inlet,
         set_aside: Arc<AtomicUsize>,
         max_ids: usize,
     ) -> Self {
@@ -255,6 +254,7 @@ impl Core {
                 conn.handle_work_error(Work::Invalidation, status, vendor_err, SystemClock);
             }
             Done::Drained(side) => conn.handle_drained(side),
+            Done::Disconnected => conn.handle_cm_event(CmInput::Disconnected, Instant::now()),
             Done::Violated(violation) => conn.handle_violation(*violation, SystemClock),
             Done::OutOfMemory(error) => conn.handle_post_failure(*error, Instant::now()),
         }
@@ -288,12 +288,7 @@ impl Core {
                     self.cm_ops.push_back(op);
                     self.deferred.drive = true;
                 }
-                Output::Post(transmit) => {
-                    if transmit.is_ping() && tally::is_enabled() {
-                        self.pinged = Some(Instant::now());
-                    }
-                    self.post(|queues| queues.post_send(&transmit, &[], false))
-                }
+                Output::Post(transmit) => self.post_control(transmit),
                 Output::PostWithPayload(transmit, message) => {
                     let payload = [IoSlice::new(&message)];
                     self.post(|queues| queues.post_send(&transmit, &payload, false));
@@ -386,8 +381,7 @@ impl Core {
             }
         }
         self.fail_kept(&ended.reason);
-        // The channel has capacity for this completion in addition to all others. The send fails if
-        // the receiver has been dropped, which is not an error here.
+        // `put` fails if the application's end has been dropped, which is not an error here.
         if let Some(mut completions) = self.completions.take() {
             let _ = completions.put(Completion::Disconnected(reason.clone()));
             self.deferred.later.push(DeferredAction::Close(completions));
@@ -414,6 +408,23 @@ impl Core {
     }
 
     /// Posts a work request. If posting fails, the connection ends.
+    /// Posts a frame without payload, together with the next frame if it has no payload either. So
+    /// the side that answers a Close sends its Close and its CloseAck with one call.
+    fn post_control(&mut self, transmit: Transmit) {
+        let next = self.conn.poll_post();
+        let is_ping = transmit.is_ping() || next.as_ref().is_some_and(Transmit::is_ping);
+        if is_ping && tally::is_enabled() {
+            self.pinged = Some(Instant::now());
+        }
+        match next {
+            None => self.post(|queues| queues.post_send(&transmit, &[], false)),
+            Some(next) => {
+                let frames = [transmit, next].map(|frame| (frame, Vec::new()));
+                self.post(|queues| queues.post_sends(&frames, false));
+            }
+        }
+    }
+
     fn post<E: Into<PostError>>(&mut self, post: impl FnOnce(&mut WorkQueues) -> Result<(), E>) {
         let Some(queues) = &mut self.queues else {
             return;
@@ -425,8 +436,7 @@ impl Core {
         }
     }
 
-    /// Delivers a message to the application. The channel has capacity for every message that the
-    /// peer has credit for.
+    /// Delivers a message to the application.
     pub(super) fn deliver<H: MessageOwner + 'static>(
         &mut self,
         arrival: Arrival,
@@ -515,7 +525,7 @@ impl Core {
         self.hand_over(completion, to);
     }
 
-    /// Delivers the messages of a batch to the application, one by one.
+    /// Delivers the messages of a batch to the application.
     fn deliver_batch<H: MessageOwner + 'static>(
         &mut self,
         buffer: u32,
@@ -523,27 +533,39 @@ impl Core {
         count: u32,
         to: &Recipient<'_, H>,
     ) {
+        let Some(queues) = &self.queues else { return };
         self.batches.put(buffer, count);
-        let mut at = 0;
-        for _ in 0..count {
-            let Some(queues) = &self.queues else { return };
-            let frame = queues.frame(buffer, HEADER_LEN as u32 + len);
-            // The state machine has checked the offsets, and the device no longer writes to this
-            // buffer.
-            let rest = &frame[HEADER_LEN + at as usize..];
-            let Some((start, len)) = parts(rest).next() else {
-                return;
-            };
-            let offset = HEADER_LEN as u32 + at + start;
-            at += start + len;
-            let bytes = queues.received(buffer, offset + len).part(offset, len);
-            let message = Message::part(owner_of(&self.ring, to), bytes);
-            self.hand_over(Completion::Received(message), to);
+        let frame = queues.received(buffer, HEADER_LEN as u32 + len);
+        let owner = owner_of(&self.ring, to);
+        // The state machine has checked the offsets.
+        let mut messages = parts(&frame[HEADER_LEN..]).map(|(start, len)| {
+            let bytes = frame.clone().part(HEADER_LEN as u32 + start, len);
+            Message::part(Arc::clone(&owner), bytes)
+        });
+        let Some(completions) = &mut self.completions else {
+            // The receiver has been dropped. Each message is dropped after the lock is released,
+            // because its drop takes the lock to return the credit.
+            let messages =
+                messages.map(|message| DeferredAction::Drop(Completion::Received(message)));
+            return self.deferred.later.extend(messages);
+        };
+        if let Some(handoff) = to.handoff
+            && handoff.is_empty()
+            && completions.may_hand_over()
+            && let Some(first) = messages.next()
+        {
+            handoff.put(first);
         }
+        let refused = completions.put_messages(messages);
+        self.deferred
+            .later
+            .extend(refused.into_iter().map(DeferredAction::Drop));
+        self.deferred.wake = true;
+        self.deferred.arrived = true;
     }
 
     /// Hands the completion directly to the thread that waits for a message, or puts it into the
-    /// channel.
+    /// queue.
     pub(super) fn hand_over<H: MessageOwner + 'static>(
         &mut self,
         completion: Completion,
@@ -555,7 +577,7 @@ impl Core {
             return self.deferred.later.push(DeferredAction::Drop(completion));
         };
         let completion = match (completion, to.handoff) {
-            // The channel is empty, and the waiting thread is this thread, so no other thread needs
+            // The queue is empty, and the waiting thread is this thread, so no other thread needs
             // to be woken.
             (Completion::Received(message), Some(handoff))
                 if handoff.is_empty() && completions.may_hand_over() =>

@@ -11,7 +11,7 @@ pub(super) struct Deferred {
     pub(super) drive: bool,
     /// Whether waiting threads and tasks have to be woken, to check their conditions again.
     pub(super) wake: bool,
-    /// Whether a completion was put into the channel.
+    /// Whether a completion was put into the queue.
     pub(super) arrived: bool,
     /// Whether the peer has finished sending.
     pub(super) finished: bool,
@@ -24,8 +24,8 @@ pub(super) struct Deferred {
 /// An action that must not be performed while a lock of the connection is held.
 #[derive(Debug)]
 pub(super) enum DeferredAction {
-    /// Drop the sender of the channel. This can drop unread messages, and the release of each
-    /// message takes the locks.
+    /// Drop the connection's end of the queue. This can drop unread messages, and the release of
+    /// each message takes the locks.
     Close(Outbox),
     /// Drop a completion that has no receiver. The release of its message takes the locks.
     Drop(Completion),

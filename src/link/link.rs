@@ -9,12 +9,11 @@ use std::{
     time::Instant,
 };
 
-use crossbeam_channel::{Receiver, Sender, bounded};
-
 use super::{
-    completion::{Completion, Ended},
+    completion::Ended,
     core::{Core, Recipient},
     deferred::{Deferred, DeferredAction},
+    inbox::{Inbox, Inlet, inbox},
     message::{MessageOwner, Storage},
     outbox::Taker,
     peer_paths::{PeerPath, Route},
@@ -92,12 +91,12 @@ pub(crate) struct Link {
     pub(super) line: NoticeSender,
     /// The allocator of memory for the application's messages. `None` without a transport.
     allocator: Mutex<Option<Arc<Allocator>>>,
-    /// The number of completions that `recv` took from the channel and set aside for later calls.
+    /// The number of completions that `recv` took from the queue and set aside for later calls.
     pub(crate) set_aside: Arc<AtomicUsize>,
-    /// Whether the connection's own channel may contain completions. This is only a hint: calls
-    /// that need certainty check the channel.
+    /// Whether the connection's own queue may contain completions. This is only a hint: calls
+    /// that need certainty check the queue.
     pub(crate) may_have_unread: AtomicBool,
-    /// The thread that took completions from the connection's own channel last.
+    /// The thread that took completions from the connection's own queue last.
     pub(crate) taker: Taker,
     /// Whether the engine was notified and has not driven the connection since then.
     drive_wanted: AtomicBool,
@@ -126,7 +125,7 @@ impl Link {
         polling: Polling,
         notices: Arc<Mailbox<Notice>>,
         conn: Connection,
-        completions: Sender<Completion>,
+        completions: Inlet,
         max_ids: usize,
     ) -> Arc<Self> {
         let set_aside = Arc::new(AtomicUsize::new(0));
@@ -164,8 +163,8 @@ impl Link {
 
     /// Returns a placeholder for the connections that a child process inherits, and the receiver of
     /// its completions. The placeholder has ended with [`CloseReason::Forked`].
-    pub(crate) fn forked() -> (Arc<Self>, Receiver<Completion>) {
-        let (sender, completions) = bounded(1);
+    pub(crate) fn forked() -> (Arc<Self>, Inbox) {
+        let (inlet, completions) = inbox();
         let (nowhere, transport) = (SocketAddr::from(([0; 4], 0)), Transport::Tcp);
         let config = Config::default();
         let params = config.params(transport);
@@ -175,7 +174,7 @@ impl Link {
             Polling::default(),
             Mailbox::closed(),
             Connection::connect(params, 0, b"", Instant::now()),
-            sender,
+            inlet,
             0,
         );
         link.with_core(|core| {
@@ -184,7 +183,7 @@ impl Link {
         });
         // Removes the `Disconnected` completion, because each call of the endpoint reports the end
         // itself.
-        while completions.try_recv().is_ok() {}
+        while completions.take().is_some() {}
         (link, completions)
     }
 
@@ -259,12 +258,12 @@ impl Link {
     }
 
     /// Returns whether the peer's Finish was delivered. If so, all messages of the peer are in the
-    /// channel.
+    /// queue.
     pub(crate) fn peer_has_finished(&self) -> bool {
         self.ends.load(Ordering::Acquire) & FINISHED != 0
     }
 
-    /// Returns whether more messages may arrive in the connection's own channel. This is the case
+    /// Returns whether more messages may arrive in the connection's own queue. This is the case
     /// until the connection ends, the peer finishes, or the connection joins a group.
     pub(crate) fn is_receiving(&self) -> bool {
         self.ends.load(Ordering::Acquire) == 0 && !self.may_be_grouped()
@@ -293,13 +292,14 @@ impl Link {
         self.poller.leave_runtime();
         self.with_core(|core| {
             core.close(Instant::now());
-            // Dropping the sender makes the channel drop its unread completions. These occupy
-            // memory that later large messages need.
+            // Later completions have no receiver and are dropped at once. Otherwise they would
+            // occupy memory that later large messages need.
             let completions = core.completions.take();
             core.deferred
                 .later
                 .extend(completions.map(DeferredAction::Close));
         });
+        self.poller.leave_group();
         self.poller.call_engine();
     }
 
@@ -699,9 +699,10 @@ mod tests {
     use std::thread;
 
     use super::*;
+    use crate::link::Completion;
 
-    fn link() -> (Arc<Link>, Receiver<Completion>) {
-        let (sender, completions) = bounded(1);
+    fn link() -> (Arc<Link>, Inbox) {
+        let (inlet, completions) = inbox();
         let config = Config::default();
         let params = config.params(Transport::Rdma);
         let link = Link::new(
@@ -710,7 +711,7 @@ mod tests {
             Polling::default(),
             Mailbox::new().unwrap(),
             Connection::connect(params, 1, b"", Instant::now()),
-            sender,
+            inlet,
             1,
         );
         (link, completions)
@@ -741,7 +742,7 @@ mod tests {
         assert!(since.is_some_and(|since| since > long_ago));
         since = Some(long_ago);
         assert!(!is_to_come(&mut since));
-        completions.recv().unwrap();
+        completions.take().unwrap();
         assert!(is_to_come(&mut since));
     }
 
@@ -761,8 +762,8 @@ mod tests {
             Err(Error::Disconnected(CloseReason::LocallyAborted))
         ));
         assert!(matches!(
-            ends.recv(),
-            Ok(Completion::Disconnected(CloseReason::LocallyAborted))
+            ends.take(),
+            Some(Completion::Disconnected(CloseReason::LocallyAborted))
         ));
     }
 }

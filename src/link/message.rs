@@ -53,8 +53,8 @@ enum Inner {
         bytes: RecvSlice,
         owner: Arc<dyn MessageOwner>,
     },
-    /// A copy of stream bytes. It is boxed to keep `Inner` small, because the channel reserves
-    /// memory for each message that may arrive.
+    /// A copy of stream bytes. It is boxed to keep `Inner` small, because the queue has
+    /// a slot for each unread message.
     Copied(Box<Copied>),
     /// A copy of a control message.
     Control(Box<Control>),
@@ -320,7 +320,7 @@ pub(crate) enum Storage {
 }
 
 /// Hands a message directly to the polling thread. If that thread waits for a message and the
-/// channel is empty, it receives the next message through the handoff instead of the channel.
+/// queue is empty, it receives the next message through the handoff instead of the queue.
 #[derive(Default)]
 pub(crate) struct Handoff {
     message: Cell<Option<Message>>,

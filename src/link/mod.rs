@@ -15,7 +15,9 @@
 //! | sessions; the state between a loss and the next connection | `session`; `suspension` |
 //! | addresses and transports to the peer of a session | `peer_paths` |
 //! | sends that wait for a long time, for the log | `stall` |
-//! | reports to the application; their order; its channel | `reports`; `sent_order`; `outbox` |
+//! | reports to the application; their order | `reports`; `sent_order` |
+//! | destination of completions: own queue or group; the own queue | `outbox`; `inbox` |
+//! | the members of a group, which its waiting threads poll | `members` |
 //! | faults, for tests; the name in log lines | `faults`; `display` |
 //! | messages and the release of their buffers and credits; unread bytes | `message`; `inflow` |
 //!
@@ -33,10 +35,12 @@ mod display;
 mod faults;
 mod fragments;
 mod inbound_memory;
+mod inbox;
 mod inflow;
 #[expect(clippy::module_inception, reason = "it is the layer's main type")]
 mod link;
 mod liveness;
+mod members;
 mod message;
 mod outbox;
 mod peer_paths;
@@ -60,6 +64,7 @@ pub(crate) use crate::poll::{Awaited, Deadline, Progress};
 pub(crate) use self::{
     completion::Ended,
     faults::Withholding,
+    inbox::{Inbox, inbox},
     inflow::Inflow,
     link::{Link, Owner},
     liveness::Peers,

@@ -10,16 +10,18 @@ use std::{
 
 use crossbeam_channel::{Receiver, Sender, unbounded};
 
-use super::{completion::Completion, inflow::Inflow};
+use super::{
+    completion::Completion, inbox::Inlet, inflow::Inflow, members::Members, message::Message,
+};
 use crate::os::lock;
 
-/// The destination of a connection's completions: its own channel, or the queue of its group.
+/// The destination of a connection's completions: its own queue, or the queue of its group.
 #[derive(Debug)]
 pub(crate) struct Outbox {
-    own: Sender<Completion>,
+    own: Inlet,
     /// The queue for the messages of a stream; `None` if the connection is not a stream.
     inflow: Option<Arc<Inflow>>,
-    /// The total number of completions ever put into the connection's own channel.
+    /// The total number of completions ever put into the connection's own queue.
     put: u64,
     member: Option<Member>,
     /// The positions, in ascending order, of completions with ids that may still be unread. The
@@ -41,10 +43,18 @@ pub(crate) struct Outbox {
 struct Member {
     queue: Arc<GroupQueue>,
     key: u64,
+    /// The number of the connection in its process.
+    connection: u64,
+}
+
+impl Drop for Member {
+    fn drop(&mut self) {
+        self.queue.members.remove(self.connection);
+    }
 }
 
 impl Outbox {
-    pub(super) fn new(own: Sender<Completion>) -> Self {
+    pub(super) fn new(own: Inlet) -> Self {
         Self {
             own,
             inflow: None,
@@ -57,7 +67,7 @@ impl Outbox {
         }
     }
 
-    /// Returns whether both the connection's own channel and the queue of a stream are empty.
+    /// Returns whether both the connection's own queue and the queue of a stream are empty.
     pub(super) fn is_empty(&self) -> bool {
         self.own.is_empty() && self.inflow.as_ref().is_none_or(|inflow| inflow.is_empty())
     }
@@ -115,11 +125,24 @@ impl Outbox {
             self.leave();
         }
         let at = self.put;
-        self.own
-            .try_send(completion)
-            .map_err(|refused| refused.into_inner())?;
+        self.own.put(completion)?;
         self.put += 1;
         Ok(at)
+    }
+
+    /// Appends the messages of one frame. Returns those whose receiver was dropped.
+    pub(super) fn put_messages(
+        &mut self,
+        messages: impl Iterator<Item = Message>,
+    ) -> Vec<Completion> {
+        if self.member.is_some() || self.inflow.is_some() {
+            return messages
+                .filter_map(|message| self.put(Completion::Received(message)).err())
+                .collect();
+        }
+        let (put, refused) = self.own.put_messages(messages);
+        self.put += put;
+        refused
     }
 
     /// Appends [`Completion::Room`], unless an earlier one is unread. Returns whether it was
@@ -162,7 +185,7 @@ impl Outbox {
     }
 
     /// Returns the number of completions that were taken from the current queue: that of the group,
-    /// or the connection's own channel.
+    /// or the connection's own queue.
     fn taken(&self) -> u64 {
         match &self.member {
             Some(member) => member.queue.taken(),
@@ -191,18 +214,19 @@ impl Outbox {
         member.is_some_and(|member| Arc::ptr_eq(&member.queue, queue))
     }
 
-    /// Directs later completions to the queue of a group, with this key.
-    pub(super) fn join(&mut self, queue: &Arc<GroupQueue>, key: u64) {
+    /// Directs later completions of the connection to the queue of a group, with this key.
+    pub(super) fn join(&mut self, queue: &Arc<GroupQueue>, key: u64, connection: u64) {
         self.member = Some(Member {
             queue: Arc::clone(queue),
             key,
+            connection,
         });
         self.reports.clear();
         self.room = None;
         self.session = None;
     }
 
-    /// Directs later completions to the connection's own channel.
+    /// Directs later completions to the connection's own queue.
     pub(super) fn leave(&mut self) {
         self.member = None;
         self.reports.clear();
@@ -218,8 +242,8 @@ thread_local! {
 
 /// The thread that last took completions, or tried to take them.
 ///
-/// If the channel has no capacity for the completion of a blocking call, the call can wait until
-/// this thread takes a completion. The call must not wait if this is its own thread, or if no
+/// If `max_ids` leaves no room for the completion of a blocking call, the call can wait until this
+/// thread takes a completion. The call must not wait if this is its own thread, or if no
 /// thread has taken completions yet, because the wait would never end.
 #[derive(Debug, Default)]
 pub(crate) struct Taker(AtomicUsize);
@@ -251,7 +275,7 @@ fn here() -> usize {
 /// connection's key, and has one receiver.
 ///
 /// The queue is unbounded, because connections join and leave at any time. The number of
-/// completions of each connection is bounded as in its own channel: the window bounds messages, and
+/// completions of each connection is bounded as in its own queue: the window bounds messages, and
 /// `max_ids` bounds operations.
 ///
 /// A connection takes the lock of the queue while it holds its own locks. The lock of the queue is
@@ -260,6 +284,7 @@ fn here() -> usize {
 pub(crate) struct GroupQueue {
     tail: Mutex<Option<GroupSender>>,
     pub(crate) taker: Taker,
+    pub(crate) members: Members,
 }
 
 /// The sender of the queue. Unread messages in the queue refer to their connections, and these
@@ -278,6 +303,7 @@ impl GroupQueue {
         let queue = Self {
             tail: Mutex::new(Some(tail)),
             taker: Taker::default(),
+            members: Members::default(),
         };
         (Arc::new(queue), receiver)
     }
@@ -285,15 +311,18 @@ impl GroupQueue {
     /// Appends a completion, and returns the number of earlier ones. Returns the completion as an
     /// error if the group was dropped.
     pub(super) fn put(&self, key: u64, completion: Completion) -> Result<u64, Completion> {
-        let mut tail = lock(&self.tail);
-        let Some(tail) = &mut *tail else {
-            return Err(completion);
+        let at = {
+            let mut tail = lock(&self.tail);
+            let Some(tail) = &mut *tail else {
+                return Err(completion);
+            };
+            tail.sender
+                .send((key, completion))
+                .map_err(|refused| refused.into_inner().1)?;
+            tail.put += 1;
+            tail.put - 1
         };
-        let at = tail.put;
-        tail.sender
-            .send((key, completion))
-            .map_err(|refused| refused.into_inner().1)?;
-        tail.put += 1;
+        self.members.wake();
         Ok(at)
     }
 
@@ -311,6 +340,7 @@ impl GroupQueue {
         // completions.
         let tail = lock(&self.tail).take();
         drop(tail);
+        self.members.release();
     }
 
     pub(super) fn is_closed(&self) -> bool {
@@ -322,13 +352,15 @@ impl GroupQueue {
 mod tests {
     use std::thread;
 
-    use crossbeam_channel::{Receiver, bounded};
-
     use super::*;
-    use crate::{proto::CloseReason, transport_choice::Transport};
+    use crate::{
+        link::inbox::{Inbox, inbox},
+        proto::CloseReason,
+        transport_choice::Transport,
+    };
 
-    fn outbox() -> (Outbox, Receiver<Completion>) {
-        let (own, receiver) = bounded(16);
+    fn outbox() -> (Outbox, Inbox) {
+        let (own, receiver) = inbox();
         (Outbox::new(own), receiver)
     }
 
@@ -338,13 +370,13 @@ mod tests {
         outbox.put(Completion::Sent(1)).unwrap();
         assert!(outbox.put_room());
         assert!(!outbox.put_room());
-        assert!(matches!(own.recv(), Ok(Completion::Sent(1))));
+        assert!(matches!(own.take(), Some(Completion::Sent(1))));
         assert!(!outbox.put_room(), "it is still there");
-        assert!(matches!(own.recv(), Ok(Completion::Room)));
+        assert!(matches!(own.take(), Some(Completion::Room)));
         assert!(outbox.put_room());
 
         let (queue, group) = GroupQueue::new();
-        outbox.join(&queue, 7);
+        outbox.join(&queue, 7, 7);
         queue.put(8, Completion::Sent(1)).unwrap();
         assert!(outbox.put_room());
         assert!(!outbox.put_room());
@@ -358,7 +390,7 @@ mod tests {
     fn untaken_ids_of_a_group_are_counted() {
         let (mut outbox, _own) = outbox();
         let (queue, group) = GroupQueue::new();
-        outbox.join(&queue, 7);
+        outbox.join(&queue, 7, 7);
         for id in 0..3 {
             outbox.put(Completion::Sent(id)).unwrap();
             queue.put(8, Completion::Read(id)).unwrap();
@@ -380,7 +412,7 @@ mod tests {
         outbox.put(Completion::Finished).unwrap();
         outbox.put(Completion::Written(2)).unwrap();
         for left in [2, 1, 1, 0] {
-            own.recv().unwrap();
+            own.take().unwrap();
             assert_eq!(outbox.reports(), left);
         }
     }
@@ -399,22 +431,22 @@ mod tests {
         };
         assert!(outbox.put_session_event(suspended()));
         assert!(outbox.put_session_event(resumed(1)));
-        assert!(matches!(own.recv(), Ok(Completion::Suspended { .. })));
+        assert!(matches!(own.take(), Some(Completion::Suspended { .. })));
         assert!(!outbox.put_session_event(suspended()));
         assert!(matches!(
-            own.recv(),
-            Ok(Completion::Resumed { number: 1, .. })
+            own.take(),
+            Some(Completion::Resumed { number: 1, .. })
         ));
         assert!(
             !outbox.put_session_event(resumed(2)),
             "its loss was left out"
         );
         assert!(outbox.put_session_event(suspended()));
-        assert!(matches!(own.recv(), Ok(Completion::Suspended { .. })));
+        assert!(matches!(own.take(), Some(Completion::Suspended { .. })));
         assert!(outbox.put_session_event(resumed(3)));
         assert!(matches!(
-            own.recv(),
-            Ok(Completion::Resumed { number: 3, .. })
+            own.take(),
+            Some(Completion::Resumed { number: 3, .. })
         ));
         outbox.carry_bytes();
         assert!(!outbox.put_session_event(suspended()), "a stream has none");
@@ -424,14 +456,14 @@ mod tests {
     fn a_group_that_is_gone_is_left() {
         let (mut outbox, own) = outbox();
         let (queue, group) = GroupQueue::new();
-        outbox.join(&queue, 7);
+        outbox.join(&queue, 7, 7);
         assert!(outbox.is_grouped() && outbox.is_in(&queue) && !outbox.may_hand_over());
         outbox.put(Completion::Sent(1)).unwrap();
         queue.close();
         assert!(!outbox.is_grouped());
         outbox.put(Completion::Sent(2)).unwrap();
         assert!(!outbox.is_in(&queue));
-        assert!(matches!(own.try_recv(), Ok(Completion::Sent(2))));
+        assert!(matches!(own.take(), Some(Completion::Sent(2))));
         assert!(matches!(group.recv(), Ok((7, Completion::Sent(1)))));
         assert!(group.recv().is_err(), "its end is known");
     }

@@ -56,7 +56,7 @@ const LOCK_YIELDS: u32 = 4;
 /// A connection's completion queue during one call of the application.
 struct Queue<'a> {
     link: &'a Arc<Link>,
-    /// The handoff that receives the first message directly, without the channel.
+    /// The handoff that receives the first message directly, without the queue.
     handoff: Option<&'a Handoff>,
     /// Whether the calling thread has polled before it began to wait.
     was_polled: bool,
@@ -180,7 +180,7 @@ impl Link {
 
     /// Polls once before the calling thread waits for a message, if threads of the application own
     /// the connection. Does not poll over TCP, because each poll costs a system call. Returns
-    /// whether it polled. If it polled, the first message is in `handoff`, unless the channel
+    /// whether it polled. If it polled, the first message is in `handoff`, unless the queue
     /// contains earlier completions.
     #[inline]
     pub(crate) fn poll_first(self: &Arc<Self>, handoff: &Handoff) -> bool {
@@ -229,6 +229,17 @@ impl Link {
         let waits_for_room = || self.writable.is_lowered();
         self.poller
             .try_once(&self.queue(Some(handoff)), waits_for_room, ready)
+    }
+
+    /// Polls the connection for a thread that waits for its group.
+    pub(super) fn poll_as_member(self: &Arc<Self>) {
+        self.poller.poll_member(&self.queue(None));
+    }
+
+    /// Returns whether the connection has a transport whose events a group can watch.
+    pub(super) fn has_events(self: &Arc<Self>) -> bool {
+        let queue = self.queue(None);
+        queue.events().is_some_and(|(_, has_ended)| !has_ended)
     }
 
     fn queue<'a>(self: &'a Arc<Self>, handoff: Option<&'a Handoff>) -> Queue<'a> {
@@ -520,7 +531,7 @@ impl Link {
     }
 
     /// Makes the fd readable if a call would return a completion or the end of the connection, and
-    /// not readable otherwise. `unread` returns whether the channel contains completions.
+    /// not readable otherwise. `unread` returns whether the queue contains completions.
     pub(crate) fn update_readiness(&self, unread: impl FnOnce() -> bool) {
         self.readable.update(|| unread() || self.is_ready());
     }
@@ -567,7 +578,9 @@ impl Wake for Alarm {
         if let Some(link) = self.link.upgrade() {
             // The first woken task that runs polls the queue. If no task runs, because their
             // futures were dropped, the engine's thread polls instead.
-            link.wake_tasks(Awaited::ALL_EVENTS);
+            if link.poller.tasks.wake_for_runtime().is_err() {
+                link.handle_waker_panic();
+            }
         }
     }
 }

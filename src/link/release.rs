@@ -65,6 +65,7 @@ impl Core {
     pub(crate) fn reclaim(&mut self, storage: Storage, generation: u32) -> bool {
         match storage {
             Storage::Buffer(buffer) if generation == self.generation => self.release(buffer),
+            Storage::Part(buffer) if generation == self.generation => self.release_part(buffer),
             storage => {
                 self.reclaim_other(storage, generation);
                 false
@@ -79,14 +80,27 @@ impl Core {
         }
         match storage {
             Storage::Buffer(buffer) => _ = self.release(buffer),
-            Storage::Part(buffer) if self.batches.take(buffer) => _ = self.release(buffer),
-            // The receive is reposted when the last message of the batch is released. The other
-            // messages return only their credits.
-            Storage::Part(_) if self.conn.accepts_receives() => _ = self.conn.release(SystemClock),
-            Storage::Part(_) => self.conn.give_up_receive(),
+            Storage::Part(buffer) => _ = self.release_part(buffer),
             Storage::Copied(len) => self.conn.release_copied(len, SystemClock),
             Storage::Large(len) => self.conn.release_large(len, SystemClock),
             Storage::Control => self.conn.take_control_message(),
+        }
+    }
+
+    /// Releases one message of a batch. The receive is reposted when the last message of the batch
+    /// is released. The other messages return only their credits. Returns true only if the state
+    /// machine has no output.
+    #[inline]
+    fn release_part(&mut self, buffer: u32) -> bool {
+        if self.batches.take(buffer) {
+            return self.release(buffer);
+        }
+        match self.conn.releasing() {
+            Some(releasing) => releasing.release(SystemClock),
+            None => {
+                self.conn.give_up_receive();
+                false
+            }
         }
     }
 

@@ -1,5 +1,5 @@
 //! Reports events to the application: completions of sends and operations, and room for a send. The
-//! reports go to the connection's own channel, or to its group's queue.
+//! reports go to the connection's own queue, or to its group's queue.
 
 use std::{
     iter,
@@ -178,7 +178,7 @@ impl Core {
 
 /// Functions for groups.
 impl Core {
-    /// Returns whether the channel has capacity for the completion of one more operation.
+    /// Returns whether one more operation with an id may be started, within `max_ids`.
     pub(crate) fn has_report_slot(&mut self) -> bool {
         let (Some(queues), Some(completions)) = (&self.queues, &mut self.completions) else {
             // The connection has ended, which the caller detects next.
@@ -203,14 +203,14 @@ impl Core {
     pub(super) fn join(
         &mut self,
         queue: &Arc<GroupQueue>,
-        key: u64,
+        (key, connection): (u64, u64),
         mut unread: impl FnMut() -> Option<Completion>,
     ) -> Result<(), Error> {
         if let Some(outbox) = &mut self.completions {
             if outbox.is_grouped() {
                 return Err(Error::Grouped);
             }
-            outbox.join(queue, key);
+            outbox.join(queue, key, connection);
             self.put_all(unread);
             return Ok(());
         }
@@ -247,7 +247,7 @@ impl Core {
         }
     }
 
-    /// Puts [`Completion::Room`] into the channel if the application has requested it.
+    /// Puts [`Completion::Room`] into the queue if the application has requested it.
     pub(super) fn report_room(&mut self) {
         if std::mem::take(&mut self.room_wanted)
             && let Some(outbox) = &mut self.completions
@@ -363,8 +363,7 @@ pub(super) fn report(completions: &mut Option<Outbox>, completion: Completion) -
     let Some(completions) = completions else {
         return false;
     };
-    // The channel has capacity for each completion with an id: see `max_ids`. The send fails only
-    // if the receiver was dropped, which is not an error here.
+    // `put` fails if the application's end was dropped, which is not an error here.
     let _ = completions.put(completion);
     true
 }

@@ -159,12 +159,11 @@ mod tests {
         sync::{Arc, Mutex},
     };
 
-    use crossbeam_channel::bounded;
-
     use super::*;
     use crate::{
         config::Config,
         link::{
+            inbox::inbox,
             peer_paths::{PeerPath, Route},
             session::LinkSession,
         },
@@ -187,7 +186,7 @@ mod tests {
         session.messages.keep(false, || one, |_| ());
         session.messages.suspend(0, one);
         let conn = Connection::connect(config.params(Transport::Tcp), 0, b"", now);
-        let mut core = Core::new(conn, bounded(1).0, Arc::default(), 1);
+        let mut core = Core::new(conn, inbox().0, Arc::default(), 1);
         core.session = Some(Box::new(session));
         core
     }

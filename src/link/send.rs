@@ -4,7 +4,7 @@
 //!
 //! Only `calls` uses `try_send` and similar functions, so they are inlined there.
 
-use std::{array, io::IoSlice, mem, time::Instant};
+use std::{io::IoSlice, mem, time::Instant};
 
 use super::{
     core::Core,
@@ -15,11 +15,14 @@ use crate::{
     error::{Error, TrySendError},
     proto::{self, BatchRoom, MAX_PARTS, PART_HEADER_LEN, SendMethod, SendRefused, Transmit},
     status::OsError,
-    transport::{Allocator, Checked, Exposed, OutboundBuffer, PostError},
+    transport::{Allocator, Checked, Exposed, OutboundBuffer, PostError, WorkQueues},
 };
 
 /// The maximum length in bytes of an object in memory.
 const LONGEST: usize = isize::MAX as usize;
+
+/// The number of messages up to which a batch uses shorter arrays.
+const SHORT_BATCH: usize = 16;
 
 /// A message to send. It keeps its copy or registered memory between two attempts.
 #[derive(Debug)]
@@ -358,23 +361,18 @@ impl Core {
         let Some(queues) = &mut self.queues else {
             return Err(TrySendError::Failed(Error::Disconnected(self.reason())));
         };
-        // Each message fits into the frame, so its length fits into 32 bits.
-        let lens: [[u8; PART_HEADER_LEN]; MAX_PARTS] = array::from_fn(|number| {
-            let len = messages.get(number).map_or(0, |message| message.len());
-            (len as u32).to_be_bytes()
-        });
-        let mut parts = [IoSlice::new(&[]); 2 * MAX_PARTS];
-        for ((pair, len), message) in parts.chunks_exact_mut(2).zip(&lens).zip(&messages[..count]) {
-            pair[0] = IoSlice::new(len);
-            pair[1] = IoSlice::new(message);
-        }
         // The cast is lossless, because the count is at most `MAX_PARTS`.
         let transmit = self.conn.send_batch(count as u32, len).map_err(refused)?;
-        queues
-            .post_send(&transmit, &parts[..2 * count], false)
-            .or_else(|error| self.handle_post_error(error))?;
+        let batch = &messages[..count];
+        // An array for the longest batch would cost more than a short batch itself.
+        let posted = if count <= SHORT_BATCH {
+            post_batch::<SHORT_BATCH>(queues, &transmit, batch)
+        } else {
+            post_batch::<MAX_PARTS>(queues, &transmit, batch)
+        };
+        posted.or_else(|error| self.handle_post_error(error))?;
         if let Some(session) = &mut self.session {
-            for message in &messages[..count] {
+            for message in batch {
                 session.keep(&self.conn, &[IoSlice::new(message)], None);
             }
         }
@@ -580,6 +578,22 @@ pub(super) fn refused_send(refused: SendRefused, len: usize) -> TrySendError {
         SendRefused::Finished => Error::Finished,
         SendRefused::Closed(reason) => Error::Disconnected(reason),
     })
+}
+
+/// Posts a frame that contains at most `N` messages, each after its length.
+fn post_batch<const N: usize>(
+    queues: &mut WorkQueues,
+    transmit: &Transmit,
+    messages: &[IoSlice<'_>],
+) -> Result<(), PostError> {
+    let mut lens = [[0; PART_HEADER_LEN]; N];
+    let mut parts = [[IoSlice::new(&[]); 2]; N];
+    for ((part, len), message) in parts.iter_mut().zip(&mut lens).zip(messages) {
+        // Each message fits into the frame, so its length fits into 32 bits.
+        *len = (message.len() as u32).to_be_bytes();
+        *part = [IoSlice::new(len), IoSlice::new(message)];
+    }
+    queues.post_send(transmit, parts[..messages.len()].as_flattened(), false)
 }
 
 /// Returns the number of messages, counted from the first, that fit into a frame, and their total

@@ -3,6 +3,8 @@ use std::{
     time::Duration,
 };
 
+use nix::sys::eventfd::EventFd;
+
 #[cfg(feature = "rdma")]
 use super::rdma;
 use super::{
@@ -162,13 +164,13 @@ impl ConnectionId {
         by_transport!(self, all id => id.disconnect())
     }
 
-    /// Closes the descriptor that a TCP listener reserved for this connection. The caller can then
-    /// create the connection's own descriptor even if the process has reached its descriptor limit.
-    pub(crate) fn release_reserve(&mut self) {
+    /// Takes the eventfd that a TCP listener opened for this connection. With it, an accepted
+    /// connection gets all its descriptors even if the process then reaches its descriptor limit.
+    pub(crate) fn take_reserve(&mut self) -> Option<EventFd> {
         by_transport!(self, {
-            Rdma(_) => {},
-            Tcp(id) => id.release_reserve(),
-            Memory(_) => {},
+            Rdma(_) => None,
+            Tcp(id) => id.take_reserve(),
+            Memory(_) => None,
         })
     }
 

@@ -126,8 +126,8 @@ impl ConnectionManager {
         self.memory.has_reports()
     }
 
-    /// Returns one descriptor for each transport that has one. It is readable while the transport
-    /// has reports.
+    /// Returns one descriptor for each transport that has one. The descriptor of RDMA is readable
+    /// while there are reports. If that of TCP is readable, [`gather`](Self::gather) gets reports.
     pub(crate) fn fds(&self) -> impl Iterator<Item = (Transport, BorrowedFd<'_>)> {
         let tcp = self.tcp.iter();
         let fds = tcp.map(|tcp| (Transport::Tcp, tcp.as_fd()));
@@ -137,6 +137,13 @@ impl ConnectionManager {
             fds.chain(rdma.map(|rdma| (Transport::Rdma, rdma.as_fd())))
         };
         fds
+    }
+
+    /// Takes the steps for ready TCP sockets, which may add reports.
+    pub(crate) fn gather(&self) -> Result<(), OsError> {
+        self.tcp
+            .as_ref()
+            .map_or(Ok(()), tcp::ConnectionManager::gather)
     }
 
     /// Returns the next report of the transport, if there is one.
@@ -160,7 +167,7 @@ impl ConnectionManager {
                 let Some(tcp) = &self.tcp else {
                     return Ok(None);
                 };
-                Ok(tcp.poll()?.map(|report| match report {
+                Ok(tcp.poll().map(|report| match report {
                     tcp::Report::Request(request) => Report::Request(ConnectRequest::Tcp(request)),
                     tcp::Report::Event(event) => Report::Event(Event::Tcp(event)),
                 }))

@@ -1,6 +1,10 @@
-use std::{sync::Barrier, thread, time::Duration};
+use std::{io::IoSlice, sync::Barrier, thread, time::Duration};
 
-use rdmsg::{Completion, Endpoint, Error, Outgoing, RemoteAccess, crossbeam_channel::select};
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use rdmsg::{
+    CloseReason, Completion, Endpoint, Error, Interest, Outgoing, RemoteAccess,
+    crossbeam_channel::select,
+};
 
 use crate::stage::{TIME_LIMIT, pair, pair_with, small};
 
@@ -33,6 +37,95 @@ fn completions_arrive_through_each_method() {
         Completion::Disconnected(_)
     ));
     assert!(matches!(far.next_completion(), Err(Error::Disconnected(_))));
+}
+
+#[test]
+fn requested_channel_has_the_rest_of_a_batch() {
+    let (near, far) = pair();
+    let batch: Vec<_> = (0..8).map(|number| [number]).collect();
+    let slices: Vec<_> = batch.iter().map(|bytes| IoSlice::new(bytes)).collect();
+    assert_eq!(near.send_batch(&slices).unwrap(), batch.len());
+    assert_eq!(far.recv().unwrap(), [0]);
+    assert_eq!(far.recv().unwrap(), [1]);
+    let channel = far.completions().clone();
+    let taking = thread::spawn(move || {
+        let mut taken = Vec::new();
+        loop {
+            match channel.recv_timeout(TIME_LIMIT).unwrap() {
+                Completion::Received(message) => taken.push(message[0]),
+                Completion::Disconnected(reason) => break (taken, reason, channel.recv()),
+                other => panic!("{other:?}"),
+            }
+        }
+    });
+    near.send(&[8]).unwrap();
+    assert_eq!(near.send_batch(&slices).unwrap(), batch.len());
+    near.close().unwrap();
+    let (taken, reason, after) = taking.join().unwrap();
+    assert_eq!(taken, (2..9).chain(0..8).collect::<Vec<u8>>());
+    assert!(matches!(reason, CloseReason::PeerClosed), "{reason}");
+    assert!(after.is_err(), "the channel has ended");
+    assert!(matches!(far.recv(), Err(Error::Disconnected(_))));
+}
+
+#[test]
+fn fd_stays_readable_until_the_last_message_of_a_batch_is_taken() {
+    let (near, far) = pair();
+    let fd = far.event_fd(Interest::Readable).unwrap();
+    let is_readable = |timeout: PollTimeout| {
+        let mut fds = [PollFd::new(fd, PollFlags::POLLIN)];
+        poll(&mut fds, timeout).unwrap() > 0
+    };
+    let limit = PollTimeout::try_from(TIME_LIMIT).unwrap();
+    assert_eq!(near.send_batch(&[IoSlice::new(b"part"); 4]).unwrap(), 4);
+    let mut taken = 0;
+    while taken < 4 {
+        assert!(is_readable(limit), "after {taken} messages");
+        match taken {
+            0 => taken += usize::from(far.try_recv().unwrap().is_some()),
+            _ => {
+                far.recv_timeout(TIME_LIMIT).unwrap();
+                taken += 1;
+            }
+        }
+    }
+    // Internal events may also make the fd readable. Each of these calls handles them.
+    while is_readable(PollTimeout::ZERO) {
+        assert!(far.try_recv().unwrap().is_none());
+    }
+}
+
+#[test]
+fn several_threads_receive_each_message_of_batches_once() {
+    const BATCHES: usize = 200;
+    let (near, far) = pair();
+    let receiving: Vec<_> = (0..3)
+        .map(|_| {
+            let far = far.clone();
+            thread::spawn(move || {
+                let mut taken = Vec::new();
+                while let Ok(message) = far.recv() {
+                    taken.push(u32::from_be_bytes(message[..].try_into().unwrap()));
+                }
+                taken
+            })
+        })
+        .collect();
+    for batch in 0..BATCHES as u32 {
+        let numbers: [_; 5] =
+            std::array::from_fn(|number| (5 * batch + number as u32).to_be_bytes());
+        let slices = numbers.each_ref().map(|bytes| IoSlice::new(bytes));
+        assert_eq!(near.send_batch(&slices).unwrap(), slices.len());
+    }
+    near.close().unwrap();
+    let mut all = Vec::new();
+    for thread in receiving {
+        let taken = thread.join().unwrap();
+        assert!(taken.is_sorted(), "each thread receives in order");
+        all.extend(taken);
+    }
+    all.sort_unstable();
+    assert_eq!(all, (0..5 * BATCHES as u32).collect::<Vec<_>>());
 }
 
 #[test]

@@ -1,7 +1,11 @@
 use std::{
     collections::HashMap,
-    sync::atomic::{AtomicBool, Ordering},
+    sync::{
+        atomic::{AtomicBool, Ordering},
+        mpsc,
+    },
     thread,
+    time::Duration,
 };
 
 use crossbeam_channel::Select;
@@ -10,7 +14,7 @@ use rdmsg::{CloseReason, Completion, Endpoint, Error, Group, Outgoing, TrySendEr
 use crate::stage::{Stage, TIME_LIMIT, pair, pair_with, small};
 
 fn next(group: &Group) -> (u64, Completion) {
-    group.completions().recv_timeout(TIME_LIMIT).unwrap()
+    group.next_completion_timeout(TIME_LIMIT).unwrap()
 }
 
 /// Receives the next completion, which must be a message. Returns its key and its bytes.
@@ -224,6 +228,7 @@ fn ids_are_given_out_as_their_completions_are_taken() {
 #[test]
 fn membership_changes_neither_lose_nor_duplicate() {
     const COUNT: u32 = 5_000;
+    const SHORT: Duration = Duration::from_millis(5);
     let (near, far) = pair();
     let groups = [Group::new(), Group::new()];
     let done = AtomicBool::new(false);
@@ -260,16 +265,17 @@ fn membership_changes_neither_lose_nor_duplicate() {
             far.close().unwrap();
             own
         });
-        let takers = groups.each_ref().map(|group| {
-            let done = &done;
+        let takes: [fn(&Group) -> Option<Completion>; 2] = [
+            |group| Some(group.completions().recv_timeout(SHORT).ok()?.1),
+            |group| Some(group.next_completion_timeout(SHORT).ok()?.1),
+        ];
+        let takers = [0, 1].map(|place| {
+            let (group, take, done) = (&groups[place], takes[place], &done);
             scope.spawn(move || {
                 let mut numbers = Vec::new();
                 loop {
                     let last = done.load(Ordering::Acquire);
-                    while let Ok((_, completion)) = group
-                        .completions()
-                        .recv_timeout(std::time::Duration::from_millis(5))
-                    {
+                    while let Some(completion) = take(group) {
                         numbers.extend(seen(completion));
                     }
                     if last {
@@ -335,4 +341,109 @@ fn all_simultaneous_ends_are_reported() {
         }
     }
     assert_eq!(last, 20);
+}
+
+#[test]
+fn several_threads_wait_for_a_group() {
+    const THREADS: usize = 3;
+    const MESSAGES: usize = 300;
+    let stage = Stage::new(&small());
+    let group = Group::new();
+    let pairs: Vec<_> = (0..4).map(|_| stage.pair()).collect();
+    let (sender, taken) = mpsc::channel();
+    thread::scope(|scope| {
+        for _ in 0..THREADS {
+            let (sender, group) = (sender.clone(), &group);
+            scope.spawn(move || {
+                while let (key, Completion::Received(message)) = next(group) {
+                    sender.send((key, message.into_vec())).unwrap();
+                }
+            });
+        }
+        // The endpoints join while the threads wait.
+        for (near, far) in &pairs {
+            group.add(far).unwrap();
+            scope.spawn(|| {
+                for number in 0..MESSAGES {
+                    near.send(&number.to_be_bytes()).unwrap();
+                }
+            });
+        }
+        let mut all: HashMap<u64, Vec<Vec<u8>>> = HashMap::new();
+        for _ in 0..pairs.len() * MESSAGES {
+            let (key, message) = taken.recv_timeout(TIME_LIMIT).unwrap();
+            all.entry(key).or_default().push(message);
+        }
+        for (_, far) in &pairs {
+            let mut messages = all.remove(&far.info().id).unwrap();
+            messages.sort_unstable();
+            let expected = (0..MESSAGES).map(|number| number.to_be_bytes().to_vec());
+            assert!(messages.into_iter().eq(expected), "each arrives once");
+        }
+        // Each of the threads ends with the end of one connection.
+        for (near, _) in &pairs[..THREADS] {
+            near.close().unwrap();
+        }
+    });
+}
+
+#[test]
+fn waiting_thread_and_channel_take_turns() {
+    let stage = Stage::new(&small());
+    let group = Group::new();
+    let pairs: Vec<_> = (0..3).map(|_| stage.pair()).collect();
+    for (_, far) in &pairs {
+        group.add(far).unwrap();
+    }
+    for round in 0..20_u8 {
+        for (near, far) in &pairs {
+            near.send(&[round]).unwrap();
+            let (key, completion) = if round % 2 == 0 {
+                next(&group)
+            } else {
+                group.completions().recv_timeout(TIME_LIMIT).unwrap()
+            };
+            assert_eq!(key, far.info().id);
+            assert!(matches!(completion, Completion::Received(message) if *message == [round]));
+        }
+    }
+}
+
+#[test]
+fn member_is_served_while_the_program_is_away() {
+    let stage = Stage::new(&small());
+    let (near, far) = stage.pair();
+    let group = Group::new();
+    group.add(&far).unwrap();
+    near.send(b"first").unwrap();
+    assert_eq!(message(&group).1, b"first");
+    // No thread waits for the group. The engine's thread at the far end takes the messages,
+    // receives a large one, and confirms the end.
+    for _ in 0..3 {
+        near.send(&[7; 5000]).unwrap();
+    }
+    near.close().unwrap();
+    for _ in 0..3 {
+        assert_eq!(message(&group).1, [7; 5000]);
+    }
+    assert!(matches!(next(&group).1, Completion::Disconnected(_)));
+}
+
+#[test]
+fn try_next_completion_polls_the_members() {
+    let (near, far) = pair();
+    let group = Group::new();
+    assert!(group.try_next_completion().unwrap().is_none());
+    let expired = group.next_completion_timeout(Duration::from_millis(1));
+    assert!(matches!(expired, Err(Error::TimedOut)), "{expired:?}");
+    group.add(&far).unwrap();
+    assert!(group.try_next_completion().unwrap().is_none());
+    near.send(b"x").unwrap();
+    loop {
+        match group.try_next_completion().unwrap() {
+            Some((_, Completion::Received(message))) => break assert_eq!(*message, *b"x"),
+            Some(other) => panic!("{other:?}"),
+            None => thread::yield_now(),
+        }
+    }
 }

@@ -309,11 +309,13 @@ fn group_fails_and_the_parents_goes_on() {
             let (client, server) = pair(&listener);
             let group = Group::new();
             group.add(&client).unwrap();
+            assert!(group.try_next_completion().unwrap().is_none());
             forked(|| {
                 assert!(
                     group.completions().recv().is_err(),
                     "the child has no completions"
                 );
+                assert_forked(&group.next_completion().unwrap_err());
                 assert_forked(&group.add(&client).unwrap_err());
                 assert!(!group.remove(&client));
                 let own = bind();
@@ -323,7 +325,7 @@ fn group_fails_and_the_parents_goes_on() {
             })
             .succeed();
             server.send(b"to the group").unwrap();
-            let (key, completion) = group.completions().recv_timeout(TIME_LIMIT).unwrap();
+            let (key, completion) = group.next_completion_timeout(TIME_LIMIT).unwrap();
             assert_eq!(key, client.info().id);
             assert!(matches!(completion, rdmsg::Completion::Received(m) if *m == *b"to the group"));
         },

@@ -86,6 +86,7 @@ enum Call {
     TaskFlush,
     TaskClose,
     GroupRecv,
+    GroupNextCompletion,
 }
 
 /// A call on a byte stream that waits until its deadline.
@@ -115,7 +116,7 @@ enum OtherUser {
     Loop,
 }
 
-const ON_MESSAGES: [Call; 16] = [
+const ON_MESSAGES: [Call; 17] = [
     Call::Recv,
     Call::NextCompletion,
     Call::Send,
@@ -132,6 +133,7 @@ const ON_MESSAGES: [Call; 16] = [
     Call::TaskFlush,
     Call::TaskClose,
     Call::GroupRecv,
+    Call::GroupNextCompletion,
 ];
 
 const ON_BYTES: [CallOnBytes; 5] = [
@@ -164,6 +166,10 @@ impl Call {
         !receives.contains(&self)
     }
 
+    fn is_of_group(self) -> bool {
+        [Self::GroupRecv, Self::GroupNextCompletion].contains(&self)
+    }
+
     /// Returns whether the call is a variant of another call in `ON_MESSAGES` that waits in the
     /// same way. Such variants are tested only on connections without other users.
     fn is_variant(self) -> bool {
@@ -172,13 +178,13 @@ impl Call {
 
     fn is_with(self, other_user: OtherUser) -> bool {
         match other_user {
-            OtherUser::Alone => self != Self::GroupRecv,
+            OtherUser::Alone => !self.is_of_group(),
             OtherUser::Group => self.is_in_group() && !self.is_variant(),
             OtherUser::Thread
             | OtherUser::Clone
             | OtherUser::Task
             | OtherUser::IdleTask
-            | OtherUser::Loop => self != Self::GroupRecv && !self.is_variant(),
+            | OtherUser::Loop => !self.is_of_group() && !self.is_variant(),
         }
     }
 
@@ -283,6 +289,7 @@ fn on_messages(call: Call, endpoint: Endpoint, group: Option<Group>) -> Prepared
             let received = group.completions().recv_timeout(DEADLINE);
             received.err().map(drop).ok_or_else(|| "it received".into())
         }
+        Call::GroupNextCompletion => expect(group.unwrap().next_completion_timeout(DEADLINE)),
     })
 }
 

@@ -132,7 +132,11 @@ enum Command {
     /// connection; and the processor time of idle connections, of both ends and their kernel. The
     /// memory is measured without huge pages, unless the row says otherwise. The targets of system
     /// calls, memory, descriptors and shares are for the figure, not for the ratio.
-    Many,
+    Many {
+        /// Measure only comparisons whose name contains this text; can be repeated
+        #[arg(long, value_name = "TEXT", conflicts_with = "write")]
+        only: Vec<String>,
+    },
     /// Compare the default Config with perftest, between two guests over a slow network
     ///
     /// Measures the rate in one direction by the clock, in seven rounds. Both programs use the
@@ -177,7 +181,7 @@ fn main() -> Result<ExitCode> {
         Some(Command::Counted { only }) => drive::compare(&[Part::Counted], scope, &only, write),
         Some(Command::Instructions) => drive::compare(&[Part::Instructions], scope, &[], write),
         Some(Command::Polling { no_lab }) => drive::polling(!no_lab, write),
-        Some(Command::Many) => drive::compare(&[Part::Counted], Scope::Many, &[], write),
+        Some(Command::Many { only }) => drive::compare(&[Part::Counted], Scope::Many, &only, write),
         Some(Command::Hosts) => drive::compare(&[Part::Hosts], Scope::Hosts, &[], write),
         Some(Command::Sweep) => drive::sweep(write),
         Some(Command::Budget { renew }) => drive::budget(renew),

@@ -104,7 +104,7 @@ fn with_group(endpoints: Vec<Endpoint>) -> Result<()> {
         open.insert(group.add(&endpoint)?, endpoint);
     }
     while !open.is_empty() {
-        let (key, completion) = group.completions().recv_timeout(SILENCE)?;
+        let (key, completion) = group.next_completion_timeout(SILENCE)?;
         match completion {
             Completion::Received(message) => {
                 let endpoint = open.get(&key).context("an unknown key")?;

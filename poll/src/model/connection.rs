@@ -3,6 +3,7 @@
 use std::{
     ops::Deref,
     task::{Context, Wake, Waker},
+    time::Duration,
 };
 
 use loom::{
@@ -11,14 +12,15 @@ use loom::{
 };
 
 use super::system::{
-    self, AtomicU64, CompletionEvents, Input, NoticeSender, Ordering, Registration, lock,
+    self, AtomicU64, CompletionEvents, GroupEvents, Input, NoticeSender, Ordering, Registration,
+    lock,
 };
 use crate::{
-    Answers, Attended, AttendedConnection, Awaited, Completions, Deadline, Events, NoticeKind,
-    Owner, Poller, Polling, Progress,
+    Answers, Attended, AttendedConnection, Awaited, Completions, Deadline, Due, Events, NoticeKind,
+    Owner, Poller, Polling, Progress, Reliance,
 };
 
-const KEY: u64 = 16;
+pub(super) const KEY: u64 = 16;
 
 /// A bug that a test inserts into the model to check that loom finds it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,6 +31,8 @@ pub(crate) enum Mistake {
     MissedArm,
     /// The engine's thread becomes the connection's owner but does not poll it.
     UncheckedExpiry,
+    /// A thread that delivers a message to a group does not wake the group's leader.
+    UnwokenGroup,
 }
 
 pub(crate) struct Connection {
@@ -39,7 +43,14 @@ pub(crate) struct Connection {
     messages: AtomicU64,
     /// Whether a message is held back. The next poll sends the message.
     held_back: Mutex<bool>,
+    group: Option<Group>,
     mistake: Option<Mistake>,
+}
+
+/// The group of the connection.
+struct Group {
+    poller: Poller,
+    events: std::sync::Arc<GroupEvents>,
 }
 
 #[derive(Default)]
@@ -50,11 +61,24 @@ struct Device {
 
 impl Connection {
     pub(crate) fn new(mistake: Option<Mistake>) -> Arc<Self> {
+        Self::with(None, mistake)
+    }
+
+    /// Creates the only member of a group.
+    pub(crate) fn in_group(mistake: Option<Mistake>) -> Arc<Self> {
         let poller = Poller::new(Polling::Event, NoticeSender(mistake));
-        poller.prepare().unwrap();
+        let events = poller.watch_members().unwrap();
+        let connection = Self::with(Some(Group { poller, events }), mistake);
+        connection.poller.rely(Reliance::Group);
+        connection
+    }
+
+    fn with(group: Option<Group>, mistake: Option<Mistake>) -> Arc<Self> {
+        let poller = Poller::new(Polling::Event, NoticeSender(mistake));
+        poller.prepare(None).unwrap();
         let mut registration = Registration;
         registration
-            .set(Owner::Engine, &Default::default())
+            .set(Owner::Engine, &Default::default(), None)
             .unwrap();
         poller.register(registration);
         let connection = Arc::new(Self {
@@ -62,6 +86,7 @@ impl Connection {
             device: Mutex::default(),
             messages: AtomicU64::new(0),
             held_back: Mutex::default(),
+            group,
             mistake,
         });
         connection.arm();
@@ -100,6 +125,11 @@ impl Connection {
         self.messages.fetch_add(1, Ordering::Relaxed);
         self.poller.wake();
         let _ = self.poller.tasks.wake(u8::MAX);
+        if let Some(group) = &self.group
+            && self.mistake != Some(Mistake::UnwokenGroup)
+        {
+            group.poller.wake();
+        }
     }
 
     /// Waits for a message.
@@ -107,6 +137,19 @@ impl Connection {
         let taken = self
             .poller
             .wait_until(&self, &Deadline::never(), || self.take());
+        taken.unwrap();
+    }
+
+    /// Waits for a message of the group.
+    pub(crate) fn recv_in_group(&self) {
+        let group = self.group.as_ref().unwrap();
+        let members = Members {
+            connection: self,
+            group,
+        };
+        let taken = group
+            .poller
+            .wait_until(&members, &Deadline::never(), || self.take());
         taken.unwrap();
     }
 
@@ -194,10 +237,15 @@ impl Connection {
             true => vec![KEY],
             false => Vec::new(),
         };
-        let Some(now) = attended.next() else { return };
-        for _ in attended.check_due(now, |_| Some(self), pending) {
-            if self.mistake != Some(Mistake::UncheckedExpiry) {
-                self.take_over();
+        let Some(next) = attended.next() else { return };
+        // All scheduled checks are due. If only the first were due, the order of the times would
+        // depend on the load of the machine, but a model must be deterministic.
+        let now = next + Duration::from_secs(60);
+        for due in attended.check_due(now, |_| Some(self), pending) {
+            match due {
+                Due::Overdue(_) => _ = self.poll(1, Answers::AtOnce),
+                Due::Expired(_) if self.mistake == Some(Mistake::UncheckedExpiry) => {}
+                Due::Expired(_) => self.take_over(),
             }
         }
     }
@@ -278,6 +326,59 @@ impl Completions for &Connection {
     }
 
     fn receive(&self, _: &CompletionEvents, _: &Deadline, _: impl Fn() -> bool) -> bool {
+        false
+    }
+}
+
+/// The members of a group, as a thread sees them that waits for the group.
+struct Members<'a> {
+    connection: &'a Connection,
+    group: &'a Group,
+}
+
+impl Completions for Members<'_> {
+    type Events = GroupEvents;
+
+    fn poll(&self, _budget: u32, _answers: Answers) -> Progress {
+        if !self.group.events.next_ready() {
+            return Progress::Nothing;
+        }
+        self.connection.poller.poll_member(&self.connection);
+        Progress::Some
+    }
+
+    fn arm_and_poll(&self, answers: Answers) -> Progress {
+        self.poll(1, answers)
+    }
+
+    fn events(&self) -> Option<(impl Deref<Target = GroupEvents>, bool)> {
+        let (poller, events) = (&self.connection.poller, &self.group.events);
+        if events.take_absent() {
+            poller.enter_group(events);
+            if poller.take_for_group() {
+                poller.poll_member(&self.connection);
+            }
+        }
+        Some((&**events, false))
+    }
+
+    fn stays_readable(&self) -> bool {
+        true
+    }
+
+    fn delivering_to_channel(&self) -> Self {
+        Self { ..*self }
+    }
+
+    fn was_polled(&self) -> bool {
+        false
+    }
+
+    fn awaits_large(&self) -> bool {
+        false
+    }
+
+    fn receive(&self, _: &GroupEvents, _: &Deadline, _: impl Fn() -> bool) -> bool {
         false
     }
 }

@@ -9,7 +9,7 @@ pub(crate) use loom::sync::{
 };
 use rdma_status::OsError;
 
-use super::connection::Mistake;
+use super::connection::{KEY, Mistake};
 use crate::{Events, NoticeKind, Owner, Readiness};
 
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -43,6 +43,9 @@ loom::lazy_static! {
             alarmed: false,
             raised: false,
             owner: Owner::Threads,
+            in_group: false,
+            ready: false,
+            absent: true,
             notices: Vec::new(),
             stopped: false,
         }),
@@ -66,6 +69,12 @@ struct State {
     raised: bool,
     /// The owner whose epoll contains the completion channel.
     owner: Owner,
+    /// Whether the epoll of the group contains the completion channel.
+    in_group: bool,
+    /// Whether the group's leader has taken an event from this epoll and not handled it yet.
+    ready: bool,
+    /// Whether the group's threads must take the connection over.
+    absent: bool,
     /// The mailbox of the engine's thread.
     notices: Vec<NoticeKind>,
     stopped: bool,
@@ -83,12 +92,15 @@ impl System {
     }
 }
 
+/// The descriptor of an alarm. The model has none.
+pub type AlarmFd = ();
+
 /// Ends the leader's sleep. Outside of the model, an eventfd does this.
 #[derive(Debug)]
 pub struct Alarm;
 
 impl Alarm {
-    pub(crate) fn new() -> Result<Self, OsError> {
+    pub(crate) fn new(_: Option<AlarmFd>) -> Result<Self, OsError> {
         Ok(Self)
     }
 
@@ -149,14 +161,75 @@ pub struct Registration;
 #[derive(Debug, Default)]
 pub(crate) struct LoopFd;
 
+/// The completion events of a group, whose only member is the connection.
+#[derive(Debug)]
+pub struct GroupEvents;
+
 impl Registration {
     pub(crate) fn clear(&self) {
         CompletionEvents.clear();
     }
 
-    pub(crate) fn set(&mut self, owner: Owner, _fd: &LoopFd) -> Result<(), OsError> {
-        SYSTEM.change(|state| state.owner = owner);
+    pub(crate) fn set(
+        &mut self,
+        owner: Owner,
+        _fd: &LoopFd,
+        group: Option<&std::sync::Arc<GroupEvents>>,
+    ) -> Result<(), OsError> {
+        SYSTEM.change(|state| {
+            let in_group = owner == Owner::Loop && group.is_some();
+            state.absent |= state.in_group && !in_group;
+            state.in_group = in_group;
+            state.owner = owner;
+        });
         Ok(())
+    }
+
+    pub(crate) fn key(&self) -> u64 {
+        KEY
+    }
+}
+
+impl GroupEvents {
+    pub(crate) fn new(_: &Alarm) -> Result<Self, OsError> {
+        Ok(Self)
+    }
+
+    pub(crate) fn give_back(&self, _: u64) {
+        SYSTEM.change(|state| state.absent = true);
+    }
+
+    pub(crate) fn take_absent(&self) -> bool {
+        std::mem::take(&mut lock(&SYSTEM.state).absent)
+    }
+
+    pub(crate) fn next_ready(&self) -> bool {
+        std::mem::take(&mut lock(&SYSTEM.state).ready)
+    }
+
+    pub(crate) fn turns(&self) -> u32 {
+        0
+    }
+}
+
+impl Events for GroupEvents {
+    fn clear(&self) {}
+
+    fn answer(&self) {}
+
+    fn sleep_until_event(&self, _: &Alarm, _: Option<Duration>) -> Result<Woken, OsError> {
+        let mut state = lock(&SYSTEM.state);
+        loop {
+            if state.ready {
+                return Ok(Woken::Event);
+            }
+            state.ready = state.raised && state.in_group;
+            match *state {
+                State { alarmed: true, .. } => return Ok(Woken::Alarm),
+                State { ready: true, .. } => return Ok(Woken::Event),
+                _ => state = SYSTEM.leader.wait(state).unwrap(),
+            }
+        }
     }
 }
 

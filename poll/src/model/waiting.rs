@@ -166,6 +166,68 @@ fn engine_sends_what_a_thread_held_back() {
     });
 }
 
+/// A thread waits for one message of a group and returns, while a second message arrives.
+fn thread_waits_for_group(mistake: Option<Mistake>) {
+    let connection = Connection::in_group(mistake);
+    let engine = Connection::engine(&connection);
+    let device = spawn(&connection, |connection| {
+        connection.complete();
+        connection.complete();
+    });
+    connection.recv_in_group();
+    device.join().unwrap();
+    connection.stop(engine);
+    assert_eq!(connection.messages(), 1, "nobody polls");
+}
+
+#[test]
+fn thread_that_waits_for_a_group_takes_a_message() {
+    model(2, || thread_waits_for_group(None));
+}
+
+#[test]
+fn two_threads_of_a_group_take_a_message_each() {
+    model(2, || {
+        let connection = Connection::in_group(None);
+        let device = spawn(&connection, |connection| {
+            connection.complete();
+            connection.complete();
+        });
+        let other = spawn(&connection, Connection::recv_in_group);
+        connection.recv_in_group();
+        other.join().unwrap();
+        device.join().unwrap();
+    });
+}
+
+#[test]
+fn group_is_woken_for_messages_of_other_threads() {
+    model(2, || {
+        let connection = Connection::in_group(None);
+        let other = spawn(&connection, Connection::deliver);
+        connection.recv_in_group();
+        other.join().unwrap();
+    });
+}
+
+#[test]
+fn engine_polls_a_member_that_leaves_its_group() {
+    model(2, || {
+        let connection = Connection::in_group(None);
+        let engine = Connection::engine(&connection);
+        let device = spawn(&connection, |connection| {
+            connection.complete();
+            connection.complete();
+        });
+        connection.recv_in_group();
+        connection.poller.stop_relying(Reliance::Group);
+        connection.poller.leave_group();
+        device.join().unwrap();
+        connection.stop(engine);
+        assert_eq!(connection.messages(), 1, "nobody polls");
+    });
+}
+
 // In each of the following tests loom finds the inserted bug.
 
 #[test]
@@ -184,4 +246,21 @@ fn missed_arm_is_found() {
 #[should_panic = "nobody polls"]
 fn unchecked_expiry_is_found() {
     model(3, || thread_waits(Some(Mistake::UncheckedExpiry)));
+}
+
+#[test]
+#[should_panic = "deadlock"]
+fn missed_arm_in_a_group_is_found() {
+    model(2, || thread_waits_for_group(Some(Mistake::MissedArm)));
+}
+
+#[test]
+#[should_panic = "deadlock"]
+fn unwoken_group_is_found() {
+    model(2, || {
+        let connection = Connection::in_group(Some(Mistake::UnwokenGroup));
+        let other = spawn(&connection, Connection::deliver);
+        connection.recv_in_group();
+        other.join().unwrap();
+    });
 }

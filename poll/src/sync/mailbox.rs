@@ -1,6 +1,6 @@
 use std::{
     collections::VecDeque,
-    fmt,
+    fmt, mem,
     panic::{RefUnwindSafe, UnwindSafe},
     sync::{Arc, Mutex, Weak},
     time::{Duration, Instant},
@@ -48,6 +48,19 @@ struct Queue<T> {
     messages: VecDeque<T>,
     /// Whether the reading thread will read the queue soon, even if no sender wakes it.
     is_expected: bool,
+    /// Whether a sender has woken the reading thread since that thread last found the queue empty.
+    /// The thread then reads all messages, so that further senders need not wake it.
+    is_woken: bool,
+}
+
+impl<T> Queue<T> {
+    fn with_capacity(capacity: usize) -> Self {
+        Self {
+            messages: VecDeque::with_capacity(capacity),
+            is_expected: false,
+            is_woken: false,
+        }
+    }
 }
 
 /// A request to the engine's thread that concerns one connection. The engine ignores a notice that
@@ -80,6 +93,13 @@ pub enum NoticeKind {
     Poll,
 }
 
+/// Whether a message may wait until the reading thread reads the queue anyway.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Urgency {
+    Urgent,
+    Deferrable,
+}
+
 impl<T> Mailbox<T> {
     /// Creates an empty mailbox.
     ///
@@ -88,10 +108,7 @@ impl<T> Mailbox<T> {
     /// Fails if the process has no file descriptor left.
     pub fn new() -> Result<Arc<Self>, OsError> {
         Ok(Arc::new(Self {
-            queue: Mutex::new(Some(Queue {
-                messages: VecDeque::with_capacity(64),
-                is_expected: false,
-            })),
+            queue: Mutex::new(Some(Queue::with_capacity(64))),
             waker: Some(eventfd()?),
             reader: None,
         }))
@@ -100,10 +117,7 @@ impl<T> Mailbox<T> {
     /// Creates a mailbox without an eventfd. `reader` handles its messages while the reader exists.
     pub fn with_reader(reader: Weak<dyn Reader>) -> Arc<Self> {
         Arc::new(Self {
-            queue: Mutex::new(Some(Queue {
-                messages: VecDeque::new(),
-                is_expected: false,
-            })),
+            queue: Mutex::new(Some(Queue::with_capacity(0))),
             waker: None,
             reader: Some(reader),
         })
@@ -121,28 +135,29 @@ impl<T> Mailbox<T> {
     /// Queues a message and wakes the reading thread. Returns `false` if the reading thread has
     /// ended.
     pub fn send(&self, message: T) -> bool {
-        let is_read = self.queue(message).is_some();
-        if is_read {
-            self.wake();
-        }
-        is_read
+        self.queue(message, Urgency::Urgent)
     }
 
     /// Queues a message that is not urgent. Does not wake the reading thread if that thread will
     /// read the queue soon anyway.
     pub fn send_deferrable(&self, message: T) {
-        if self.queue(message) == Some(false) {
-            self.wake();
-        }
+        self.queue(message, Urgency::Deferrable);
     }
 
-    /// Queues a message. Returns whether the reading thread will read the queue soon even if it is
-    /// not woken. Returns `None` if that thread has ended.
-    fn queue(&self, message: T) -> Option<bool> {
+    /// Queues a message, and wakes the reading thread unless this is unnecessary. Returns `false`
+    /// if that thread has ended.
+    fn queue(&self, message: T, urgency: Urgency) -> bool {
         let mut queue = lock(&self.queue);
-        let queue = queue.as_mut()?;
-        queue.messages.push_back(message);
-        Some(queue.is_expected)
+        let Some(messages) = queue.as_mut() else {
+            return false;
+        };
+        messages.messages.push_back(message);
+        let may_wait = urgency == Urgency::Deferrable && messages.is_expected;
+        if !may_wait && !mem::replace(&mut messages.is_woken, true) {
+            drop(queue);
+            self.wake();
+        }
+        true
     }
 
     /// Calls the reader, if the mailbox has one instead of a thread. The caller holds no lock.
@@ -199,9 +214,14 @@ impl<T> Mailbox<T> {
         })
     }
 
-    /// Takes the next message.
+    /// Takes the next message. After this method has returned `None`, the next urgent message wakes
+    /// the reading thread.
     pub fn take(&self) -> Option<T> {
-        lock(&self.queue).as_mut()?.messages.pop_front()
+        let mut queue = lock(&self.queue);
+        let queue = queue.as_mut()?;
+        let message = queue.messages.pop_front();
+        queue.is_woken &= message.is_some();
+        message
     }
 
     /// Whether no message waits.
@@ -224,16 +244,10 @@ impl<T> Mailbox<T> {
     }
 
     /// Returns the eventfd that wakes the reading thread, or `None` if the mailbox is closed or has
-    /// a reader.
+    /// a reader. Each wake-up is a new edge. The counter is never read, so the eventfd stays
+    /// readable after the first wake-up, and an epoll must watch it with `EPOLLET`.
     pub fn waker(&self) -> Option<&EventFd> {
         self.waker.as_ref()
-    }
-
-    /// Resets the eventfd, so that it is not readable until the next wake-up.
-    pub fn clear(&self) {
-        if let Some(waker) = &self.waker {
-            let _ = waker.read();
-        }
     }
 }
 
@@ -275,6 +289,22 @@ mod tests {
         mailbox.expect();
         assert!(mailbox.send(1));
         assert!(wakes(&mailbox));
+    }
+
+    #[test]
+    fn messages_before_the_next_read_share_a_wake_up() {
+        let mailbox = Mailbox::new().unwrap();
+        let waker = mailbox.waker().unwrap();
+        for message in 1..=3 {
+            assert!(mailbox.send(message));
+        }
+        assert_eq!(waker.read(), Ok(1));
+        assert_eq!(mailbox.take(), Some(1));
+        assert!(mailbox.send(4));
+        assert_eq!(waker.read(), Err(nix::Error::EAGAIN), "the reader goes on");
+        assert!(std::iter::from_fn(|| mailbox.take()).eq(2..=4));
+        assert!(mailbox.send(5));
+        assert_eq!(waker.read(), Ok(1));
     }
 
     #[test]

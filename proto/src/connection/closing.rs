@@ -409,7 +409,7 @@ impl Open {
             matches!(&self.phase, Phase::Closing(closing) if closing.role == Role::Abandoner);
         side.cm(CmOp::Disconnect);
         self.start_draining(side, reason, None, now);
-        if abandons {
+        if abandons || !side.reports_own_disconnect() {
             self.expect_no_disconnected();
         }
     }
@@ -465,6 +465,7 @@ impl Open {
                 draining.reason = suspected_violation;
             }
             draining.deadline = now + draining.timeout(side);
+            draining.cm_done |= !side.reports_own_disconnect();
             side.cm(CmOp::Disconnect);
         }
     }

@@ -39,7 +39,7 @@ use self::{
 };
 use super::{
     Account, CONTROL_RECEIVES, Capabilities, CloseReason, Event, Negotiated, Output, Statistics,
-    hello::Hello,
+    Transmit, hello::Hello,
 };
 
 /// The state machine of one connection, from the first step of establishing it to its end.
@@ -152,11 +152,7 @@ impl Connection {
     #[inline]
     pub fn is_settled(&self) -> bool {
         match &self.state {
-            State::Open(open) => {
-                open.is_established()
-                    && self.side.outputs.is_empty()
-                    && !open.transfer.timers.is_changed()
-            }
+            State::Open(open) => open.is_settled(&self.side),
             State::Setup(_) | State::Closed(_) => false,
         }
     }
@@ -167,6 +163,12 @@ impl Connection {
     #[inline]
     pub fn poll_output(&mut self) -> Option<Output> {
         self.side.outputs.pop().or_else(|| self.changed_timer())
+    }
+
+    /// Returns the frame of the next output if this output is [`Output::Post`]. After an
+    /// `Output::Post`, the driver can call this function to post both frames with one call.
+    pub fn poll_post(&mut self) -> Option<Transmit> {
+        self.side.outputs.pop_post()
     }
 
     /// Returns [`Output::Timer`] if the current deadline differs from the deadline that was last

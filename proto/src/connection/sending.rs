@@ -85,10 +85,19 @@ impl Open {
         let is_quiet = transfer.recv_credit.needs_no_grant()
             && !transfer.inbound.report_due()
             && self.is_established();
-        if !is_quiet {
-            self.grant_or_delay(side, now);
+        if is_quiet {
+            return true;
         }
-        is_quiet
+        self.grant_or_delay(side, now);
+        self.is_settled(side)
+    }
+
+    /// Returns whether no output is pending: see [`Connection::is_settled`].
+    ///
+    /// [`Connection::is_settled`]: super::Connection::is_settled
+    #[inline]
+    pub(super) fn is_settled(&self, side: &Side) -> bool {
+        self.is_established() && side.outputs.is_empty() && !self.transfer.timers.is_changed()
     }
 
     /// Grants receives to the peer immediately, or delays the grant so that a single frame can

@@ -6,6 +6,8 @@ use std::{
     time::{Duration, Instant},
 };
 
+use nix::sys::epoll::EpollFlags;
+
 use super::{
     super::{
         command::{ListenerItem, Reply, Request},
@@ -49,19 +51,28 @@ impl Reactor {
     pub(super) fn watch_managers(&self) -> Result<(), OsError> {
         self.manager
             .fds()
-            .try_for_each(|(transport, fd)| self.watch(fd, token(transport)))
+            .try_for_each(|(transport, fd)| self.watch(fd, EpollFlags::EPOLLIN, token(transport)))
+    }
+
+    /// Handles the ready sockets of the TCP connection manager, and the resulting events.
+    pub(super) fn handle_ready_sockets(&mut self) {
+        match self.manager.gather() {
+            Ok(()) => self.more |= self.handle_cm_events(Transport::Tcp),
+            Err(error) => self.pause_manager(Transport::Tcp, error),
+        }
     }
 
     /// Handles up to [`BATCH`] events of a transport's connection manager. Returns whether more
-    /// events may be pending. The next wait returns immediately while events are pending, because
-    /// they keep the descriptor readable.
+    /// events may be pending.
     pub(super) fn handle_cm_events(&mut self, transport: Transport) -> bool {
         for _ in 0..BATCH {
             match self.manager.poll(transport) {
                 Ok(Some(Report::Request(request))) => self.handle_request(request),
                 Ok(Some(Report::Event(event))) => self.handle_cm_event(event),
                 Ok(None) => {
-                    self.failures = 0;
+                    if transport == Transport::Rdma {
+                        self.failures = 0;
+                    }
                     return false;
                 }
                 Err(error) => {
@@ -115,7 +126,8 @@ impl Reactor {
     /// Ends the pause of a transport's connection manager.
     pub(super) fn resume_manager(&mut self, transport: Transport) {
         let mut fds = self.manager.fds().filter(|(other, _)| *other == transport);
-        let watched = fds.try_for_each(|(_, fd)| self.watch(fd, token(transport)));
+        let watched =
+            fds.try_for_each(|(_, fd)| self.watch(fd, EpollFlags::EPOLLIN, token(transport)));
         drop(fds);
         if let Err(error) = watched {
             self.pause_manager(transport, error);

@@ -8,7 +8,7 @@ use super::{ATTENDED, LOOPS, Reactor};
 use crate::{
     link::{Link, Progress},
     os::failed,
-    poll::Epolls,
+    poll::{Due, Epolls},
     status::OsError,
     transport::Event,
 };
@@ -98,7 +98,7 @@ impl Reactor {
             ..
         } = self;
         let watched = attended.expects_loops();
-        let expired = attended.check_due(
+        let due = attended.check_due(
             now,
             |key| links.get(&key).map(|entry| &*entry.link),
             || pending(&epolls.loops, links.len()),
@@ -113,8 +113,17 @@ impl Reactor {
                 );
             }
         }
-        for key in expired {
-            self.arm_and_poll(key);
+        for due in due {
+            let key = match due {
+                Due::Expired(key) => {
+                    self.arm_and_poll(key);
+                    key
+                }
+                Due::Overdue(key) => {
+                    self.poll(key);
+                    key
+                }
+            };
             if let Some(event) = self.delayed_disconnects.remove(&key) {
                 self.handle_cm_event(event);
             }

@@ -181,7 +181,10 @@ impl Domain {
     pub(crate) fn traits(&self) -> TransportTraits {
         by_transport!(self, {
             Rdma(domain) => domain.traits(),
-            Tcp(_) => TransportTraits::UNRESTRICTED,
+            Tcp(_) => TransportTraits {
+                reports_own_disconnect: false,
+                ..TransportTraits::UNRESTRICTED
+            },
         })
     }
 

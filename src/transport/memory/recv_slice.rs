@@ -20,11 +20,12 @@ pub(crate) fn received_bytes(memory: &Registration, offset: usize, len: usize) -
 }
 
 /// A part of a receive buffer whose receive has completed.
+#[derive(Clone)]
 pub(crate) struct RecvSlice {
     memory: Registration,
     offset: usize,
-    /// The length in bytes. The field has only 32 bits, because each slot of a channel reserves
-    /// space for a slice. A frame is far shorter than 4 GiB.
+    /// The length in bytes. The field has only 32 bits, because each slot of a queue has space
+    /// for a slice. A frame is far shorter than 4 GiB.
     len: u32,
     buffer: u32,
 }

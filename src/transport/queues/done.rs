@@ -38,6 +38,9 @@ pub(crate) enum Done {
     InvalidationFailed { status: WcStatus, vendor_err: u32 },
     /// All work requests that were posted on this queue have completed.
     Drained(DrainSide),
+    /// The peer has ended the stream, or the stream has failed. All completions of received frames
+    /// precede this one.
+    Disconnected,
     /// The peer violated a transport rule that this side checks. The violation is boxed to keep the
     /// enum small.
     Violated(Box<Violation>),
@@ -59,6 +62,7 @@ impl Done {
             | Self::Invalidated
             | Self::InvalidationFailed { .. }
             | Self::Drained(_)
+            | Self::Disconnected
             | Self::Violated(_)
             | Self::OutOfMemory(_) => None,
         }
@@ -76,6 +80,7 @@ impl Done {
             | Self::Invalidated
             | Self::InvalidationFailed { .. }
             | Self::Drained(_)
+            | Self::Disconnected
             | Self::Violated(_)
             | Self::OutOfMemory(_) => None,
         }

@@ -173,6 +173,7 @@ impl Domain {
         TransportTraits {
             capabilities: self.device.capabilities(),
             active_speaks_first: self.device.is_iwarp(),
+            reports_own_disconnect: true,
             acknowledges_sends: !self.device.is_iwarp(),
             flushes: !self.device.is_iwarp(),
         }

@@ -39,7 +39,11 @@ impl CompletionQueue {
     }
 
     pub(crate) fn has_more(&self) -> bool {
-        self.polled == Polled::Some
+        match self.polled {
+            Polled::Some => true,
+            Polled::All => self.stream.has_flushes(),
+            Polled::Held => false,
+        }
     }
 
     /// Returns whether the last poll took no bytes because another thread is receiving.

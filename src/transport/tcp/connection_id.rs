@@ -1,4 +1,5 @@
 use std::{
+    cell::OnceCell,
     mem,
     net::SocketAddr,
     os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd},
@@ -15,7 +16,7 @@ use super::{
     create_transport::create_transport,
     setup::tell,
     setup_message::Kind,
-    socket::{bind_source, local_addr, set_options, stream_socket},
+    socket::{Options, Socket, bind_source, local_addr, set_traffic_class, stream_socket},
     stream::Stream,
 };
 use crate::{
@@ -39,9 +40,12 @@ pub(crate) struct ConnectionId {
     /// The number of READs that the requesting peer serves at a time.
     reads: u8,
     carrier: Carrier,
-    /// An open descriptor that reserves a descriptor for the transport of an incoming request. It
-    /// is closed before the transport is created.
+    /// The options of the socket, if it has inherited them.
+    inherited: Option<Options>,
+    /// The eventfd that the listener opened for an incoming connection.
     reserve: Option<EventFd>,
+    /// This side's address, after [`local_addr`](Self::local_addr) has returned it.
+    local: OnceCell<SocketAddr>,
     /// The detailed error of a failed call, for the application. The state machine gets only an
     /// `OsError`.
     problem: Option<Error>,
@@ -56,7 +60,9 @@ impl ConnectionId {
             peer: None,
             reads: 0,
             carrier: Carrier::Nothing,
+            inherited: None,
             reserve: None,
+            local: OnceCell::new(),
             problem: None,
         }
     }
@@ -64,14 +70,16 @@ impl ConnectionId {
     /// Creates the object for a peer's request. The connection has this `key`.
     pub(crate) fn of_request(request: ConnectRequest, key: u64) -> Self {
         let (peer, reads) = (request.peer_addr(), request.reads().outgoing);
-        let (socket, reserve, manager) = request.adopt(key);
+        let (accepted, manager) = request.adopt(key);
         Self {
             key,
             manager,
             peer: Some(peer),
             reads,
-            carrier: socket.map_or(Carrier::Nothing, Carrier::Socket),
-            reserve,
+            carrier: Carrier::Socket(accepted.socket),
+            inherited: Some(accepted.options),
+            reserve: Some(accepted.reserve),
+            local: OnceCell::new(),
             problem: None,
         }
     }
@@ -79,7 +87,8 @@ impl ConnectionId {
     /// Creates the socket for an outgoing connection to `peer`.
     pub(crate) fn create_id(&mut self, peer: SocketAddr, config: &Config) -> Result<(), OsError> {
         let socket = create_socket(peer, config).map_err(|no| no.store(&mut self.problem))?;
-        self.carrier = Carrier::Socket(Unshared::new(socket));
+        self.carrier = Carrier::Socket(Socket::of_connect(Unshared::new(socket)));
+        self.inherited = None;
         self.peer = Some(peer);
         Ok(())
     }
@@ -94,9 +103,9 @@ impl ConnectionId {
         self.manager.resolved_route(self.key);
     }
 
-    /// Closes the reserved descriptor, so that the transport can open a descriptor of its own.
-    pub(crate) fn release_reserve(&mut self) {
-        self.reserve = None;
+    /// Takes the eventfd that the listener opened for this connection.
+    pub(crate) fn take_reserve(&mut self) -> Option<EventFd> {
+        self.reserve.take()
     }
 
     /// Creates the queues on the socket, which need not be connected yet.
@@ -107,7 +116,11 @@ impl ConnectionId {
         budget_client: BudgetClient,
     ) -> Result<TransportParts, OsError> {
         let shared_pools = self.manager.shared_pools();
-        set_options(&self.carrier.fd()?, key, config)
+        let (socket, options) = (self.carrier.fd()?, Options::new(config));
+        if self.inherited != Some(options) {
+            options.set(&socket, key);
+        }
+        set_traffic_class(&socket, config)
             .and_then(|()| {
                 create_transport(&mut self.carrier, shared_pools, key, config, budget_client)
             })
@@ -156,14 +169,18 @@ impl ConnectionId {
         let Ok(socket) = self.carrier.fd() else {
             return;
         };
-        self.manager.unwatch(socket);
-        self.manager.forget(self.key);
+        self.manager.discard(self.key, socket);
         self.carrier = Carrier::Nothing;
+        self.local.take();
     }
 
-    /// Returns this side's address.
+    /// Returns this side's address, after the socket has connected.
     pub(crate) fn local_addr(&self) -> Option<SocketAddr> {
-        self.carrier.fd().ok().and_then(local_addr)
+        if let Some(local) = self.local.get() {
+            return Some(*local);
+        }
+        let local = self.carrier.fd().ok().and_then(local_addr)?;
+        Some(*self.local.get_or_init(|| local))
     }
 
     /// Takes the detailed error of a failed call, if there is one.
@@ -205,7 +222,7 @@ pub(super) enum Carrier {
     /// No socket exists: before the first attempt, and between two attempts.
     Nothing,
     /// The socket exists, but no queues.
-    Socket(Unshared<OwnedFd>),
+    Socket(Socket),
     /// The queues exist, or a part of them if the rest could not be created.
     Stream(Arc<Stream>),
 }
@@ -218,7 +235,7 @@ impl Carrier {
     /// can be sent.
     pub(super) fn open(
         &mut self,
-        open: impl FnOnce(Unshared<OwnedFd>) -> Arc<Stream>,
+        open: impl FnOnce(Socket) -> Arc<Stream>,
     ) -> Result<&Arc<Stream>, OsError> {
         if let Self::Socket(socket) = mem::replace(self, Self::Nothing) {
             *self = Self::Stream(open(socket));

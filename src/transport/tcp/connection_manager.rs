@@ -4,8 +4,11 @@
 use std::{
     collections::{HashMap, VecDeque},
     net::{SocketAddr, TcpListener},
-    os::fd::{AsFd, BorrowedFd, OwnedFd},
-    sync::{Arc, Mutex, Weak},
+    os::fd::{AsFd, BorrowedFd},
+    sync::{
+        Arc, Mutex, Weak,
+        atomic::{AtomicBool, Ordering},
+    },
     time::{Duration, Instant},
 };
 
@@ -21,20 +24,19 @@ use super::{
     setup::{Arriving, tell},
     setup_message::Kind,
     silent_peers::SilentPeers,
+    socket::{Options, Socket},
     stream::Stream,
 };
 use crate::{
     os::{Unshared, failed, lock},
-    poll::eventfd,
     proto::ReadDepth,
     status::OsError,
     transport::queues::SharedPools,
 };
 
-/// The epoll tokens of the waker and the timer, and the bit that marks tokens of sockets without a
-/// key. All other tokens are keys.
-const WAKER: u64 = 0;
-const TIMER: u64 = 1;
+/// The epoll token of the timer, and the bit that marks tokens of sockets without a key. All other
+/// tokens are keys.
+const TIMER: u64 = 0;
 const UNNAMED: u64 = 1 << 63;
 
 /// The interval of the checks for silent peers and paused listeners.
@@ -43,6 +45,8 @@ const TICK: Duration = Duration::from_secs(1);
 const BATCH: usize = 32;
 
 mod establishing;
+
+use establishing::{ask, asking};
 
 /// The connection manager of one engine: see the top of this file. Clones are handles of the same
 /// manager.
@@ -54,8 +58,6 @@ pub(crate) struct ConnectionManager {
 #[derive(Debug)]
 struct Inner {
     epoll: Arc<Epoll>,
-    /// Wakes the thread that waits for reports, if no socket event wakes it.
-    waker: EventFd,
     timer: TimerFd,
     state: Mutex<State>,
     shared_pools: SharedPools,
@@ -69,6 +71,8 @@ struct State {
     /// The tokens of listeners whose last accept failed, usually because no file descriptor was
     /// free, and of silent peers that epoll could not watch. The timer retries both.
     paused: Vec<u64>,
+    /// The reserve of the next accepted connection. The last call of accept4(2) returned none.
+    spare: Option<EventFd>,
     drawn: u64,
     ticking: bool,
 }
@@ -76,17 +80,19 @@ struct State {
 /// A watched socket.
 #[derive(Debug)]
 enum Watched {
-    Listener(Unshared<TcpListener>),
+    Listener {
+        socket: Unshared<TcpListener>,
+        /// The options that accepted sockets inherit.
+        options: Options,
+    },
     /// A peer has connected and has not sent its request yet.
     Silent {
         listener: u64,
         peer: SocketAddr,
-        socket: Unshared<OwnedFd>,
-        /// An open descriptor. It reserves the second descriptor that the connection will need.
-        reserve: EventFd,
+        accepted: Accepted,
         arriving: Arriving,
     },
-    /// A peer's request was reported to the engine.
+    /// The engine has a peer's request, and has not accepted it yet.
     Requested,
     /// This side is connecting, and sends a request with this private data once it is connected.
     Connecting {
@@ -98,9 +104,19 @@ enum Watched {
         stream: Arc<Stream>,
         arriving: Arriving,
     },
-    /// The socket belongs to a queue pair. The queue pair is notified when the stream ends, and
-    /// when the socket's send buffer has space.
+    /// The socket belongs to a queue pair, which is notified when the socket's send buffer has
+    /// space. The thread that polls the queue pair finds the end of the stream.
     Open(Weak<Stream>),
+}
+
+/// The socket of a peer that has connected.
+#[derive(Debug)]
+pub(super) struct Accepted {
+    pub(super) socket: Socket,
+    /// The options that the socket has inherited from the listener.
+    pub(super) options: Options,
+    /// An eventfd that reserves the second descriptor of the connection.
+    pub(super) reserve: EventFd,
 }
 
 /// A report of the connection manager.
@@ -113,63 +129,57 @@ pub(crate) enum Report {
 /// A peer's connection request. Dropping the request closes its socket.
 #[derive(Debug)]
 pub(crate) struct ConnectRequest {
-    token: u64,
     listener: u64,
     peer: SocketAddr,
     private_data: Vec<u8>,
     reads: ReadDepth,
-    /// The socket; `None` after the request was answered.
-    socket: Option<Unshared<OwnedFd>>,
-    reserve: Option<EventFd>,
+    accepted: Accepted,
     manager: ConnectionManager,
 }
 
 impl ConnectionManager {
     pub(crate) fn new() -> Result<Self, OsError> {
         let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC).map_err(failed("epoll_create1"))?;
-        let waker = eventfd()?;
         let flags = TimerFlags::TFD_CLOEXEC | TimerFlags::TFD_NONBLOCK;
         let timer =
             TimerFd::new(ClockId::CLOCK_MONOTONIC, flags).map_err(failed("timerfd_create"))?;
         let inner = Inner {
             epoll: Arc::new(epoll),
-            waker,
             timer,
             state: Mutex::default(),
             shared_pools: SharedPools::default(),
         };
-        inner.watch(&inner.waker, WAKER, EpollFlags::EPOLLIN)?;
         inner.watch(&inner.timer, TIMER, EpollFlags::EPOLLIN)?;
         Ok(Self {
             inner: Arc::new(inner),
         })
     }
 
-    /// Returns the next report, if there is one.
-    pub(crate) fn poll(&self) -> Result<Option<Report>, OsError> {
-        let inner = &*self.inner;
-        let _ = inner.waker.read();
-        {
-            let mut state = lock(&inner.state);
-            if let Some(report) = inner.next_report(&mut state) {
-                return Ok(Some(report));
-            }
+    /// Takes the next steps for ready sockets, which may add reports. While earlier reports remain,
+    /// does nothing, so that peers that connect fast do not make the queue grow.
+    pub(crate) fn gather(&self) -> Result<(), OsError> {
+        if !lock(&self.inner.state).reports.is_empty() {
+            return Ok(());
         }
         let mut ready = [EpollEvent::empty(); BATCH];
-        let count = match inner.epoll.wait(&mut ready, EpollTimeout::ZERO) {
+        let count = match self.inner.epoll.wait(&mut ready, EpollTimeout::ZERO) {
             Ok(count) => count,
             Err(nix::Error::EINTR) => 0,
             Err(errno) => return Err(failed("epoll_wait")(errno)),
         };
-        let mut state = lock(&inner.state);
+        let mut state = lock(&self.inner.state);
         for event in &ready[..count] {
             match event.data() {
-                WAKER => {}
                 TIMER => self.tick(&mut state),
-                token => self.ready(&mut state, token, event.events()),
+                token => self.ready(&mut state, token),
             }
         }
-        Ok(inner.next_report(&mut state))
+        Ok(())
+    }
+
+    /// Returns the next report, if there is one. No descriptor is readable while there are reports.
+    pub(crate) fn poll(&self) -> Option<Report> {
+        lock(&self.inner.state).reports.pop_front()
     }
 
     pub(super) fn shared_pools(&self) -> &SharedPools {
@@ -179,13 +189,7 @@ impl ConnectionManager {
     // Reports that result from a call and not from a socket event.
 
     fn report(&self, key: u64, what: EventKind) {
-        let event = Event { key, what };
-        lock(&self.inner.state)
-            .reports
-            .push_back(Report::Event(event));
-        // The write fails only if the counter of the eventfd is full. Then the eventfd is readable
-        // anyway.
-        let _ = self.inner.waker.write(1);
+        lock(&self.inner.state).report(key, what);
     }
 
     /// Reports the address as resolved immediately, because TCP addresses need no resolution.
@@ -205,10 +209,7 @@ impl ConnectionManager {
 
     /// Reports that this side has accepted a request.
     pub(super) fn accepted(&self, key: u64, stream: &Arc<Stream>, reads: u8) {
-        stream.open(Watch::new(&self.inner.epoll, key), reads);
-        if let Some(watched) = lock(&self.inner.state).sockets.get_mut(&key) {
-            *watched = Watched::Open(Arc::downgrade(stream));
-        }
+        self.open(&mut lock(&self.inner.state), key, stream, reads);
         let reads = ReadDepth {
             outgoing: 0,
             incoming: 0,
@@ -225,30 +226,56 @@ impl ConnectionManager {
 
     // Sockets.
 
-    /// Starts to accept connections on a listening socket.
-    pub(super) fn listen(&self, key: u64, listener: Unshared<TcpListener>) -> Result<(), OsError> {
-        self.inner.watch(&listener, key, EpollFlags::EPOLLIN)?;
-        lock(&self.inner.state)
-            .sockets
-            .insert(key, Watched::Listener(listener));
+    /// Hands the socket of an established connection to its queue pair.
+    fn open(&self, state: &mut State, key: u64, stream: &Arc<Stream>, reads: u8) {
+        self.unwatch(stream.fd());
+        let open = Watched::Open(Arc::downgrade(stream));
+        state.sockets.insert(key, open);
+        stream.open(Watch::new(&self.inner.epoll, key), reads);
+    }
+
+    /// Starts to accept connections on a listening socket. Accepted sockets inherit its `options`.
+    pub(super) fn listen(
+        &self,
+        key: u64,
+        socket: Unshared<TcpListener>,
+        options: Options,
+    ) -> Result<(), OsError> {
+        self.inner.watch(&socket, key, EpollFlags::EPOLLIN)?;
+        let listener = Watched::Listener { socket, options };
+        lock(&self.inner.state).sockets.insert(key, listener);
         Ok(())
     }
 
-    /// Sends a request with `private_data` when the stream's socket has connected. Called while
-    /// the socket is connecting.
+    /// Sends a request with `private_data` now, or when the stream's socket has connected. Called
+    /// after the socket has begun to connect.
     pub(super) fn connecting(
         &self,
         key: u64,
         stream: &Arc<Stream>,
         private_data: &[u8],
     ) -> Result<(), OsError> {
-        self.inner.watch(stream.fd(), key, EpollFlags::EPOLLOUT)?;
-        let watched = Watched::Connecting {
-            stream: Arc::clone(stream),
-            private_data: private_data.to_vec(),
+        let state = &mut *lock(&self.inner.state);
+        // Over the loopback interface the socket is already connected.
+        let flags = match ask(stream, private_data) {
+            Ok(()) => {
+                state.sockets.insert(key, asking(stream));
+                EpollFlags::EPOLLIN
+            }
+            Err(nix::Error::EAGAIN) => {
+                let watched = Watched::Connecting {
+                    stream: Arc::clone(stream),
+                    private_data: private_data.to_vec(),
+                };
+                state.sockets.insert(key, watched);
+                EpollFlags::EPOLLOUT
+            }
+            Err(errno) => {
+                state.report(key, EventKind::failure("connect", errno));
+                return Ok(());
+            }
         };
-        lock(&self.inner.state).sockets.insert(key, watched);
-        Ok(())
+        self.inner.watch(stream.fd(), key, flags)
     }
 
     /// Drops pending reports and requests when the engine ends.
@@ -260,10 +287,21 @@ impl ConnectionManager {
         drop(reports);
     }
 
-    /// Removes a socket from the epoll. Otherwise its events could be mistaken for those of a later
-    /// socket with the same key.
-    pub(super) fn unwatch(&self, socket: impl AsFd) {
-        // The call fails if the epoll did not watch the socket.
+    /// Ends the use of a connection's socket: drops its pending reports, and removes it from the
+    /// epoll. Otherwise its events could be mistaken for those of a later socket with the same key.
+    pub(super) fn discard(&self, key: u64, socket: impl AsFd) {
+        let is_unwatched = matches!(
+            lock(&self.inner.state).sockets.get(&key),
+            Some(Watched::Open(stream)) if stream.upgrade().is_some_and(|it| !it.is_watched())
+        );
+        if !is_unwatched {
+            self.unwatch(socket);
+        }
+        self.forget(key);
+    }
+
+    fn unwatch(&self, socket: impl AsFd) {
+        // The call fails if the epoll does not watch the socket.
         let _ = self.inner.epoll.delete(socket);
     }
 
@@ -277,23 +315,18 @@ impl ConnectionManager {
             .retain(|report| !matches!(report, Report::Event(event) if event.key == key));
     }
 
-    /// Assigns this key to the socket of a request.
-    fn name(&self, token: u64, key: u64, socket: &Unshared<OwnedFd>) {
-        let mut state = lock(&self.inner.state);
-        if let Some(watched) = state.sockets.remove(&token) {
-            state.sockets.insert(key, watched);
+    /// Begins to report the end of the stream of a request that the engine has not accepted yet.
+    fn requested(&self, key: u64, socket: &Socket) {
+        lock(&self.inner.state)
+            .sockets
+            .insert(key, Watched::Requested);
+        if let Err(error) = self.inner.watch(socket, key, ENDS) {
+            error_sparsely!(
+                Connection,
+                "conn {key}: cannot watch its TCP socket, so it may detect the peer's end late: \
+                 {error}"
+            );
         }
-        // The end of the stream may already have been reported with the old token, which the key
-        // replaces in the report.
-        for report in &mut state.reports {
-            if let Report::Event(event) = report
-                && event.key == token
-            {
-                event.key = key;
-            }
-        }
-        drop(state);
-        self.inner.change(socket, key, Watch::ENDS);
     }
 
     /// Starts the timer if there is a silent peer or a paused listener; otherwise stops the timer.
@@ -326,15 +359,13 @@ impl ConnectionManager {
         }
         for token in std::mem::take(&mut state.paused) {
             match state.sockets.get(&token) {
-                Some(Watched::Listener(socket)) => {
+                Some(Watched::Listener { socket, .. }) => {
                     self.inner.change(socket, token, EpollFlags::EPOLLIN);
                 }
-                Some(Watched::Silent { socket, .. }) => {
-                    if self
-                        .inner
-                        .watch(socket, token, EpollFlags::EPOLLIN)
-                        .is_err()
-                    {
+                Some(Watched::Silent { accepted, .. }) => {
+                    let socket = &accepted.socket;
+                    let watched = self.inner.watch(socket, token, EpollFlags::EPOLLIN);
+                    if watched.is_err() {
                         state.paused.push(token);
                     }
                 }
@@ -352,15 +383,6 @@ impl ConnectionManager {
 }
 
 impl Inner {
-    fn next_report(&self, state: &mut State) -> Option<Report> {
-        let report = state.reports.pop_front();
-        if !state.reports.is_empty() {
-            // Wakes the engine for the remaining reports, because no socket event wakes it.
-            let _ = self.waker.write(1);
-        }
-        report
-    }
-
     fn watch(&self, fd: impl AsFd, token: u64, flags: EpollFlags) -> Result<(), OsError> {
         self.epoll
             .add(fd, EpollEvent::new(flags, token))
@@ -405,9 +427,7 @@ impl ConnectRequest {
 
     /// Rejects the request.
     pub(crate) fn reject(self, private_data: &[u8]) {
-        if let Some(socket) = &self.socket
-            && let Err(errno) = tell(socket, Kind::Reject, private_data)
-        {
+        if let Err(errno) = tell(&self.accepted.socket, Kind::Reject, private_data) {
             debug!(
                 Tcp,
                 "engine: cannot send a rejection to {}: {errno}", self.peer
@@ -416,81 +436,147 @@ impl ConnectRequest {
     }
 
     /// Takes the socket of the request. Later events of the connection contain `key`.
-    pub(super) fn adopt(
-        mut self,
-        key: u64,
-    ) -> (
-        Option<Unshared<OwnedFd>>,
-        Option<EventFd>,
-        ConnectionManager,
-    ) {
-        let (socket, reserve) = (self.socket.take(), self.reserve.take());
-        if let Some(socket) = &socket {
-            self.manager.name(self.token, key, socket);
-        }
-        (socket, reserve, self.manager.clone())
+    pub(super) fn adopt(self, key: u64) -> (Accepted, ConnectionManager) {
+        self.manager.requested(key, &self.accepted.socket);
+        (self.accepted, self.manager)
     }
 }
 
-impl Drop for ConnectRequest {
-    fn drop(&mut self) {
-        if self.socket.is_some() {
-            self.manager.forget(self.token);
-        }
-    }
-}
+/// The epoll flags to report the end of a stream once.
+const ENDS: EpollFlags = EpollFlags::EPOLLRDHUP.union(EpollFlags::EPOLLONESHOT);
 
-/// The engine's epoll registration of one established socket. It reports the end of the stream.
-/// While a send waits for space in the socket's send buffer, it also reports when there is space.
-/// It is one-shot: it must be armed again after each report.
+/// The registration of an established socket with the connection manager's epoll. It reports space
+/// in the socket's send buffer, once, while a send waits for space.
 #[derive(Debug)]
 pub(super) struct Watch {
     epoll: Arc<Epoll>,
-    token: u64,
+    /// The key of the connection, which is also the epoll token.
+    key: u64,
+    /// Whether the epoll contains the socket. Changed under the lock of the send queue.
+    is_registered: AtomicBool,
 }
 
 impl Watch {
-    /// The epoll flags to report the end of a connection once.
-    pub(super) const ENDS: EpollFlags = EpollFlags::EPOLLRDHUP.union(EpollFlags::EPOLLONESHOT);
-
-    /// Creates the object for a socket that `epoll` already contains. The token is the key of the
-    /// connection.
-    pub(super) fn new(epoll: &Arc<Epoll>, token: u64) -> Self {
+    fn new(epoll: &Arc<Epoll>, key: u64) -> Self {
         Self {
             epoll: Arc::clone(epoll),
-            token,
+            key,
+            is_registered: AtomicBool::new(false),
         }
     }
 
-    /// Returns the key of the connection.
-    pub(super) fn key(&self) -> u64 {
-        self.token
+    /// Returns whether the epoll contains the socket.
+    pub(super) fn is_registered(&self) -> bool {
+        self.is_registered.load(Ordering::Relaxed)
     }
 
-    /// Arms the registration: it reports the end of the stream and, if `room_wanted`, space in the
-    /// socket's send buffer.
-    pub(super) fn set(&self, socket: impl AsFd, room_wanted: bool) {
-        let flags = if room_wanted {
-            Self::ENDS | EpollFlags::EPOLLOUT
+    /// Requests a report when the socket's send buffer has space.
+    pub(super) fn await_room(&self, socket: impl AsFd) {
+        let once = EpollFlags::EPOLLOUT | EpollFlags::EPOLLONESHOT;
+        let mut event = EpollEvent::new(once, self.key);
+        let was_registered = self.is_registered.swap(true, Ordering::Relaxed);
+        let result = if was_registered {
+            self.epoll.modify(socket, &mut event)
         } else {
-            Self::ENDS
+            self.epoll.add(socket, event)
         };
-        let mut event = EpollEvent::new(flags, self.token);
-        match self.epoll.modify(socket, &mut event) {
-            // ENOENT means that `unwatch` has removed the socket.
+        match result {
+            // ENOENT means that the connection has ended, and `discard` has removed the socket.
             Ok(()) | Err(nix::Error::ENOENT) => {}
-            Err(errno) => error_sparsely!(
-                Connection,
-                "conn {}: cannot watch its TCP socket, so it may detect the peer's end late: \
-                 {errno}",
-                self.token
-            ),
+            Err(errno) => {
+                if !was_registered {
+                    self.is_registered.store(false, Ordering::Relaxed);
+                }
+                error_sparsely!(
+                    Connection,
+                    "conn {}: cannot watch its TCP socket, so messages for which the socket has no \
+                     room may be late: {errno}",
+                    self.key
+                );
+            }
         }
     }
+}
 
-    /// Returns whether an event reports the end of the stream, and not only space in the send
-    /// buffer.
-    pub(super) fn is_end(flags: EpollFlags) -> bool {
-        flags.intersects(EpollFlags::EPOLLRDHUP | EpollFlags::EPOLLHUP | EpollFlags::EPOLLERR)
+#[cfg(test)]
+mod tests {
+    use std::net::TcpStream;
+
+    use nix::sys::{
+        socket::{getsockopt, sockopt},
+        time::TimeValLike,
+    };
+
+    use super::*;
+    use crate::{config::Config, transport::tcp::ListenId};
+
+    fn listen(manager: &ConnectionManager) -> ListenId {
+        let any = SocketAddr::from(([127, 0, 0, 1], 0));
+        ListenId::bind(manager, 16, any, &Config::default()).unwrap()
+    }
+
+    #[test]
+    fn accepted_socket_inherits_the_options() {
+        let manager = ConnectionManager::new().unwrap();
+        let listener = listen(&manager);
+        let _peer = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        manager.gather().unwrap();
+        let state = lock(&manager.inner.state);
+        let accepted = state.sockets.values().find_map(|watched| {
+            if let Watched::Silent { accepted, .. } = watched {
+                Some(accepted)
+            } else {
+                None
+            }
+        });
+        let socket = accepted.unwrap().socket.as_fd();
+        assert_eq!(getsockopt(&socket, sockopt::TcpNoDelay), Ok(true));
+        assert_ne!(getsockopt(&socket, sockopt::TcpUserTimeout), Ok(0));
+        let time_limit = getsockopt(&socket, sockopt::ReceiveTimeout).unwrap();
+        assert_ne!(time_limit.num_microseconds(), 0);
+    }
+
+    #[test]
+    fn request_is_reported_with_the_accept() {
+        let manager = ConnectionManager::new().unwrap();
+        let listener = listen(&manager);
+        let peer = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        tell(&peer, Kind::Request, b"hello").unwrap();
+        manager.gather().unwrap();
+        let Some(Report::Request(request)) = manager.poll() else {
+            panic!("one call gathers the request");
+        };
+        assert_eq!(request.private_data(), b"hello");
+        // The peer disconnects before the engine adopts the request.
+        drop(peer);
+        let (_accepted, _) = request.adopt(17);
+        manager.gather().unwrap();
+        assert!(matches!(
+            manager.poll(),
+            Some(Report::Event(Event {
+                key: 17,
+                what: EventKind::Disconnected
+            }))
+        ));
+    }
+
+    #[test]
+    fn reports_are_taken_before_more_are_gathered() {
+        let manager = ConnectionManager::new().unwrap();
+        let listener = listen(&manager);
+        let address = listener.local_addr().unwrap();
+        let connect = || {
+            let peer = TcpStream::connect(address).unwrap();
+            tell(&peer, Kind::Request, b"hello").unwrap();
+            peer
+        };
+        let _first = connect();
+        manager.gather().unwrap();
+        let _second = connect();
+        manager.gather().unwrap();
+        assert!(matches!(manager.poll(), Some(Report::Request(_))));
+        assert!(manager.poll().is_none());
+        manager.gather().unwrap();
+        assert!(matches!(manager.poll(), Some(Report::Request(_))));
     }
 }

@@ -7,7 +7,7 @@ use nix::sys::socket::{Backlog, SockaddrStorage, bind, listen, setsockopt, socko
 
 use super::{
     connection_manager::ConnectionManager,
-    socket::{local_addr, set_traffic_class, stream_socket},
+    socket::{Options, limit_waits, local_addr, set_traffic_class, stream_socket},
 };
 use crate::{
     config::Config,
@@ -45,10 +45,13 @@ impl ListenId {
         // Accepted sockets inherit the traffic class, so the answers to requests also have this
         // class.
         set_traffic_class(&socket, config)?;
+        let options = Options::new(config);
+        options.set(&socket, key);
+        limit_waits(&socket).map_err(failed("setsockopt"))?;
         let backlog = Backlog::new(KERNEL_BACKLOG).map_err(failed("listen"))?;
         listen(&socket, backlog).map_err(failed("listen"))?;
         let local = local_addr(socket.as_fd());
-        manager.listen(key, Unshared::new(TcpListener::from(socket)))?;
+        manager.listen(key, Unshared::new(TcpListener::from(socket)), options)?;
         Ok(Self {
             key,
             manager: manager.clone(),

@@ -17,6 +17,9 @@
 //! socket readable: bytes remain in the staging buffer after a batch, or a full send buffer of the
 //! socket has space again.
 //!
+//! The end of the stream is a completion behind those of the received frames. The polling thread
+//! flushes the work requests in the same poll, so the close needs no other thread.
+//!
 //! An acknowledgement is sent together with the next frame, if a request of the peer is signalled
 //! or 8 requests are not acknowledged. For a signalled request it is sent alone when a poll finds
 //! nothing, before the thread sleeps, or when the engine starts to poll the connection.
@@ -38,6 +41,7 @@ mod queue_pair;
 mod receive_queue;
 mod receiver;
 mod request;
+mod scratch;
 mod send_queue;
 mod setup;
 mod setup_message;

@@ -100,6 +100,11 @@ impl ReceiveQueue {
         Ok(receives.pop())
     }
 
+    /// Returns whether the drain marker has not completed.
+    pub(in crate::transport) fn has_marker(&self) -> bool {
+        lock(&self.posted).marker.is_some()
+    }
+
     /// Takes the next receive to flush. The drain marker is the last one.
     pub(in crate::transport) fn take_back(&self) -> Option<Receive> {
         let mut posted = lock(&self.posted);

@@ -5,6 +5,7 @@
 mod staged;
 
 use std::{
+    cell::Cell,
     collections::VecDeque,
     ops::Range,
     sync::{
@@ -18,6 +19,7 @@ use super::{
     incoming_payload::{IncomingPayload, Place, copy_shared},
     keys::{ExposedPart, Keys, Right},
     receive_queue::{Receive, ReceiveQueue},
+    scratch::{Scratch, Spare},
     send_queue::SendQueue,
     socket::{Moved, Socket, Span, Wait, count_bytes},
     write_parts::WriteParts,
@@ -57,11 +59,16 @@ const LONGEST_AWAIT: Duration = Duration::from_millis(50);
 /// delay other connections.
 const MAX_CALLS: usize = 16;
 
+thread_local! {
+    static SPARE: Spare = const { Cell::new(None) };
+}
+
 /// The receiving side of a stream.
 #[derive(Debug)]
 pub(super) struct Receiver {
-    /// The staging buffer. The bytes in the range `unread` are received and not yet processed.
-    staged: Box<[u8]>,
+    /// The staging buffer. The bytes in the range `unread` are received and not yet processed. The
+    /// receiver has the buffer only during a call, and while there are such bytes.
+    staged: Scratch,
     unread: Range<usize>,
     /// The payload that is being received.
     incoming: Option<IncomingPayload>,
@@ -70,6 +77,8 @@ pub(super) struct Receiver {
     writes: WriteParts,
     /// Whether the stream has ended, so that only staged bytes remain.
     over: bool,
+    /// Whether [`has_new_end`](Self::has_new_end) has returned true.
+    reported: bool,
     /// Whether all further bytes are ignored.
     ended: bool,
     /// Whether the last call reached its limits, so that the socket or the staging buffer may
@@ -121,12 +130,13 @@ impl Receiver {
     /// Creates a receiver that counts the executed requests in `executed`.
     pub(super) fn new(executed: Arc<AtomicU32>) -> Self {
         Self {
-            staged: vec![0; STAGED].into(),
+            staged: Scratch::new(&SPARE, STAGED),
             unread: 0..0,
             incoming: None,
             executed,
             writes: WriteParts::default(),
             over: false,
+            reported: false,
             ended: false,
             stopped: false,
             long: false,
@@ -139,12 +149,25 @@ impl Receiver {
         self.ended || (self.over && !self.stopped)
     }
 
+    /// Returns whether the stream has ended and all received bytes were processed. Returns true
+    /// only once.
+    pub(super) fn has_new_end(&mut self) -> bool {
+        self.over && !self.stopped && !self.ended && self.report_end()
+    }
+
+    /// Records that the end of the stream is reported. Returns true only once.
+    pub(super) fn report_end(&mut self) -> bool {
+        !std::mem::replace(&mut self.reported, true)
+    }
+
     /// Receives bytes until the socket is empty or `done` contains `enough` completions.
     pub(super) fn receive(&mut self, parts: &mut Parts<'_>, enough: usize) -> Result<(), Fault> {
         if self.ended {
             return Ok(());
         }
+        self.staged.take();
         let result = self.receive_some(parts, enough);
+        self.put_staged_back();
         // All bytes after a fault are ignored.
         self.ended |= result.is_err();
         result
@@ -177,7 +200,9 @@ impl Receiver {
         enough: usize,
         may_continue: impl Fn() -> bool,
     ) -> Result<(), Fault> {
+        self.staged.take();
         let result = self.wait_for_some(parts, enough, may_continue);
+        self.put_staged_back();
         self.ended |= result.is_err();
         // Fewer bytes may be missing next time.
         self.await_bytes(1, parts.socket);
@@ -218,6 +243,13 @@ impl Receiver {
         }
         self.stopped |= parts.done.len() >= enough;
         Ok(())
+    }
+
+    fn put_staged_back(&mut self) {
+        if self.unread.is_empty() {
+            self.unread = 0..0;
+            self.staged.put_back();
+        }
     }
 
     /// Returns the number of missing bytes of the current payload.

@@ -275,6 +275,11 @@ impl SendQueue {
         Ok(())
     }
 
+    /// Returns whether requests have not completed.
+    pub(super) fn has_requests(&self) -> bool {
+        !self.requests.is_empty()
+    }
+
     /// Returns the number of requests of which the peer may have received at least a part.
     fn begun(&self) -> usize {
         let next = self.requests.get(self.sent);

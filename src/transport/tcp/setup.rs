@@ -6,9 +6,15 @@ use super::{
     send_queue::READS,
     setup_message::{Kind, NoMessage, PREFIX, PRIVATE_DATA_MAX, Prefix},
 };
+use crate::proto::REPLY_DATA_MAX;
 
-/// A setup message that is being received. Bytes after the message stay in the socket's receive
-/// buffer.
+/// The length in bytes of a hello without the application's bytes. Each request and each acceptance
+/// contains at least a hello. If a message is shorter, the connection is refused, so that any bytes
+/// that follow the message are ignored.
+const HELLO: usize = PRIVATE_DATA_MAX - REPLY_DATA_MAX;
+
+/// A setup message that is being received. Bytes after a message with a hello stay in the socket's
+/// receive buffer.
 #[derive(Debug, Default)]
 pub(super) struct Arriving {
     bytes: Vec<u8>,
@@ -36,7 +42,7 @@ impl Arriving {
         loop {
             let wanted = match Prefix::parse(&self.bytes) {
                 Ok(prefix) => PREFIX + usize::from(prefix.len),
-                Err(NoMessage::Short) => PREFIX,
+                Err(NoMessage::Short) => PREFIX + HELLO,
                 Err(NoMessage::Foreign | NoMessage::Version(_)) => return Arrived::Foreign,
             };
             if let (Ok(prefix), Some(private_data)) =
@@ -76,4 +82,67 @@ pub(super) fn tell(socket: impl AsFd, kind: Kind, private_data: &[u8]) -> Result
         return Err(nix::Error::ENOBUFS);
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        io::{Read, Write},
+        os::unix::net::UnixStream,
+    };
+
+    use super::*;
+
+    #[test]
+    fn bytes_behind_a_hello_stay_in_the_socket() {
+        let (mut near, mut far) = UnixStream::pair().unwrap();
+        tell(&far, Kind::Accept, &[7; HELLO]).unwrap();
+        far.write_all(b"frame").unwrap();
+        let arrived = Arriving::default().receive(near.as_fd());
+        let Arrived::Message {
+            kind: Kind::Accept,
+            private_data,
+            ..
+        } = arrived
+        else {
+            panic!("{arrived:?}");
+        };
+        assert_eq!(private_data, [7; HELLO]);
+        let mut rest = [0; 16];
+        assert_eq!(near.read(&mut rest).unwrap(), 5);
+    }
+
+    #[test]
+    fn message_ends_at_its_length() {
+        let (near, mut far) = UnixStream::pair().unwrap();
+        tell(&far, Kind::Reject, b"no").unwrap();
+        far.write_all(b"ignored").unwrap();
+        let arrived = Arriving::default().receive(near.as_fd());
+        let Arrived::Message {
+            kind: Kind::Reject,
+            private_data,
+            ..
+        } = arrived
+        else {
+            panic!("{arrived:?}");
+        };
+        assert_eq!(private_data, b"no");
+    }
+
+    #[test]
+    fn message_may_arrive_byte_by_byte() {
+        let (mut source, sink) = UnixStream::pair().unwrap();
+        tell(&sink, Kind::Request, &[7; PRIVATE_DATA_MAX]).unwrap();
+        let mut bytes = [0; PREFIX + PRIVATE_DATA_MAX];
+        source.read_exact(&mut bytes).unwrap();
+        let (near, mut far) = UnixStream::pair().unwrap();
+        let mut arriving = Arriving::default();
+        for byte in bytes {
+            let arrived = arriving.receive(near.as_fd());
+            assert!(matches!(arrived, Arrived::NotYet), "{arrived:?}");
+            far.write_all(&[byte]).unwrap();
+        }
+        let arrived = arriving.receive(near.as_fd());
+        assert!(matches!(arrived, Arrived::Message { .. }), "{arrived:?}");
+    }
 }

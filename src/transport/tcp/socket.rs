@@ -8,7 +8,7 @@ use std::{
     io,
     net::{IpAddr, SocketAddr},
     os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd},
-    sync::atomic::{AtomicU64, Ordering},
+    sync::atomic::{AtomicBool, AtomicU64, Ordering},
     time::Duration,
 };
 
@@ -36,6 +36,9 @@ use crate::{
 #[derive(Debug)]
 pub(super) struct Socket {
     fd: Unshared<OwnedFd>,
+    /// Whether receive calls may wait. Changed under the receiver's lock.
+    may_wait: AtomicBool,
+    is_shut_down: AtomicBool,
     /// The number of received bytes. Only the thread that holds the receiver's lock writes it.
     received: AtomicU64,
     /// The number of bytes written to the socket. Only the thread that holds the send lock writes
@@ -79,10 +82,22 @@ pub(crate) const WAITS_FOR: Duration = Duration::from_secs(5);
 const MAX_SPANS: usize = 4;
 
 impl Socket {
-    /// Wraps a nonblocking socket.
-    pub(super) fn new(fd: Unshared<OwnedFd>) -> Self {
+    /// Wraps a nonblocking socket, which will connect.
+    pub(super) fn of_connect(fd: Unshared<OwnedFd>) -> Self {
+        Self::new(fd, false)
+    }
+
+    /// Wraps a blocking socket that has inherited the time limit for receive calls from its
+    /// listener.
+    pub(super) fn of_accept(fd: Unshared<OwnedFd>) -> Self {
+        Self::new(fd, true)
+    }
+
+    fn new(fd: Unshared<OwnedFd>, may_wait: bool) -> Self {
         Self {
             fd,
+            may_wait: AtomicBool::new(may_wait),
+            is_shut_down: AtomicBool::new(false),
             received: AtomicU64::new(0),
             sent: AtomicU64::new(0),
         }
@@ -149,12 +164,14 @@ impl Socket {
         }
     }
 
-    /// Prepares the socket for receive calls that block.
+    /// Prepares the socket for receive calls that wait. The caller holds the receiver's lock.
     pub(super) fn allow_waiting(&self) -> Result<(), nix::Error> {
-        let time_limit = TimeVal::seconds(TIME_LIMIT.as_secs() as i64);
-        setsockopt(&self.fd, sockopt::ReceiveTimeout, &time_limit)?;
-        let flags = OFlag::from_bits_retain(fcntl(&self.fd, FcntlArg::F_GETFL)?);
-        fcntl(&self.fd, FcntlArg::F_SETFL(flags - OFlag::O_NONBLOCK))?;
+        if !self.may_wait.load(Ordering::Relaxed) {
+            limit_waits(&self.fd)?;
+            let flags = OFlag::from_bits_retain(fcntl(&self.fd, FcntlArg::F_GETFL)?);
+            fcntl(&self.fd, FcntlArg::F_SETFL(flags - OFlag::O_NONBLOCK))?;
+            self.may_wait.store(true, Ordering::Relaxed);
+        }
         Ok(())
     }
 
@@ -278,6 +295,9 @@ impl Socket {
     /// Shuts down both directions. Bytes that were written before still reach the peer, unless the
     /// peer continues to send. In that case the kernel answers with RST.
     pub(super) fn shut_down(&self) {
+        if self.is_shut_down.swap(true, Ordering::Relaxed) {
+            return;
+        }
         // The call fails if the peer has already ended the connection.
         // SAFETY: the descriptor is open.
         let _ = unsafe { libc::shutdown(self.fd.as_raw_fd(), libc::SHUT_RDWR) };
@@ -368,26 +388,42 @@ pub(super) fn set_traffic_class(socket: &impl AsFd, config: &Config) -> Result<(
     set.map_err(|errno| NoTransport::without_traffic_class(class, failed("setsockopt")(errno)))
 }
 
-/// Sets the options of a socket, which then sends without delay (TCP_NODELAY). If the peer
-/// acknowledges nothing, the connection ends after about the same time as on an RDMA device. Fails
-/// only if the system refuses the traffic class.
-pub(super) fn set_options(
-    socket: &impl AsFd,
-    key: u64,
-    config: &Config,
-) -> Result<(), NoTransport> {
-    let timeout = give_up_after(config);
-    let nodelay = setsockopt(socket, sockopt::TcpNoDelay, &true);
-    let user_timeout = setsockopt(socket, sockopt::TcpUserTimeout, &timeout);
-    for result in [nodelay, user_timeout] {
-        if let Err(errno) = result {
-            debug!(
-                Connection,
-                "conn {key}: cannot set an option of the TCP socket: {errno}"
-            );
+/// The options of a socket that accepted sockets inherit from their listener.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Options {
+    /// The maximum time in milliseconds for which data may stay unacknowledged.
+    user_timeout: u32,
+}
+
+impl Options {
+    /// Returns the options for a connection with this configuration. If the peer acknowledges
+    /// nothing, the connection ends after about the same time as on an RDMA device.
+    pub(super) fn new(config: &Config) -> Self {
+        Self {
+            user_timeout: give_up_after(config),
         }
     }
-    set_traffic_class(socket, config)
+
+    /// Sets the options of the socket of the connection or listener with this `key`. The socket
+    /// then sends without delay (TCP_NODELAY).
+    pub(super) fn set(self, socket: &impl AsFd, key: u64) {
+        let nodelay = setsockopt(socket, sockopt::TcpNoDelay, &true);
+        let user_timeout = setsockopt(socket, sockopt::TcpUserTimeout, &self.user_timeout);
+        for result in [nodelay, user_timeout] {
+            if let Err(errno) = result {
+                debug!(
+                    Tcp,
+                    "conn {key}: cannot set an option of the TCP socket: {errno}"
+                );
+            }
+        }
+    }
+}
+
+/// Sets the time limit of receive calls that wait. Accepted sockets inherit it from their listener.
+pub(super) fn limit_waits(socket: &impl AsFd) -> Result<(), nix::Error> {
+    let time_limit = TimeVal::seconds(TIME_LIMIT.as_secs() as i64);
+    setsockopt(socket, sockopt::ReceiveTimeout, &time_limit)
 }
 
 /// Returns the maximum time in milliseconds for which data may stay unacknowledged: the ACK timeout

@@ -13,7 +13,7 @@
 
 use std::{
     collections::VecDeque,
-    os::fd::{AsFd, BorrowedFd, OwnedFd},
+    os::fd::{AsFd, BorrowedFd},
     sync::{
         Arc, Mutex, MutexGuard, OnceLock,
         atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering},
@@ -29,7 +29,7 @@ use super::{
     socket::{Socket, Span},
 };
 use crate::{
-    os::{Unshared, lock, try_lock},
+    os::{lock, try_lock},
     poll::Answers,
     proto::MovedBytes,
     status::OsError,
@@ -50,8 +50,8 @@ pub(crate) struct Stream {
     /// The number of received bytes of answers to this side's READs. Written under the lock of
     /// `receiver`.
     read: AtomicU64,
-    /// The registration with which the engine's thread reports the end of the stream, and space in
-    /// the socket's send buffer. Set after the setup.
+    /// The registration with which the engine's thread reports space in the socket's send buffer.
+    /// Set after the setup.
     watch: OnceLock<Watch>,
 }
 
@@ -96,16 +96,15 @@ enum Phase {
 }
 
 impl Stream {
-    /// Creates a stream on a nonblocking socket.
     pub(super) fn new(
-        fd: Unshared<OwnedFd>,
+        socket: Socket,
         domain: Domain,
         receives: Arc<ReceiveQueue>,
         own_receives: bool,
     ) -> Arc<Self> {
         let executed = Arc::<AtomicU32>::default();
         Arc::new(Self {
-            socket: Socket::new(fd),
+            socket,
             domain,
             receives,
             own_receives,
@@ -142,37 +141,26 @@ impl Stream {
         self.socket.as_fd()
     }
 
-    /// Hands the established stream to the queue pair, and registers for a report when the stream
-    /// ends. The peer serves `reads` READs at a time.
+    /// Hands the established stream to the queue pair. The peer serves `reads` READs at a time.
     pub(super) fn open(&self, watch: Watch, reads: u8) {
-        let watch = self.watch.get_or_init(|| watch);
-        watch.set(&self.socket, false);
+        self.watch.get_or_init(|| watch);
         self.reach(Phase::Open);
-        if let Err(errno) = self.socket.allow_waiting() {
-            error!(
-                Connection,
-                "conn {}: ends, because its TCP socket cannot be made blocking: {errno}",
-                watch.key()
-            );
-            self.fail();
-        }
         let mut send = lock(&self.send);
         send.limit_reads(reads);
         self.send_more(&mut send, Acks::Alone);
+    }
+
+    /// Returns whether the connection manager's epoll contains the socket of an established stream.
+    pub(super) fn is_watched(&self) -> bool {
+        self.watch.get().is_some_and(Watch::is_registered)
     }
 
     /// Sends more bytes, because the socket's send buffer has space again.
     pub(super) fn has_room(&self) {
         let mut send = lock(&self.send);
         send.forget_room_wanted();
-        let open = self.phase() == Phase::Open;
-        if open {
+        if self.phase() == Phase::Open {
             self.send_more(&mut send, Acks::Alone);
-        }
-        if !(open && send.is_blocked())
-            && let Some(watch) = self.watch.get()
-        {
-            watch.set(&self.socket, false);
         }
     }
 
@@ -346,6 +334,12 @@ impl Stream {
         }
     }
 
+    /// Returns whether the stream has failed and the next poll completes work requests as flushed.
+    pub(super) fn has_flushes(&self) -> bool {
+        self.phase() == Phase::Failed
+            && (lock(&self.send).has_requests() || self.own_receives && self.receives.has_marker())
+    }
+
     /// Fills `batch` with completions, at most [`BATCH`].
     pub(super) fn poll(&self, batch: &mut Vec<Done>, answers: Answers) -> Polled {
         batch.clear();
@@ -411,6 +405,14 @@ impl Stream {
         let incoming = self.receiver()?;
         let open = self.phase() == Phase::Open;
         let may_wait = open && incoming.done.is_empty() && incoming.receiver.may_wait();
+        if may_wait && let Err(errno) = self.socket.allow_waiting() {
+            error_sparsely!(
+                Connection,
+                "a connection ends, because its TCP socket cannot be made blocking: {errno}"
+            );
+            self.fail();
+            return None;
+        }
         may_wait.then_some(Reserved {
             stream: self,
             incoming,
@@ -432,6 +434,7 @@ impl Stream {
             done,
         };
         match receive(receiver, &mut parts, BATCH) {
+            Ok(()) if receiver.has_new_end() => done.push_back(Done::Disconnected),
             Ok(()) => {}
             Err(Fault::Refused) => {
                 self.send_more(&mut lock(&self.send), Acks::Alone);
@@ -446,6 +449,9 @@ impl Stream {
     fn flush(&self, receiver: &mut Receiver, done: &mut VecDeque<Done>) {
         lock(&self.send).flush(done);
         receiver.flush(self.own_receives.then_some(&*self.receives), done);
+        if receiver.report_end() {
+            done.push_back(Done::Disconnected);
+        }
     }
 
     fn send_more(&self, send: &mut SendQueue, acks: Acks) {
@@ -457,7 +463,7 @@ impl Stream {
 
     fn watch_room(&self, send: &mut SendQueue) {
         if let (Some(true), Some(watch)) = (send.room_wanted(), self.watch.get()) {
-            watch.set(&self.socket, true);
+            watch.await_room(&self.socket);
         }
     }
 }
@@ -493,14 +499,14 @@ mod tests {
     use std::{io::IoSlice, os::unix::net::UnixStream};
 
     use super::*;
-    use crate::proto::HEADER_LEN;
+    use crate::{os::Unshared, proto::HEADER_LEN};
 
     #[test]
     fn stream_fails_without_memory_for_rest_of_frame() {
         let (socket, _peer) = UnixStream::pair().unwrap();
         socket.set_nonblocking(true).unwrap();
         let stream = Stream::new(
-            Unshared::new(socket.into()),
+            Socket::of_connect(Unshared::new(socket.into())),
             Domain::default(),
             Arc::default(),
             true,
@@ -519,6 +525,9 @@ mod tests {
         assert_eq!(stream.phase(), Phase::Failed);
         let mut completions = Vec::new();
         stream.poll(&mut completions, Answers::AtOnce);
-        assert!(completions.is_empty(), "{completions:?}");
+        assert!(
+            matches!(completions[..], [Done::Disconnected]),
+            "{completions:?}"
+        );
     }
 }

@@ -1,8 +1,11 @@
 #![allow(unsafe_code)]
 
-use std::ptr;
+use std::{cell::Cell, ptr};
 
-use super::socket::{Moved, Socket, Span};
+use super::{
+    scratch::{Scratch, Spare},
+    socket::{Moved, Socket, Span},
+};
 use crate::{
     proto::tcp::{Header, LONGEST_HEADER},
     transport::queues::Frame,
@@ -14,11 +17,15 @@ const GATHERED: usize = 4 << 10;
 /// several memory ranges costs more than the copy.
 const SHORT: usize = 1 << 10;
 
+thread_local! {
+    static SPARE: Spare = const { Cell::new(None) };
+}
+
 /// The bytes that are being written to the socket: short PDUs in order, and the payload of the last
 /// PDU if it is long.
 #[derive(Debug)]
 pub(super) struct Writing {
-    gathered: Box<[u8]>,
+    gathered: Scratch,
     len: usize,
     payload: Payload,
     then: Then,
@@ -56,7 +63,7 @@ unsafe impl Send for Payload {}
 impl Writing {
     pub(super) fn new() -> Self {
         Self {
-            gathered: vec![0; GATHERED].into(),
+            gathered: Scratch::new(&SPARE, GATHERED),
             len: 0,
             payload: Payload::None,
             then: Then::Nothing,
@@ -71,7 +78,7 @@ impl Writing {
     /// Returns whether there is room for two headers and a short payload.
     pub(super) fn has_room(&self) -> bool {
         matches!(self.payload, Payload::None)
-            && self.len + 2 * LONGEST_HEADER + SHORT <= self.gathered.len()
+            && self.len + 2 * LONGEST_HEADER + SHORT <= self.gathered.capacity()
     }
 
     pub(super) fn push(&mut self, header: &Header) {
@@ -79,6 +86,7 @@ impl Writing {
     }
 
     fn push_bytes(&mut self, bytes: &[u8]) {
+        self.gathered.take();
         self.gathered[self.len..self.len + bytes.len()].copy_from_slice(bytes);
         self.len += bytes.len();
     }
@@ -92,6 +100,7 @@ impl Writing {
         if frame.len > SHORT {
             return false;
         }
+        self.gathered.take();
         let to = &mut self.gathered[self.len..self.len + frame.len];
         // SAFETY: the caller guarantees the conditions on the frame, which does not overlap the
         // memory of this object.
@@ -127,6 +136,7 @@ impl Writing {
     }
 
     pub(super) fn clear(&mut self) {
+        self.gathered.put_back();
         self.len = 0;
         self.payload = Payload::None;
         self.then = Then::Nothing;

@@ -9,7 +9,7 @@ use super::{
     pair::{A, B, Pair, Step},
     params,
 };
-use crate::{CloseReason, Params, SendRefused};
+use crate::{CloseReason, Params, SendRefused, TransportTraits};
 
 #[test]
 fn a_close_delivers_what_was_sent_before() {
@@ -431,4 +431,32 @@ fn later_event_replaces_flush_as_reason() {
     second.fail_send(A, WcStatus::WR_FLUSH_ERR);
     second.finish();
     assert_eq!(second.reason(A), &CloseReason::PeerAborted(3));
+}
+
+#[test]
+fn own_disconnect_needs_no_event_if_none_follows() {
+    for reports_own_disconnect in [true, false] {
+        let traits = TransportTraits {
+            reports_own_disconnect,
+            ..TransportTraits::UNRESTRICTED
+        };
+        let mut pair = Pair::over(traits, params(), params());
+        pair.run();
+        pair.close(A);
+        let steps = [
+            Step::Wire(A),
+            Step::Wire(B),
+            Step::Ack(A),
+            Step::Ack(B),
+            Step::Cq(A),
+            Step::Cq(B),
+            Step::Cm(B),
+        ];
+        while let Some(step) = steps.into_iter().find(|step| pair.can(*step)) {
+            pair.take(step);
+        }
+        assert_eq!(pair.sides[A].ended.is_some(), !reports_own_disconnect);
+        pair.finish();
+        assert!(pair.delivered(A) && pair.delivered(B));
+    }
 }

@@ -307,6 +307,7 @@ const IWARP: TransportTraits = TransportTraits {
     active_speaks_first: true,
     acknowledges_sends: false,
     flushes: false,
+    reports_own_disconnect: true,
 };
 
 /// Returns a connection over iWARP, after both sides have handled all connection manager events and

@@ -1,31 +1,21 @@
 //! The steps that the connection manager takes when a watched socket becomes ready.
 
-use std::{
-    net::{SocketAddr, TcpStream},
-    os::fd::AsFd,
-    sync::Arc,
-    time::Instant,
-};
+use std::{net::SocketAddr, os::fd::AsFd, sync::Arc, time::Instant};
 
-use nix::sys::{
-    epoll::EpollFlags,
-    eventfd::EventFd,
-    socket::{getsockopt, sockopt},
-};
+use nix::sys::epoll::EpollFlags;
 
-use super::{ConnectRequest, ConnectionManager, Report, State, TICK, UNNAMED, Watched};
+use super::{Accepted, ConnectRequest, ConnectionManager, Report, State, TICK, UNNAMED, Watched};
 use crate::{
     os::{Unshared, failed, lock},
     poll::eventfd,
     proto::{CloseReason, ReadDepth},
-    status::OsError,
     transport::tcp::{
-        connection_manager::Watch,
         event::{Event, EventKind},
         listen_id::KERNEL_BACKLOG,
         setup::{Arrived, Arriving, tell},
         setup_message::Kind,
-        socket::canonical,
+        socket::{Socket, canonical},
+        stream::Stream,
     },
 };
 
@@ -33,66 +23,60 @@ use crate::{
 const BATCH: usize = 32;
 
 impl ConnectionManager {
-    pub(super) fn ready(&self, state: &mut State, token: u64, flags: EpollFlags) {
+    pub(super) fn ready(&self, state: &mut State, token: u64) {
         match state.sockets.get(&token) {
             None => {}
-            Some(Watched::Listener(_)) => self.take_connections(state, token),
+            Some(Watched::Listener { .. }) => self.take_connections(state, token),
             Some(Watched::Silent { .. }) => self.read_request(state, token),
-            Some(Watched::Connecting { .. }) => self.ask(state, token),
+            Some(Watched::Connecting { .. }) => self.connected(state, token),
             Some(Watched::Asking { .. }) => self.read_answer(state, token),
-            Some(Watched::Open(stream)) if !Watch::is_end(flags) => {
+            Some(Watched::Open(stream)) => {
                 if let Some(stream) = stream.upgrade() {
                     stream.has_room();
                 }
             }
-            Some(Watched::Requested | Watched::Open(_)) => {
-                // The entry is removed, so that the end is reported once.
-                state.sockets.remove(&token);
-                state.report(token, EventKind::Disconnected);
-            }
+            Some(Watched::Requested) => state.report(token, EventKind::Disconnected),
         }
     }
 
     /// Accepts the connections in the queue of a listener that ends, because the kernel would reset
     /// them when the listener's socket is closed. The engine answers their requests.
     pub(in crate::transport::tcp) fn take_queue(&self, listener: u64) {
-        let mut state = lock(&self.inner.state);
+        let state = &mut *lock(&self.inner.state);
         for _ in 0..=KERNEL_BACKLOG as usize / BATCH {
             let before = state.drawn;
-            self.take_connections(&mut state, listener);
+            self.take_connections(state, listener);
             if state.drawn == before {
                 break;
             }
-            // Reads the requests that have already arrived, so that their peers do not count as
-            // silent.
-            for token in before + 1..=state.drawn {
-                self.read_request(&mut state, UNNAMED | token);
-            }
         }
-        drop(state);
-        // The write fails only if the counter of the eventfd is full. Then the eventfd is readable
-        // anyway.
-        let _ = self.inner.waker.write(1);
     }
 
     fn take_connections(&self, state: &mut State, token: u64) {
         for _ in 0..BATCH {
-            let Some(Watched::Listener(listener)) = state.sockets.get(&token) else {
+            let Some(Watched::Listener { socket, options }) = state.sockets.get(&token) else {
                 return;
             };
-            let accepted = eventfd().and_then(|reserve| {
-                let (socket, peer) = listener.accept().map_err(failed("accept4"))?;
-                Ok((socket, peer, reserve))
-            });
+            let (options, spare) = (*options, state.spare.take());
+            let accepted =
+                spare
+                    .map_or_else(eventfd, Ok)
+                    .and_then(|reserve| match socket.accept() {
+                        Ok((socket, peer)) => {
+                            let accepted = Accepted {
+                                socket: Socket::of_accept(Unshared::new(socket.into())),
+                                options,
+                                reserve,
+                            };
+                            Ok((accepted, canonical(peer)))
+                        }
+                        Err(error) => {
+                            state.spare = Some(reserve);
+                            Err(failed("accept4")(error))
+                        }
+                    });
             match accepted {
-                Ok((socket, peer, reserve)) => {
-                    if let Err(error) = self.await_request(state, token, socket, peer, reserve) {
-                        error_sparsely!(
-                            Listener,
-                            "listener {token}: dropped a connection from {peer}: {error}"
-                        );
-                    }
-                }
+                Ok((accepted, peer)) => self.take_peer(state, token, peer, accepted),
                 Err(error) if error.errno == libc::EWOULDBLOCK => break,
                 Err(error) if is_of_one_connection(error.errno) => {
                     debug!(
@@ -109,7 +93,7 @@ impl ConnectionManager {
                     );
                     // The connections stay in the kernel's queue. The listener is not watched until
                     // the timer retries, because its socket stays readable.
-                    self.inner.change(listener, token, EpollFlags::empty());
+                    self.inner.change(socket, token, EpollFlags::empty());
                     state.paused.push(token);
                     break;
                 }
@@ -118,62 +102,72 @@ impl ConnectionManager {
         self.start_timer(state);
     }
 
-    /// Begins to wait for the request of a peer that has connected.
-    fn await_request(
-        &self,
-        state: &mut State,
-        listener: u64,
-        socket: TcpStream,
-        peer: SocketAddr,
-        reserve: EventFd,
-    ) -> Result<(), OsError> {
-        socket.set_nonblocking(true).map_err(failed("fcntl"))?;
+    /// Reports the request of a peer that has connected, or begins to wait for it.
+    fn take_peer(&self, state: &mut State, listener: u64, peer: SocketAddr, accepted: Accepted) {
         state.drawn += 1;
         let token = UNNAMED | state.drawn;
-        let is_watched = self.inner.watch(&socket, token, EpollFlags::EPOLLIN);
-        let peer = canonical(peer);
+        let mut arriving = Arriving::default();
+        let arrived = arriving.receive(accepted.socket.as_fd());
+        if !matches!(arrived, Arrived::NotYet) {
+            return self.report_request(state, listener, peer, accepted, arrived);
+        }
         if let Some(evicted) = state.silent.add(token, peer.ip(), Instant::now()) {
             state.sockets.remove(&evicted);
+        }
+        if let Err(error) = self
+            .inner
+            .watch(&accepted.socket, token, EpollFlags::EPOLLIN)
+        {
+            error_sparsely!(
+                Listener,
+                "listener {listener}: cannot watch a connection from {peer}; retries in at most \
+                 {TICK:?}: {error}"
+            );
+            state.paused.push(token);
         }
         let watched = Watched::Silent {
             listener,
             peer,
-            socket: Unshared::new(socket.into()),
-            reserve,
-            arriving: Arriving::default(),
+            accepted,
+            arriving,
         };
         state.sockets.insert(token, watched);
-        if is_watched.is_err() {
-            state.paused.push(token);
-        }
-        is_watched
     }
 
-    /// Reports the request of a connected peer if the request has arrived completely.
+    /// Reports the request of a silent peer if the request has arrived completely.
     fn read_request(&self, state: &mut State, token: u64) {
         let Some(Watched::Silent {
-            listener,
-            peer,
-            socket,
-            arriving,
-            ..
+            accepted, arriving, ..
         }) = state.sockets.get_mut(&token)
         else {
             return;
         };
-        let (listener, peer) = (*listener, *peer);
-        let arrived = arriving.receive(socket.as_fd());
+        let arrived = arriving.receive(accepted.socket.as_fd());
         if let Arrived::NotYet = arrived {
             return;
         }
+        self.unwatch(&accepted.socket);
         state.silent.remove(token);
-        let watched = state.sockets.remove(&token);
-        let Some(Watched::Silent {
-            socket, reserve, ..
-        }) = watched
-        else {
-            return;
-        };
+        if let Some(Watched::Silent {
+            listener,
+            peer,
+            accepted,
+            ..
+        }) = state.sockets.remove(&token)
+        {
+            self.report_request(state, listener, peer, accepted, arrived);
+        }
+    }
+
+    /// Reports a request that has arrived, or drops a peer that has sent something else.
+    fn report_request(
+        &self,
+        state: &mut State,
+        listener: u64,
+        peer: SocketAddr,
+        accepted: Accepted,
+        arrived: Arrived,
+    ) {
         let Arrived::Message {
             kind: Kind::Request,
             reads,
@@ -187,45 +181,39 @@ impl ConnectionManager {
             );
             return;
         };
-        self.inner.change(&socket, token, Watch::ENDS);
-        state.sockets.insert(token, Watched::Requested);
         state.reports.push_back(Report::Request(ConnectRequest {
-            token,
             listener,
             peer,
             private_data,
             reads: both_ways(reads),
-            socket: Some(socket),
-            reserve: Some(reserve),
+            accepted,
             manager: self.clone(),
         }));
     }
 
-    /// Sends this side's request if its socket is connected, or reports that connecting failed.
-    fn ask(&self, state: &mut State, token: u64) {
+    /// Sends this side's request over the socket that has connected, or reports that connecting
+    /// failed.
+    fn connected(&self, state: &mut State, token: u64) {
         let Some(Watched::Connecting {
             stream,
             private_data,
-        }) = state.sockets.remove(&token)
+        }) = state.sockets.get(&token)
         else {
             return;
         };
-        let asked = match getsockopt(&stream.fd(), sockopt::SocketError) {
-            Ok(0) => tell(stream.fd(), Kind::Request, &private_data)
-                .map_err(|errno| EventKind::failure("send", errno)),
-            Ok(errno) => Err(EventKind::failure("connect", nix::Error::from_raw(errno))),
-            Err(errno) => Err(EventKind::failure("getsockopt", errno)),
-        };
-        if let Err(failure) = asked {
-            state.report(token, failure);
-            return;
+        match ask(stream, private_data) {
+            Ok(()) => {
+                self.inner.change(stream.fd(), token, EpollFlags::EPOLLIN);
+                let asking = asking(stream);
+                state.sockets.insert(token, asking);
+            }
+            Err(nix::Error::EAGAIN) => {}
+            Err(errno) => {
+                self.unwatch(stream.fd());
+                state.sockets.remove(&token);
+                state.report(token, EventKind::failure("connect", errno));
+            }
         }
-        self.inner.change(stream.fd(), token, EpollFlags::EPOLLIN);
-        let watched = Watched::Asking {
-            stream,
-            arriving: Arriving::default(),
-        };
-        state.sockets.insert(token, watched);
     }
 
     /// Reports the answer to this side's request if the answer has arrived completely.
@@ -240,9 +228,8 @@ impl ConnectionManager {
                 reads,
                 private_data,
             } => {
-                stream.open(Watch::new(&self.inner.epoll, token), reads);
-                let open = Watched::Open(Arc::downgrade(stream));
-                state.sockets.insert(token, open);
+                let stream = Arc::clone(stream);
+                self.open(state, token, &stream, reads);
                 let reads = both_ways(reads);
                 let what = EventKind::Established {
                     private_data,
@@ -262,15 +249,29 @@ impl ConnectionManager {
             // does not use this library.
             Arrived::Message { .. } | Arrived::Foreign => EventKind::Failed(CloseReason::NotRdmsg),
         };
-        self.inner.change(stream.fd(), token, EpollFlags::empty());
+        self.unwatch(stream.fd());
         state.sockets.remove(&token);
         state.report(token, what);
     }
 }
 
 impl State {
-    fn report(&mut self, key: u64, what: EventKind) {
+    pub(super) fn report(&mut self, key: u64, what: EventKind) {
         self.reports.push_back(Report::Event(Event { key, what }));
+    }
+}
+
+/// Sends this side's request. Fails with EAGAIN while the socket is connecting, and with the error
+/// of connect(2) if that has failed.
+pub(super) fn ask(stream: &Stream, private_data: &[u8]) -> Result<(), nix::Error> {
+    tell(stream.fd(), Kind::Request, private_data)
+}
+
+/// Returns the state of a stream over which a request was sent.
+pub(super) fn asking(stream: &Arc<Stream>) -> Watched {
+    Watched::Asking {
+        stream: Arc::clone(stream),
+        arriving: Arriving::default(),
     }
 }
 

@@ -1,0 +1,100 @@
+use std::{
+    cell::Cell,
+    fmt,
+    ops::{Deref, DerefMut},
+    thread::LocalKey,
+};
+
+/// The buffer of a thread that no connection uses now.
+pub(super) type Spare = Cell<Option<Box<[u8]>>>;
+
+/// A buffer that a connection has only while it contains bytes, so that idle connections need no
+/// memory for it. Each thread keeps one buffer, which it passes to the connection that it serves.
+pub(super) struct Scratch {
+    /// The buffer, or an empty slice if the connection has none.
+    bytes: Box<[u8]>,
+    spare: &'static LocalKey<Spare>,
+    len: usize,
+}
+
+impl Scratch {
+    /// Creates a scratch buffer of `len` bytes. All users of `spare` pass the same length.
+    pub(super) fn new(spare: &'static LocalKey<Spare>, len: usize) -> Self {
+        Self {
+            bytes: Box::default(),
+            spare,
+            len,
+        }
+    }
+
+    /// Returns the length of the buffer in bytes, whether or not the connection has it now.
+    pub(super) fn capacity(&self) -> usize {
+        self.len
+    }
+
+    /// Takes the buffer of the calling thread, or a new one, unless the connection has a buffer.
+    #[inline]
+    pub(super) fn take(&mut self) {
+        if self.bytes.is_empty() {
+            // During the end of a thread, its variables no longer exist.
+            let spare = self.spare.try_with(Cell::take).unwrap_or_default();
+            self.bytes = spare.unwrap_or_else(|| vec![0; self.len].into());
+        }
+    }
+
+    /// Returns the buffer to the calling thread, which drops it if it already has one.
+    #[inline]
+    pub(super) fn put_back(&mut self) {
+        if !self.bytes.is_empty() {
+            let bytes = std::mem::take(&mut self.bytes);
+            // During the end of a thread, the buffer is dropped.
+            let _ = self.spare.try_with(|spare| spare.set(Some(bytes)));
+        }
+    }
+}
+
+impl Deref for Scratch {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        &self.bytes
+    }
+}
+
+impl DerefMut for Scratch {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        &mut self.bytes
+    }
+}
+
+impl fmt::Debug for Scratch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Scratch").finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    thread_local! {
+        static SPARE: Spare = const { Cell::new(None) };
+    }
+
+    #[test]
+    fn connections_of_a_thread_share_a_buffer() {
+        let [mut one, mut other] = [(); 2].map(|()| Scratch::new(&SPARE, 64));
+        assert!(one.is_empty());
+        one.take();
+        let address = one.as_ptr();
+        assert_eq!(one.len(), 64);
+        one.put_back();
+        assert!(one.is_empty());
+        other.take();
+        assert_eq!(other.as_ptr(), address);
+        one.take();
+        assert_ne!(one.as_ptr(), address, "the other connection has the buffer");
+        one.put_back();
+        other.put_back();
+    }
+}
