@@ -277,7 +277,7 @@ pub struct TransportTraits {
     /// requests. On iWARP, the device driver can refuse such a request, or never complete it.
     pub flushes: bool,
     /// Whether the event DISCONNECTED follows after this side has disconnected. If not, no event of
-    /// the connection follows, as over TCP.
+    /// the connection follows, as over TCP and in memory.
     pub reports_own_disconnect: bool,
 }
 

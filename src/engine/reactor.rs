@@ -535,7 +535,7 @@ impl Work for Reactor {
                     self.poll(key);
                 }
                 // The steps above may have added reports, for which no descriptor is ready.
-                self.more |= self.handle_cm_events(Transport::Tcp);
+                self.handle_tcp_reports();
                 Stage::Wait
             }
         };

@@ -407,7 +407,6 @@ impl Core {
         queues.is_none_or(WorkQueues::marks_receives)
     }
 
-    /// Posts a work request. If posting fails, the connection ends.
     /// Posts a frame without payload, together with the next frame if it has no payload either. So
     /// the side that answers a Close sends its Close and its CloseAck with one call.
     fn post_control(&mut self, transmit: Transmit) {
@@ -425,6 +424,7 @@ impl Core {
         }
     }
 
+    /// Posts a work request. If posting fails, the connection ends.
     fn post<E: Into<PostError>>(&mut self, post: impl FnOnce(&mut WorkQueues) -> Result<(), E>) {
         let Some(queues) = &mut self.queues else {
             return;

@@ -105,15 +105,15 @@ impl Side {
         self.traits.is_some_and(|traits| traits.active_speaks_first)
     }
 
-    /// Returns whether a send or a write completes only after the peer's device has received the
-    /// data.
-    #[inline]
     /// Returns whether the event DISCONNECTED follows after this side has disconnected.
     pub(super) fn reports_own_disconnect(&self) -> bool {
         self.traits
             .is_none_or(|traits| traits.reports_own_disconnect)
     }
 
+    /// Returns whether a send or a write completes only after the peer's device has received the
+    /// data.
+    #[inline]
     pub(super) fn acknowledges_sends(&self) -> bool {
         self.traits.is_none_or(|traits| traits.acknowledges_sends)
     }

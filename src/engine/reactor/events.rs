@@ -57,9 +57,16 @@ impl Reactor {
     /// Handles the ready sockets of the TCP connection manager, and the resulting events.
     pub(super) fn handle_ready_sockets(&mut self) {
         match self.manager.gather() {
-            Ok(()) => self.more |= self.handle_cm_events(Transport::Tcp),
+            Ok(()) => self.handle_tcp_reports(),
             Err(error) => self.pause_manager(Transport::Tcp, error),
         }
+    }
+
+    /// Handles all reports of the TCP connection manager. Their number is limited, because sockets
+    /// add reports only when they are gathered. The end of a connection, which a poll reports,
+    /// must not overtake its `Established`.
+    pub(super) fn handle_tcp_reports(&mut self) {
+        while self.handle_cm_events(Transport::Tcp) {}
     }
 
     /// Handles up to [`BATCH`] events of a transport's connection manager. Returns whether more

@@ -140,7 +140,7 @@ impl ConnectionId {
 
     pub(crate) fn disconnect(&mut self) -> Result<(), OsError> {
         let wire = self.wire.as_ref().ok_or(NO_WIRE)?;
-        wire.disconnect(&self.manager);
+        self.leave(wire);
         Ok(())
     }
 
@@ -149,6 +149,12 @@ impl ConnectionId {
         let Some(wire) = self.wire.take() else {
             return;
         };
+        self.leave(&wire);
+        self.manager.forget(self.key);
+    }
+
+    /// Ends the connection, and reports the end to the peer.
+    fn leave(&self, wire: &Wire) {
         let left = match (self.side, wire.leave(self.side)) {
             // The passive side has already received the request. Therefore it gets a disconnect
             // event, and not an event that reports a failed attempt.
@@ -156,7 +162,6 @@ impl ConnectionId {
             (_, left) => left,
         };
         self.manager.left(left);
-        self.manager.forget(self.key);
     }
 
     /// Returns this side's address.
