@@ -145,8 +145,10 @@ impl Link {
             None => return false,
         };
         for _ in 0..capacity.div_ceil(BATCH * BATCHES) {
-            if self.poll_in_engine().0 != Progress::More {
-                break;
+            match self.poll_in_engine().0 {
+                Progress::More => {}
+                Progress::Some | Progress::Nothing => return true,
+                Progress::Busy => return false,
             }
         }
         true
