@@ -120,12 +120,13 @@ impl Custody {
     }
 
     /// Runs the engine until it ends or until the relief thread takes the reactor.
-    fn serve(self: &Arc<Self>, mut reactor: Box<dyn Work>) {
-        // Dropped after the reactor.
+    fn serve(self: &Arc<Self>, reactor: Box<dyn Work>) {
         let mut shift = EndGuard {
             custody: self,
             is_over: false,
         };
+        // Declared after the guard, so that a panic drops the reactor before the guard.
+        let mut reactor = reactor;
         foreign::collect(true);
         while reactor.is_running() {
             reactor.step();

@@ -109,7 +109,7 @@ fn the_doctor_goes_to_the_other_host_step_by_step() {
 fn the_doctor_finds_mtus_that_differ_on_either_side() {
     conducted(|lab, there, here| {
         serve(there);
-        let doctor = format!("rdmsg doctor --json --timeout 5 {}", lab.peer);
+        let doctor = format!("rdmsg doctor --json --timeout 20 {}", lab.peer);
         for at_peer in [false, true] {
             let line = "ip link set eth0 mtu 1500";
             if at_peer {
@@ -135,7 +135,7 @@ fn the_doctor_finds_mtus_that_differ_on_either_side() {
 fn doctor_finds_path_with_smaller_mtu() {
     conducted(|lab, there, here| {
         serve(there);
-        let doctor = format!("rdmsg doctor --json --timeout 5 {}", lab.peer);
+        let doctor = format!("rdmsg doctor --json --timeout 20 {}", lab.peer);
         // When a packet has reached a hop with a smaller MTU, the kernel caches the smaller MTU for
         // ten minutes. This route has the same effect as an entry of that cache.
         let route = format!("{}/32 dev eth0", lab.peer);
@@ -157,7 +157,7 @@ fn doctor_finds_path_with_smaller_mtu() {
 fn the_doctor_finds_the_firewall_on_either_side() {
     conducted(|lab, there, here| {
         serve(there);
-        let doctor = format!("rdmsg doctor --json --timeout 5 {}", lab.peer);
+        let doctor = format!("rdmsg doctor --json --timeout 20 {}", lab.peer);
         for at_peer in [false, true] {
             let drop = "nft add table inet wrong; \
                  nft add chain inet wrong pass '{ type filter hook input priority 0; }'; \
