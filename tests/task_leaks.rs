@@ -34,6 +34,8 @@ fn thousands_of_connections_leave_nothing_behind() {
         .build()
         .unwrap();
     let config = Config::default().with(|c| {
+        // On a busy machine, RDMA connects can take longer than the default timeout of 10 s.
+        c.connect_timeout = Duration::from_secs(60);
         c.receive_window = Some(2);
         c.send_depth = Some(2);
     });

@@ -99,9 +99,11 @@ pub(crate) fn pair() -> (Endpoint, Endpoint) {
     pair_with(&Config::default())
 }
 
-/// Returns a configuration with small buffers, so that tests reach the limits quickly.
+/// Returns a configuration with small buffers, so that tests reach the limits quickly. On a busy
+/// machine, many concurrent connects can take longer than the default timeout of 10 s.
 pub(crate) fn small() -> Config {
     let mut config = Config::default();
+    config.connect_timeout = TIME_LIMIT;
     config.receive_window = Some(4);
     config.send_depth = Some(4);
     config.eager_size = Some(1000);

@@ -4,6 +4,7 @@ use std::{
     env,
     net::{IpAddr, SocketAddr},
     thread,
+    time::Duration,
 };
 
 use rdmsg::{Config, Connector, Endpoint, Engine, Listener, Transport};
@@ -49,6 +50,7 @@ pub(crate) fn pair_with(config: &Config) -> (Endpoint, Endpoint) {
 /// Returns a configuration with a small window, which tests fill quickly.
 pub(crate) fn small() -> Config {
     let mut config = Config::default();
+    config.connect_timeout = Duration::from_secs(60);
     config.receive_window = Some(2);
     config.send_depth = Some(2);
     config

@@ -37,7 +37,10 @@ pub(crate) fn ip_and_transport() -> (IpAddr, Transport) {
 
 /// Returns a configuration without keepalive probes, which would make the engine poll occasionally.
 pub(crate) fn unprobed() -> Config {
-    Config::default().with(|c| c.keepalive_interval = None)
+    Config::default().with(|c| {
+        c.connect_timeout = TIME_LIMIT;
+        c.keepalive_interval = None;
+    })
 }
 
 /// Two engines. The near engine connects to the listener of the far engine.

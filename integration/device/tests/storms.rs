@@ -56,6 +56,7 @@ fn storm(count: usize, connector: &Connector, address: SocketAddr) -> Vec<Outcom
 /// connects and not the memory allocation.
 fn small() -> Config {
     let mut config = Config::default();
+    config.connect_timeout = TIME_LIMIT;
     config.receive_window = Some(4);
     config.send_depth = Some(4);
     config.eager_size = Some(1024);
