@@ -122,7 +122,10 @@ fn storm_connects_return_by_deadline_without_loss() {
         .into_iter()
         .map(|outcome| outcome.result)
         .partition(Result::is_ok);
-    println!("{} through; the last returned after {last:?}", through.len());
+    println!(
+        "{} through; the last returned after {last:?}",
+        through.len()
+    );
     // Connects that waited one after the other would take many times the timeout.
     assert!(last < 2 * config.connect_timeout, "{last:?}");
     assert_eq!(through.len() + failed.len(), COUNT);
