@@ -16,7 +16,7 @@ impl Connection {
         Some(if transfer.send_credit.available() == 0 {
             let window = self.negotiated().map_or(0, |both| both.send_window);
             Stall::Window { window }
-        } else if !transfer.ring.has_room_for_data() {
+        } else if !transfer.ring.has_room_for_data() || transfer.outbound.untaken() == 0 {
             Stall::SendRing
         } else {
             Stall::Large {

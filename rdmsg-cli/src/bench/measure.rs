@@ -119,16 +119,11 @@ struct Worker<'a> {
 
 impl Worker<'_> {
     fn run(&self, test: Test, time: Duration) -> Result<Part> {
-        let ended = match test {
-            Test::Latency => {
-                self.echo(time / 10)?;
-                self.echo(time)
-            }
-            Test::Bandwidth | Test::Rate => {
-                self.send(time / 10)?;
-                self.send(time)
-            }
+        let measure = |time| match test {
+            Test::Latency => self.echo(time),
+            Test::Bandwidth | Test::Rate => self.send(time),
         };
+        let ended = measure(time / 10).and_then(|_| measure(time));
         // Abort a failed connection, because its close would wait for the peer.
         ended.inspect_err(|_| self.endpoint.abort(0))
     }

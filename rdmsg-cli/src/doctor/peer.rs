@@ -8,6 +8,7 @@ use rdmsg::{CloseReason, Config, Connector, Endpoint, Error, TransportChoice};
 
 use super::{
     examination::Examination,
+    exchange::check_reply,
     finding::{Finding, Host, State, as_root, counted},
     hardware::Hardware,
     limits,
@@ -519,9 +520,7 @@ fn echo(endpoint: &Endpoint, size: usize, timeout: Duration) -> Result<Duration,
         endpoint.send_timeout(&message, timeout)?;
         let answer = endpoint.recv_timeout(timeout)?;
         times.push(start.elapsed());
-        if *answer != *message {
-            log::error!("the peer returned a message that differs from the one sent");
-        }
+        check_reply(&answer, &message)?;
     }
     times.sort();
     Ok(times[times.len() / 2])

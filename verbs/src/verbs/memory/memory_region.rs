@@ -140,7 +140,8 @@ impl MemoryRegion {
         Ok(unsafe { Self::from_raw(raw, pd, start, len, view_len, Some(mapping), None) })
     }
 
-    /// Registers a part of the region a second time, with different access flags.
+    /// Registers a part of the region a second time, with different access flags. The new region is
+    /// only for work requests and peers: a copy to or from it panics, so copy through `self`.
     ///
     /// # Panics
     ///
@@ -156,13 +157,13 @@ impl MemoryRegion {
         // SAFETY: `check` has ensured that the part lies inside the region, whose first byte is
         // `self.inner.start`.
         let start = unsafe { self.inner.start.add(part.start) };
-        let (pd, view_len) = (self.pd(), self.inner.view_len - part.start);
+        let pd = self.pd();
         // SAFETY: `self` owns the bytes, and the new region owns a clone of `self` until it has
         // been deregistered. Neither region creates a reference to the bytes.
         let raw = unsafe { register(pd, start, len, access) }?;
-        // SAFETY: `raw` was just registered. Its bytes belong to `self`, which accesses them only
-        // as `SharedBytes`.
-        Ok(unsafe { Self::from_raw(raw, pd, start, len, view_len, None, Some(self.clone())) })
+        // SAFETY: `raw` was just registered. Its view is empty: a view of the part could divide the
+        // bytes into other words than the view of `self`.
+        Ok(unsafe { Self::from_raw(raw, pd, start, len, 0, None, Some(self.clone())) })
     }
 
     /// Registers memory that the caller owns.
@@ -423,7 +424,7 @@ impl MemoryRegion {
     /// # Safety
     ///
     /// `raw` is the registration of `len` bytes at `start` in `pd`, and no other code owns it. The
-    /// `view_len` bytes at `start`, which are at least `len`, satisfy the requirements of
+    /// `view_len` bytes at `start`, which are at least `len` or none, satisfy the requirements of
     /// `SharedBytes::new` until the region has been deregistered.
     unsafe fn from_raw(
         raw: NonNull<ffi::ibv_mr>,
