@@ -57,7 +57,7 @@ pub(super) fn over_tcp(timeout: Duration) -> Finding {
     }
 }
 
-/// Converts the error of a failed thread start.
+/// Converts the error of a failed attempt to start a thread.
 fn no_thread(error: io::Error) -> Error {
     let errno = error.raw_os_error().unwrap_or_default();
     Error::Os(OsError::new("pthread_create", errno))
@@ -79,7 +79,7 @@ fn exchange(transport: TransportChoice, address: IpAddr, timeout: Duration) -> R
         let message = endpoint.recv_timeout(timeout)?;
         endpoint.send_timeout(&message, timeout)?;
         drop(message);
-        // Wait until the other side has closed the connection.
+        // Wait until the connecting side has closed the connection.
         match endpoint.recv_timeout(timeout) {
             Err(Error::Disconnected(_)) => Ok(()),
             Err(error) => Err(error),
@@ -92,7 +92,7 @@ fn exchange(transport: TransportChoice, address: IpAddr, timeout: Duration) -> R
         endpoint.send_timeout(MESSAGE, timeout)?;
         let answer = endpoint.recv_timeout(timeout)?;
         if *answer != *MESSAGE {
-            log::error!("the peer returned a message that differs from the one sent: {answer:?}");
+            log::error!("the message that this host sent to itself came back changed: {answer:?}");
         }
         drop(answer);
         endpoint.close()
