@@ -14,15 +14,15 @@ pub(crate) use self::memory_names::{Shown, serves};
 /// An address to connect to or to listen on: a host and a port, as for [`ToSocketAddrs`], and a
 /// transport.
 ///
-/// A text is `host:port`, optionally with a [`TransportChoice`] as its scheme: `rdma://host:port`,
-/// `tcp://host:port` or `auto://host:port`, in upper or lower case. The scheme overrides the
-/// transport of the [`Config`](crate::Config). `memory://name` names a listener of this process,
-/// for tests; the name is any text. A link-local address contains its network interface by name or
-/// by index: `[fe80::1%eth0]:7471`, `[fe80::1%2]:7471`.
+/// In text form, an address is `host:port`, optionally with a [`TransportChoice`] as its scheme:
+/// `rdma://host:port`, `tcp://host:port` or `auto://host:port`, in upper or lower case. The scheme
+/// overrides the transport of the [`Config`](crate::Config). `memory://name` names a listener of
+/// this process, for tests; the name is any text that is not empty. A link-local address contains
+/// its network interface by name or by index: `[fe80::1%eth0]:7471`, `[fe80::1%2]:7471`.
 ///
 /// A function that is generic over [`ToSocketAddrs`] accepts these texts after `use
-/// rdmsg::ToAddresses as ToSocketAddrs;`. Types of other crates that implement `ToSocketAddrs` do
-/// not implement this trait, because their texts cannot name a transport.
+/// rdmsg::ToAddresses as ToSocketAddrs;`. Types of other crates that implement only `ToSocketAddrs`
+/// are not accepted, because that trait cannot name a transport.
 ///
 /// # Examples
 ///
@@ -43,7 +43,7 @@ pub trait ToAddresses {
     ///
     /// # Errors
     ///
-    /// [`Error::AddressLookup`] for an invalid address and for an unknown name.
+    /// [`Error::AddressLookup`] for an invalid address and for an unknown host name.
     fn to_addresses(&self) -> Result<Addresses, Error>;
 
     /// Returns the address as text if [`to_addresses`](Self::to_addresses) may query a name server
@@ -86,14 +86,15 @@ impl Addresses {
         &self.addresses
     }
 
-    /// Returns the transport, or `None` if the text named none.
+    /// Returns the transport of these addresses, or `None` if the configuration determines it.
     #[must_use]
     pub fn transport(&self) -> Option<TransportChoice> {
         self.transport
     }
 }
 
-/// Resolves `address`, unless it was already parsed as a `literal` address.
+/// Returns the `literal` address if there is one; otherwise resolves `address`. Errors quote
+/// `name`.
 fn look_up(
     name: impl Display,
     literal: Option<Literal>,
@@ -116,8 +117,8 @@ fn look_up(
     Ok(found(addresses))
 }
 
-/// Returns these addresses. Their transport is [`TransportChoice::Memory`] if all of them stand for
-/// `memory://` names.
+/// Creates a list of these addresses. Its transport is [`TransportChoice::Memory`] if all addresses
+/// stand for `memory://` names.
 fn found(addresses: Vec<SocketAddr>) -> Addresses {
     let are_names = addresses.iter().all(|address| Shown(*address).is_name());
     let addresses = Addresses::new(addresses);
@@ -128,7 +129,8 @@ fn found(addresses: Vec<SocketAddr>) -> Addresses {
     }
 }
 
-/// Returns the address of the listener `memory://name`. `text` is the whole address, for errors.
+/// Returns the address that stands for the listener `memory://name`. Errors quote `text`, the whole
+/// address.
 fn in_memory(text: &str, name: &str) -> Result<Addresses, Error> {
     if name.is_empty() {
         return Err(Error::AddressLookup {
@@ -166,8 +168,8 @@ fn scoped(host: &str, port: u16) -> Option<Literal> {
     Some(number.map(|number| SocketAddrV6::new(ip, port, 0, number).into()))
 }
 
-/// Looks up `address`, which is a part of `text`. If the port is missing, the error states the
-/// expected format.
+/// Looks up `address`, which is `text` without the scheme. If the port is missing, the error states
+/// the expected format. Errors quote `text`.
 fn with_port(text: &str, address: &str) -> Result<Addresses, Error> {
     let port = address.rsplit_once(':').map(|(_, port)| port);
     let has_port = port.is_some_and(|port| port.parse::<u16>().is_ok());
@@ -363,7 +365,7 @@ mod tests {
         ] {
             let addresses = text.to_addresses().unwrap();
             assert_eq!(addresses.transport(), Some(TransportChoice::Memory));
-            assert_eq!(text.name(), None, "it needs no lookup");
+            assert_eq!(text.name(), None, "{text} must need no lookup");
             let address = Shown(addresses.as_slice()[0]).to_string();
             assert_eq!(address, text.replace("Memory", "memory"));
         }

@@ -48,10 +48,10 @@ pub use self::{rdma_tuning::RdmaTuning, relaxed_ordering::RelaxedOrdering};
 /// # Locked memory
 ///
 /// A connection's receive and send buffers are locked memory, which `ulimit -l` limits for each
-/// process; root may lock any amount. The last four columns are the number of connections that fit
-/// into that limit if [`EngineLimits::pinned`](crate::EngineLimits::pinned) uses a quarter of it
-/// for reading messages above the eager size. The queues of the driver need additional memory,
-/// which is small compared with buffers of some KiB:
+/// process; root may lock any amount. The driver's queues need additional memory, which is small
+/// compared with buffers of some KiB. The last four columns show how many connections fit into a
+/// limit of 64 KiB to 1 GiB, if reading messages above the eager size uses a quarter of the limit
+/// ([`EngineLimits::pinned`](crate::EngineLimits::pinned)):
 ///
 /// | window, send depth, eager size | bytes | in 64 KiB | in 8 MiB | in 64 MiB | in 1 GiB |
 /// |---|---|---|---|---|---|
@@ -75,11 +75,12 @@ pub struct Config {
     ///
     /// A message is held from its receipt until the program drops it. The connection has one
     /// receive buffer for each of these messages. A held [`Message`](crate::Message) occupies one
-    /// of the buffers; while all are occupied, the peer's `send` waits. Each connection costs
-    /// `receive_window` × [`eager_size`](Self::eager_size) bytes of locked memory.
+    /// of the buffers; while all are occupied, the peer's `send` waits. Over RDMA these buffers
+    /// occupy `receive_window` × [`eager_size`](Self::eager_size) bytes of locked memory.
     ///
-    /// 1 to 8192. `None`, the default, is 128 over TCP, and 32 over RDMA, for a
-    /// [`Stream`](crate::Stream) and with [`shared_receive`](Self::shared_receive).
+    /// 1 to 8192. `None`, the default, means 128 over TCP and 32 over RDMA. For a
+    /// [`Stream`](crate::Stream) or with [`shared_receive`](Self::shared_receive), it means 32 over
+    /// TCP too.
     #[cfg_attr(feature = "serde", serde(with = "text::as_number"))]
     pub receive_window: Option<u16>,
 
@@ -92,35 +93,37 @@ pub struct Config {
     /// reservations. From the other half a busy connection borrows up to its
     /// [`receive_window`](Self::receive_window), and returns buffers when other connections need
     /// them. So a pool of *n* buffers suffices for *n*/34 connections under any load, and for up to
-    /// *n*/17 mostly idle connections. A further connection fails with
-    /// [`Error::SharedReceivesExhausted`], and its peer with
+    /// *n*/17 mostly idle connections. A further connection is refused: this side reports
+    /// [`Error::SharedReceivesExhausted`], and the peer reports
     /// [`PeerOutOfResources`](crate::CloseReason::PeerOutOfResources). A held message occupies its
     /// buffer, but never prevents other connections from receiving.
     ///
     /// The connections of a pool share one protection domain. So a peer that guesses a 32-bit key
-    /// could access memory that was registered for another of these peers. Send buffers are
-    /// allocated when they are first needed.
+    /// could access memory that was registered for the peer of another connection. A connection of
+    /// a pool allocates its send buffers when it first needs them.
     ///
     /// The pool costs `shared_receive` × [`eager_size`](Self::eager_size) bytes of locked memory.
-    /// An idle connection with a window and a send depth of 16 costs about 49 KiB in addition to
-    /// its 17 buffers, mostly for the queues of the device.
+    /// An idle connection with a window of 16 and a send depth of 16 costs about 49 KiB in addition
+    /// to its 17 buffers, mostly for the queues of the device.
     ///
-    /// `None`, the default, gives each connection its own receive buffers. Otherwise 34 to 1048576,
-    /// up to the device's limit for shared receive queues.
+    /// 34 to 1048576, but at most the device's limit for shared receive queues. `None`, the
+    /// default, gives each connection its own receive buffers.
     #[cfg_attr(feature = "serde", serde(with = "text::as_number"))]
     pub shared_receive: Option<u32>,
 
     /// The maximum length in bytes of a message that fits into one posted receive buffer; `None`
     /// for the default of the transport.
     ///
-    /// A message of up to 3 times this length over RDMA, or 16 times over TCP, is sent in several
-    /// buffers. A longer message stays in the peer's memory until this side reads it, which costs
-    /// one more round trip but no posted buffer. See [`receive_window`](Self::receive_window) for
-    /// the cost. The two sides use the smaller of their values.
+    /// A message of up to 3 times this length over RDMA, or 16 times over TCP, is sent into several
+    /// buffers if enough of them are free. A longer message stays in the sender's memory until the
+    /// receiving side reads it, which costs one more round trip but no posted buffer. See
+    /// [`receive_window`](Self::receive_window) for the memory of the buffers. A connection uses
+    /// the smaller value of the two sides.
     ///
-    /// Over TCP no memory is locked, and a buffer occupies memory from its first use; the most
-    /// recently used buffer is reused first. With the default a connection over TCP reserves up to
-    /// 12 MB of address space, of which a peer can fill 8 MiB while the program receives nothing.
+    /// Over TCP no memory is locked, and a buffer occupies memory only from its first use; the most
+    /// recently used buffer is reused first. With the default value a connection over TCP reserves
+    /// up to 12 MB of address space, of which a peer can fill 8 MiB while the program receives
+    /// nothing.
     ///
     /// 64 B to 1 MiB. `None`, the default, is 16 KiB over RDMA and 64 KiB over TCP.
     #[cfg_attr(feature = "serde", serde(with = "text::as_number"))]
@@ -128,7 +131,7 @@ pub struct Config {
 
     /// The maximum length in bytes of a message that the peer may send to this side.
     ///
-    /// A larger limit costs no memory until a message of this size arrives.
+    /// A large limit costs no memory until a large message arrives.
     ///
     /// 64 B to 1 TiB, default 1 GiB.
     #[cfg_attr(feature = "serde", serde(with = "text::as_number"))]
@@ -138,10 +141,11 @@ pub struct Config {
     ///
     /// A sent message is included in the total while it is in flight. A received message is
     /// included from its arrival until the program drops it. The sender's `send` waits when the
-    /// limit of either side is reached. A single message may exceed this limit if no other one is
-    /// in progress. Memory for received bytes is allocated as they arrive, and is locked only while
-    /// the device reads; sent bytes are locked until they have arrived.
-    /// [`EngineLimits`](crate::EngineLimits) limits the memory of all connections together.
+    /// limit of either side is reached. A single message may exceed this limit if no other message
+    /// above the eager size is in progress. Memory for a received message is allocated as its bytes
+    /// arrive, and is locked only while the device reads these bytes from the peer. Sent bytes are
+    /// locked until they have arrived. [`EngineLimits`](crate::EngineLimits) limits the memory of
+    /// all connections together.
     ///
     /// 64 KiB to 1 TiB, default 64 MiB.
     #[cfg_attr(feature = "serde", serde(with = "text::as_number"))]
@@ -151,14 +155,14 @@ pub struct Config {
     /// each direction.
     ///
     /// The cache saves the time for mapping and registering memory. Memory into which messages were
-    /// received stays registered and therefore locked. Memory for sending messages of up to an
-    /// eighth of this size also stays registered if the device has memory windows, which give each
-    /// message its own key; other memory for sending does not. Only memory that the library
-    /// allocated itself is cached, so a registration never outlives its mapping. The cache lasts
-    /// from the first message above the eager size until the connection ends. All connections
-    /// together keep at most half of [`EngineLimits::pinned`](crate::EngineLimits::pinned)
-    /// registered. On iWARP devices no memory stays registered, because a peer could write to
-    /// memory into which messages are received.
+    /// received stays registered and therefore locked. Memory for sending a message stays
+    /// registered only if the message is at most an eighth of this size and the device has memory
+    /// windows, which give each message its own key. Only memory that the library allocated itself
+    /// is cached, so a registration never outlives its mapping. The cache lasts from the first
+    /// message above the eager size until the connection ends. All connections together keep at
+    /// most half of [`EngineLimits::pinned`](crate::EngineLimits::pinned) registered. On iWARP
+    /// devices no memory stays registered: there, the peer needs the right to write to the memory
+    /// into which this side reads a message, and could use this right later.
     ///
     /// 0 to 1 TiB, default 16 MiB.
     #[cfg_attr(feature = "serde", serde(with = "text::as_number"))]
@@ -172,8 +176,8 @@ pub struct Config {
     /// yet buffer. So a stream whose peer does not read accepts about this many bytes, whatever the
     /// length of the writes, as a socket does. Each side applies its own value.
     ///
-    /// The memory is allocated on demand and not locked. It is needed only while one side falls
-    /// behind, and adds to the buffers of [`receive_window`](Self::receive_window) and
+    /// The memory is allocated on demand and not locked. It is needed only while a reader is slower
+    /// than the writer, in addition to the buffers of [`receive_window`](Self::receive_window) and
     /// [`send_depth`](Self::send_depth). The bytes that have arrived count towards
     /// [`EngineLimits::held`](crate::EngineLimits::held), of which all streams together use at most
     /// half. When that half is in use, unread bytes stay in the receive buffers.
@@ -185,8 +189,9 @@ pub struct Config {
     /// The depth of the send queue: the number of messages and one-sided operations that may be in
     /// flight.
     ///
-    /// Each connection costs `send_depth` × [`eager_size`](Self::eager_size) bytes of locked memory
-    /// over RDMA. Over TCP it costs only memory for the messages for which the socket has no room.
+    /// Over RDMA the send buffers of a connection occupy `send_depth` ×
+    /// [`eager_size`](Self::eager_size) bytes of locked memory. Over TCP only messages that the
+    /// socket cannot take yet occupy memory.
     ///
     /// 1 to 8192. `None`, the default, is 16 over RDMA and 32 over TCP.
     #[cfg_attr(feature = "serde", serde(with = "text::as_number"))]
@@ -199,8 +204,8 @@ pub struct Config {
     /// first, and registers the memory of a connection only when the connection gets a slot. If the
     /// limit expires while a connection waits for a slot, the error names
     /// [`Phase::Waiting`](crate::error::Phase::Waiting). All addresses of a host name share one
-    /// limit. On a listener, the program must accept a request within this time, and the connection
-    /// must then be established within the same time again.
+    /// limit. On a listener, the program must accept a request within this time. The connection
+    /// must then be established within a further period of this length.
     ///
     /// 10 ms to 10 min, default 5 s.
     #[cfg_attr(feature = "serde", serde(with = "text::as_text"))]
@@ -218,27 +223,28 @@ pub struct Config {
     /// The time without a sign of life after which this side probes the peer.
     ///
     /// The two sides exchange their values, and both probe at the smaller interval. A peer cannot
-    /// request probes more often than every 100 ms. With `None` on both sides no probes are sent,
-    /// so only a send detects that the peer vanished.
+    /// request an interval below 100 ms. With `None` on both sides no probes are sent, so only a
+    /// send detects that the peer vanished.
     ///
     /// This side reports a vanished peer within `keepalive_interval` +
     /// [`keepalive_timeout`](Self::keepalive_timeout) after the last sign of life, whether the
     /// connection is idle or busy. Signs of life are bytes that arrive, and bytes of this side that
-    /// the peer's device acknowledges. Signs on another connection to the same
+    /// the peer's device acknowledges. Signs of life on another connection to the same
     /// [`Engine`](crate::Engine) of the peer count too, because a probe on a slow link may wait
     /// behind the bytes of that connection. If this side is too busy to poll in time, it extends
     /// the peer's time limit by the delay.
     ///
     /// The report may be up to 100 ms later, while this side sends the reason
-    /// ([`CloseReason::PeerGaveUp`](crate::CloseReason::PeerGaveUp)) to the peer. Over TCP it may
-    /// be up to `keepalive_timeout` later if the peer has not acknowledged all bytes or bytes were
-    /// retransmitted, because the kernels of both sides double the pause before each
-    /// retransmission. So an outage shorter than `keepalive_timeout` ends no connection.
+    /// ([`CloseReason::PeerGaveUp`](crate::CloseReason::PeerGaveUp)) to the peer. Over TCP the
+    /// report may be up to `keepalive_timeout` later if the peer has not acknowledged all bytes, or
+    /// if bytes were retransmitted. This extra time is needed because the kernels of both sides
+    /// double the pause before each retransmission. With it, an outage shorter than
+    /// `keepalive_timeout` ends no connection.
     ///
     /// If many idle connections lead to one engine of the peer, this side probes only a few of them
     /// in each interval, and each of them at least every 16 intervals. So if one of these
-    /// connections fails while the others work, this side reports that after at most 16 intervals
-    /// plus `keepalive_timeout`.
+    /// connections fails while the others work, this side reports the failure after at most 16
+    /// intervals plus `keepalive_timeout`.
     ///
     /// When an RDMA device reports that a port lost its link (`PORT_ERR`), this side immediately
     /// probes the connections of the port that have [`resume`](Self::resume), even if their
@@ -251,7 +257,7 @@ pub struct Config {
 
     /// The time within which a probed peer must show a sign of life.
     ///
-    /// Otherwise the connection ends with
+    /// If the peer shows none, the connection ends with
     /// [`CloseReason::KeepaliveTimeout`](crate::CloseReason::KeepaliveTimeout).
     ///
     /// 10 ms to 10 min, default 3 s.
@@ -261,49 +267,51 @@ pub struct Config {
     /// The maximum time without progress while a message above the eager size is read.
     ///
     /// The limit exists because the message's memory is unavailable to other connections. The
-    /// connection ends with [`CloseReason::ReadTimeout`](crate::CloseReason::ReadTimeout) when for
-    /// this time no byte has arrived, neither of the message nor of another read from the same
+    /// connection ends with [`CloseReason::ReadTimeout`](crate::CloseReason::ReadTimeout) if no
+    /// byte of the message arrives for this time, and no byte of any other read from the same
     /// engine of the peer. A timeout is detected within 1.5 × this time. The connection ends with
-    /// [`CloseReason::OutOfMemory`](crate::CloseReason::OutOfMemory) when for this time no memory
-    /// was available for the message. A message may arrive slowly, and may wait while the
-    /// application holds other messages (see [`EngineLimits`](crate::EngineLimits)). But if other
-    /// connections wait for its memory, the number of bytes that have arrived must grow by at least
-    /// an eighth within each `read_timeout`.
+    /// [`CloseReason::OutOfMemory`](crate::CloseReason::OutOfMemory) if no memory is available for
+    /// the message for this time. A message may arrive slowly, and may wait while the application
+    /// holds other messages (see [`EngineLimits`](crate::EngineLimits)). But if other connections
+    /// wait for its memory, the number of bytes that have arrived must grow by at least an eighth
+    /// within each `read_timeout`.
     ///
     /// 100 ms to 1 h, default 30 s.
     #[cfg_attr(feature = "serde", serde(with = "text::as_text"))]
     pub read_timeout: Duration,
 
     /// The time for which the connection survives the loss of its path, of its device, or of the
-    /// TCP connection below it. Zero disables this.
+    /// TCP connection below it. With zero, such a loss ends the connection.
     ///
-    /// Both sides must set it: see [`Negotiated::resumes`](crate::Negotiated::resumes). If only
-    /// this side sets it, its log reports this at the level `info`. If both sides set it, each side
-    /// stores copies of the messages that the peer has not yet acknowledged, at most the peer's
-    /// window. When the connection is lost, the side that connected first connects again:
-    /// immediately, then with increasing delays up to 1 s. It tries each allowed
-    /// [`transport`](Self::transport), and the [`alternatives`](crate::Connector::alternatives) of
-    /// the address. Each side resends the messages that the other has not received. So every
-    /// message arrives once and in order, and the calls of both programs wait as if the window were
+    /// Both sides must set this field: see [`Negotiated::resumes`](crate::Negotiated::resumes). If
+    /// only this side sets it, the log of this side reports that at the level `info`. If both sides
+    /// set it, each side stores copies of the messages that the peer has not yet acknowledged, at
+    /// most the peer's window. When the connection is lost, the side that originally connected
+    /// tries to reconnect: immediately, then with increasing delays up to 1 s. It tries each
+    /// allowed [`transport`](Self::transport), and the
+    /// [`alternatives`](crate::Connector::alternatives) of the address. Each side then resends the
+    /// messages that the other side has not received. So every message arrives once and in order.
+    /// Until the connection is restored, the calls of both programs wait as if the window were
     /// full.
     ///
-    /// A loss is detected after [`keepalive_interval`](Self::keepalive_interval) +
-    /// [`keepalive_timeout`](Self::keepalive_timeout) at most, and 500 ms after an RDMA device
-    /// reported that a port lost its link, unless the link returns. If the connection is not
-    /// restored within this time after the detection, it ends for the reason of the loss. It ends
-    /// with [`CloseReason::SessionLost`](crate::CloseReason::SessionLost) if the peer's process has
-    /// restarted.
+    /// A loss is detected after at most [`keepalive_interval`](Self::keepalive_interval) +
+    /// [`keepalive_timeout`](Self::keepalive_timeout). If an RDMA device reports that a port lost
+    /// its link, the loss is detected after 500 ms, unless the link returns. If the connection is
+    /// not restored within `resume` after the detection, it ends with the reason of the loss. It
+    /// ends with [`CloseReason::SessionLost`](crate::CloseReason::SessionLost) if the peer's
+    /// process has restarted.
     ///
-    /// Keep the listener open, because the peer connects to it again, or to another listener of the
-    /// same [`Engine`](crate::Engine). A connection that is being closed survives for at most
-    /// [`close_timeout`](Self::close_timeout). This process waits for at most 1024 lost connections
-    /// that it has accepted; if another one is lost, the oldest of them ends.
+    /// The accepting program must keep its listener or another listener of the same
+    /// [`Engine`](crate::Engine) open, because the peer reconnects to such a listener. A connection
+    /// that is being closed survives for at most [`close_timeout`](Self::close_timeout). An engine
+    /// keeps at most 1024 lost connections that it accepted. If more are lost, the connection that
+    /// was lost first ends.
     ///
     /// A [one-sided](crate::OneSided) write or atomic operation that is in flight at the loss ends
     /// with [`Completion::OutcomeUnknown`](crate::Completion::OutcomeUnknown), and regions of the
-    /// lost connection are [stale](crate::Error::StaleRegion). Writes with immediate data and
-    /// [`shared_receive`](Self::shared_receive) are not supported. A connection does not survive if
-    /// its acceptance carries more than 148 bytes
+    /// lost connection are [stale](crate::Error::StaleRegion). Connections with `resume` support
+    /// neither writes with immediate data nor [`shared_receive`](Self::shared_receive). A
+    /// connection does not survive if its acceptance carries more than 148 bytes
     /// ([`Request::accept_with`](crate::Request::accept_with)).
     ///
     /// Up to 1 h, default zero.
@@ -329,12 +337,12 @@ pub struct Config {
     /// over TCP the kernel controls the ECN bits. If the system refuses the value, connecting and
     /// listening fail with [`Error::InvalidConfig`].
     ///
-    /// 0 to 255. `None`, the default, leaves the choice to the system: 0 over TCP, and over RoCE
-    /// the `default_roce_tos` of the port, which is 0 unless it was changed.
+    /// 0 to 255. With `None`, the default, the system chooses the value: 0 over TCP, and over RoCE
+    /// the `default_roce_tos` of the port, which is initially 0.
     #[cfg_attr(feature = "serde", serde(with = "text::as_number"))]
     pub traffic_class: Option<u8>,
 
-    /// The waiting mode of a thread in `recv`, and in `send` while the peer's window is full.
+    /// How a thread waits in `recv`, and in `send` while the peer's window is full.
     ///
     /// Default [`Polling::Adaptive`] with 200 µs.
     #[cfg_attr(feature = "serde", serde(with = "text::as_text"))]
@@ -373,7 +381,7 @@ pub(crate) struct Listening {
     pub(crate) reuse_port: bool,
     pub(crate) inherited: Option<Inherited>,
     /// Whether the listener serves [`Endpoint::pair`](crate::Endpoint::pair). The program owns both
-    /// ends of such a connection, so the connection can resume although its listener has ended.
+    /// sides of such a connection, so the connection can resume even after its listener was closed.
     pub(crate) is_of_pair: bool,
 }
 
@@ -432,7 +440,7 @@ impl Default for Listening {
     }
 }
 
-/// The time limit for the work requests of an ended connection to complete.
+/// The time within which the work requests of an ended connection must complete.
 ///
 /// After this time the queue pair is destroyed even if work requests are outstanding.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(2);
@@ -452,9 +460,10 @@ impl Sizes {
         eager_size: 16 << 10,
     };
 
-    /// Over TCP no buffer is locked, only used buffers have memory, and a round trip costs more
-    /// than copying the bytes of a message. With a greater depth, a sender of long messages copies
-    /// more frames for which the socket has no room.
+    /// The buffers over TCP are larger and more numerous than over RDMA, because they are not
+    /// locked and occupy memory only once used. Besides, a round trip costs more than copying the
+    /// bytes of a message. The depth is smaller than the window: with a greater depth, a sender of
+    /// long messages would copy more frames that the socket cannot take yet.
     const OVER_TCP: Self = Self {
         receive_window: 128,
         send_depth: 32,
@@ -467,10 +476,10 @@ impl Sizes {
     };
 }
 
-/// The maximum number of frames for one message above the eager size. If a message is longer, the
-/// receiver reads it from the sender's memory. A frame costs less than the round trip of a read,
-/// but its bytes are copied twice. Over RDMA a READ copies no bytes, and takes no longer than four
-/// frames.
+/// The maximum number of frames for one message above the eager size. If a message needs more
+/// frames, the receiver reads the message from the sender's memory. A frame costs less than the
+/// round trip of a read, but its bytes are copied twice. Over RDMA a READ copies no bytes, and
+/// takes no longer than four frames.
 const FRAGMENTS_OVER_RDMA: u32 = 3;
 const FRAGMENTS_OVER_TCP: u32 = 16;
 
@@ -482,8 +491,8 @@ const UNSIGNALLED_OVER_RDMA: u32 = 64 << 10;
 const UNSIGNALLED_OVER_TCP: u32 = 256 << 10;
 
 impl Config {
-    /// Returns the configuration after `change`. This allows a configuration to be written as one
-    /// expression.
+    /// Applies `change` to this configuration, and returns the result. So a program can write a
+    /// configuration as one expression.
     ///
     /// ```
     /// use rdmsg::Config;
@@ -503,15 +512,16 @@ impl Config {
     /// Returns the configuration for connections that survive a network outage of this length.
     ///
     /// With the default configuration an outage shorter than 3 s ends no connection. Over TCP and
-    /// iWARP the kernel doubles the pause before each retransmission. So it may retransmit a lost
-    /// packet only when twice the length of the outage has passed since the outage began. Therefore
-    /// this method raises [`keepalive_timeout`](Self::keepalive_timeout),
+    /// iWARP the kernel doubles the pause before each retransmission. So the kernel may retransmit
+    /// a lost packet only when twice the length of the outage has passed since the outage began.
+    /// Therefore this method raises [`keepalive_timeout`](Self::keepalive_timeout),
     /// [`close_timeout`](Self::close_timeout) and [`read_timeout`](Self::read_timeout) to 2 ×
     /// `outage` + 1 s. It sets [`retry_count`](RdmaTuning::retry_count) to 7, and raises
     /// [`ack_timeout`](RdmaTuning::ack_timeout) until eight timeouts take at least this time, and
-    /// less than twice this time. Over TCP their sum becomes the `TCP_USER_TIMEOUT` of the socket.
-    /// Values that are already longer, [`keepalive_interval`](Self::keepalive_interval) and
-    /// [`connect_timeout`](Self::connect_timeout) remain unchanged.
+    /// less than twice this time. Over TCP the sum of these eight timeouts becomes the
+    /// `TCP_USER_TIMEOUT` of the socket. Timeouts that are already longer remain unchanged, and so
+    /// do [`keepalive_interval`](Self::keepalive_interval) and
+    /// [`connect_timeout`](Self::connect_timeout).
     ///
     /// Both sides need this configuration, because each side ends the connection after its own
     /// timeouts. The exception is `retry_count` over RDMA: the connecting side's value applies to
@@ -524,8 +534,8 @@ impl Config {
     /// The cost is slower detection. A vanished peer is reported up to
     /// [`keepalive_interval`](Self::keepalive_interval) + 2 × `outage` + 1 s after its last sign of
     /// life, and over TCP after up to twice this time. Until then its connection occupies memory
-    /// and descriptors, and calls on the connection wait. A close, and the exit of the process,
-    /// waits up to 2 × `outage` + 1 s for a peer that does not answer. The alternative is
+    /// and descriptors, and calls on the connection wait. If a peer does not answer, a close waits
+    /// up to 2 × `outage` + 1 s, and so does the exit of the process. The alternative is
     /// [`Connector::persist`], which detects an outage after the usual time and connects again.
     ///
     /// 0 to 299 s. A longer outage exceeds the limits of the timeouts, and the first use of the
@@ -560,13 +570,13 @@ impl Config {
     }
 
     /// Checks that each value is within its range, and that the values can be combined. Connecting
-    /// and binding check this as well.
+    /// and binding make the same checks.
     ///
     /// # Errors
     ///
-    /// [`Error::InvalidConfig`], with the name of the first field whose value works on no device,
-    /// and the allowed values. This method also fails if [`transport`](Self::transport) is read
-    /// from `RDMSG_TRANSPORT`, and the variable names no transport.
+    /// [`Error::InvalidConfig`], with the name of the first field whose value is invalid on every
+    /// device, and the allowed values. This method also fails if the environment determines the
+    /// [`transport`](Self::transport), and the variable `RDMSG_TRANSPORT` names no transport.
     ///
     /// # Examples
     ///
@@ -587,8 +597,8 @@ impl Config {
             number.map_or(Ok(()), |number| within(name, number, 1, 8192))?;
         }
         if let Some(count) = self.shared_receive {
-            // Half of the pool is set aside for the minimum receives of connections. That half must
-            // suffice for one connection, even with the largest window.
+            // Half of the pool is reserved for the minimum number of receives that each connection
+            // needs. That half must suffice for one connection, even with the largest window.
             let least = 2 * Account::min_receives(u16::MAX);
             within("shared_receive", count, least, 1 << 20)?;
         }
@@ -629,9 +639,9 @@ impl Config {
         self.close_timeout + DRAIN_TIMEOUT
     }
 
-    /// Returns the sizes of a connection over this transport: those of this configuration, and the
-    /// transport's defaults for the others. Streams and shared receives have the small window over
-    /// each transport, because they are also limited in bytes or buffers.
+    /// Returns the sizes of a connection over this transport. A size that this configuration does
+    /// not set has the transport's default. Streams are also limited in bytes, and shared receives
+    /// in buffers. Therefore their default window over each transport is the small one of RDMA.
     pub(crate) fn sizes(&self, transport: Transport) -> Sizes {
         let mut defaults = match transport {
             Transport::Rdma => Sizes::OVER_RDMA,
@@ -733,7 +743,8 @@ mod tests {
         assert_eq!(of(&Config::default()), [rdma, (128, 32, 64 << 10), memory]);
         let shared = Config::default().with(|config| config.shared_receive = Some(64));
         assert_eq!(of(&shared), [rdma, (32, 32, 64 << 10), memory]);
-        // The defaults over RDMA, chosen by the program, apply over each transport.
+        // Sizes that the program sets apply over each transport, even if they equal the defaults
+        // over RDMA.
         let chosen = Config::default().with(|config| {
             config.receive_window = Some(32);
             config.send_depth = Some(16);

@@ -70,7 +70,7 @@ impl Connector {
         self
     }
 
-    /// Sets whether a connect that the peer refuses is retried.
+    /// Sets whether the connector retries when the peer refuses a connect.
     ///
     /// Retrying is for clients that start before their server, and for many clients that start at
     /// the same time. Retries continue until [`connect_timeout`](Config::connect_timeout), for
@@ -86,9 +86,9 @@ impl Connector {
     ///   it resets or closes the connection
     ///   ([`PeerDisconnected`](crate::CloseReason::PeerDisconnected)).
     ///
-    /// This applies to [private data](Self::private_data) of any length. A
-    /// [`Rejected`](CloseReason::Rejected) connect is not retried, because the peer's program has
-    /// decided to reject it.
+    /// The connector retries with [private data](Self::private_data) of any length. It does not
+    /// retry after [`Rejected`](CloseReason::Rejected), because the peer's program has decided to
+    /// reject the connection.
     ///
     /// Default `false`: a refusal fails the connect immediately.
     #[must_use]
@@ -100,8 +100,8 @@ impl Connector {
     /// Sets the local address of the connection, for a host with several addresses.
     ///
     /// Port 0 requests a free port. Over RDMA the address selects the device. Connecting fails with
-    /// [`Error::Source`] if the address cannot be used, or if the two addresses have different IP
-    /// versions.
+    /// [`Error::Source`] if the address cannot be used, or if its IP version differs from that of
+    /// the peer's address.
     ///
     /// Default: the system chooses the address from its routing table.
     ///
@@ -122,14 +122,14 @@ impl Connector {
 
     /// Sets a name for the connection in log lines, metrics and `rdmsg top`.
     ///
-    /// The log prints the label after the number of the connection, such as `conn 26 "orders" to
-    /// 10.0.0.2:7000`, and escapes quotation marks and control characters. Prometheus metrics have
-    /// it as the label `label`, in which backslashes, quotation marks and line feeds are escaped,
-    /// and other control characters are not. The peer does not see the label. Several connections
-    /// can have the same label.
+    /// The log prints the name after the number of the connection, such as `conn 26 "orders" to
+    /// 10.0.0.2:7000`, and escapes quotation marks, backslashes and control characters. Prometheus
+    /// metrics contain the name as the label `label`. There, only backslashes, quotation marks and
+    /// line feeds are escaped. The peer does not see the name. Several connections can have the
+    /// same name.
     ///
-    /// Up to 64 bytes; with a longer label connecting fails with [`Error::InvalidConfig`]. Default:
-    /// none. An empty text also means none.
+    /// Up to 64 bytes; with a longer name connecting fails with [`Error::InvalidConfig`]. An empty
+    /// text means no name, which is the default.
     ///
     /// # Examples
     ///
@@ -152,20 +152,21 @@ impl Connector {
     /// [`Request::private_data`](crate::Request::private_data), and an accepted endpoint as
     /// [`Info::peer_data`](crate::Info::peer_data). They can be credentials, such as a token, but
     /// they are not encrypted. [`persist`](Self::persist) sends them again whenever it reconnects.
-    /// A connection that [resumes](Config::resume) does not send them again: the peer's engine
-    /// recognizes its session, and the peer's program is not involved.
+    /// A connection that [resumes](Config::resume) does not send them again, because the peer's
+    /// engine recognizes the connection's session without the peer's program.
     ///
-    /// Up to [`PRIVATE_DATA_MAX`](Self::PRIVATE_DATA_MAX) bytes, which are 4096 over every
-    /// transport, and at most the [`eager_size`](Config::eager_size) of both sides. The limit is 20
-    /// bytes if the connector's eager size is below 160. If the data exceed the connector's own
-    /// limit, connecting fails with [`Error::PrivateDataTooLong`]. Default: none.
+    /// Up to [`PRIVATE_DATA_MAX`](Self::PRIVATE_DATA_MAX) (4096) bytes over every transport, and at
+    /// most the smaller [`eager_size`](Config::eager_size) of the two sides. The limit is 20 bytes
+    /// if an eager size is below 160. If the data exceed the connector's own limit, connecting
+    /// fails with [`Error::PrivateDataTooLong`]. Default: none.
     ///
     /// Up to 20 bytes are part of the connect request. Longer data follow in a separate frame,
-    /// which costs one round trip. If the peer's version does not know this frame, connecting fails
-    /// with [`PeerIncompatible`](CloseReason::PeerIncompatible), as it does if the data exceed the
-    /// `eager_size` of the peer. Connecting fails with [`PeerBusy`](CloseReason::PeerBusy) if the
-    /// listener is closed or does not answer within its `connect_timeout`; with
-    /// [`retry_refused`](Self::retry_refused) the connector then sends the data again.
+    /// which costs one round trip. If the peer's version does not know this frame, or if the data
+    /// exceed the `eager_size` of the peer, connecting fails with
+    /// [`PeerIncompatible`](CloseReason::PeerIncompatible). Connecting fails with
+    /// [`PeerBusy`](CloseReason::PeerBusy) if the listener is closed or does not answer within its
+    /// `connect_timeout`; with [`retry_refused`](Self::retry_refused) the connector then sends the
+    /// data again.
     ///
     /// # Examples
     ///
@@ -184,12 +185,12 @@ impl Connector {
 
     /// Adds addresses at which a lost connection tries to reach the peer.
     ///
-    /// They are used only with [`Config::resume`], and not for the first connection. Each must lead
-    /// to the same listener of the peer, or to another listener of that listener's [`Engine`]. A
-    /// lost connection first tries its address and transport again. Next it tries the same address
-    /// over the other transport, then these addresses in order, and then starts again. With
-    /// [`TransportChoice::Auto`] it tries each address over RDMA and over TCP. A transport in the
-    /// text of an address ([`ToAddresses`]) applies to that address.
+    /// These addresses are used only with [`Config::resume`], and not for the first connect. Each
+    /// must lead to the same listener of the peer, or to another listener of that listener's
+    /// [`Engine`]. A lost connection first tries its own address and transport. Next it tries that
+    /// address over the other transport, then these addresses in order, and then repeats the
+    /// sequence. With [`TransportChoice::Auto`] it tries each address over RDMA and over TCP. A
+    /// transport in the text of an address ([`ToAddresses`]) applies to that address.
     ///
     /// This method looks up host names. Default: none, so that a lost connection tries only the
     /// address of its first connection.
@@ -223,8 +224,8 @@ impl Connector {
 
     /// Sets the engine that serves the connection. Default: [`Engine::shared`].
     ///
-    /// A connection to a listener in the same process over `memory://` uses the engine of the
-    /// listener instead.
+    /// A connection over `memory://` ignores this setting, and uses the engine of its listener,
+    /// which is in the same process.
     #[must_use]
     pub fn engine(mut self, engine: &Engine) -> Self {
         self.engine = Some(engine.clone());
@@ -233,13 +234,15 @@ impl Connector {
 
     /// Connects, trying the addresses of a host name one after the other.
     ///
-    /// [`connect_timeout`](Config::connect_timeout) (default 5 s) limits all of them together: each
-    /// attempt gets an equal share of the remaining time. The call returns within this time or
-    /// shortly afterwards, even on a busy host. Only the lookup of a host name has no time limit.
+    /// [`connect_timeout`](Config::connect_timeout) (default 5 s) limits the time for all addresses
+    /// together: each address gets an equal share of the remaining time. The call returns within
+    /// the limit or shortly afterwards, even on a busy host. Only the lookup of a host name has no
+    /// time limit.
     ///
     /// # Errors
     ///
-    /// If all of several addresses fail, the call returns the error for the last one.
+    /// If the host has several addresses and all fail, the call returns the error for the last
+    /// address.
     ///
     /// * [`Error::InvalidConfig`] when a value of the configuration is invalid.
     /// * [`Error::PrivateDataTooLong`] above [`PRIVATE_DATA_MAX`](Self::PRIVATE_DATA_MAX) bytes.
@@ -340,8 +343,8 @@ impl Connector {
     fn check(&self) -> Result<(), Error> {
         self.config.check()?;
         // Private data that does not fit into the connect request is sent in a frame, so it must
-        // fit into a send buffer. A reply of up to `REPLY_DATA_MAX` bytes must fit into the eager
-        // size, too.
+        // fit into a send buffer. The peer answers with another frame, whose up to `REPLY_DATA_MAX`
+        // bytes must also fit into the eager size.
         let (limit, place) = match self.config.eager_size.map(|size| size as usize) {
             Some(..REPLY_DATA_MAX) => (
                 REQUEST_DATA_MAX,
@@ -357,8 +360,8 @@ impl Connector {
     }
 
     /// Returns the engine for a connect. `known` contains the addresses, or is `None` if the host
-    /// name has not been looked up yet. A connection within the process later uses the engine of
-    /// its listener instead.
+    /// name has not been looked up yet. For a connection within the process this engine is
+    /// provisional: the connection later uses the engine of its listener.
     pub(crate) fn ready_engine(&self, known: Option<&Addresses>) -> Result<Engine, Error> {
         self.check()?;
         match &self.engine {
@@ -489,8 +492,8 @@ impl Stream {
         Connector::new().connect_stream(address)
     }
 
-    /// Connects like [`connect`](Self::connect), within `timeout`. Timeouts below 10 ms are raised
-    /// to 10 ms, and timeouts above 10 min are lowered to 10 min.
+    /// Connects like [`connect`](Self::connect), within `timeout`. A timeout of less than 10 ms,
+    /// except zero, is raised to 10 ms. A timeout above 10 min is lowered to 10 min.
     ///
     /// # Errors
     ///
@@ -509,7 +512,8 @@ impl Stream {
 
 const _: () = assert!(REQUEST_DATA_MAX <= REPLY_DATA_MAX);
 
-/// Returns an error if the private data is longer than `limit` bytes.
+/// Returns an error if the private data is longer than `limit` bytes. The error names `place` as
+/// the carrier of the data.
 pub(crate) fn check_private_data(
     data: &[u8],
     limit: usize,

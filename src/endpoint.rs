@@ -65,11 +65,12 @@ pub struct Endpoint {
 }
 
 struct Inner {
-    /// Must be dropped before `link`, because its destructor reads the link's final counters.
+    /// Must be dropped before `link`, because the destructor of this field reads the link's final
+    /// counters.
     _registered: Registered,
     link: Owner,
-    /// The application's end of the queue of completions. The link must not own it: unread messages
-    /// own the link, so there would be a reference cycle.
+    /// The receiving side of the completion queue. The link must not own this side: unread messages
+    /// in the queue own the link, so there would be a reference cycle.
     completions: Inbox,
     /// The unread bytes of a stream.
     inflow: OnceLock<Arc<Inflow>>,
@@ -78,9 +79,10 @@ struct Inner {
     lock_set_aside: Mutex<VecDeque<Completion>>,
     /// Whether the reader of a stream has received the end of the stream.
     end_taken: AtomicBool,
-    /// The number of bytes written after the peer closed the stream.
+    /// The number of bytes that writes have discarded since the peer closed the stream. At
+    /// `bytes::MAX_LATE`, writes fail.
     late: AtomicUsize,
-    /// Keeps the engine's thread alive.
+    /// Keeps the engine's thread running.
     engine: Engine,
 }
 
@@ -145,7 +147,7 @@ impl Endpoint {
         self.inner.link.close();
     }
 
-    /// Returns the connection and its engine. Holding the returned reference does not keep the
+    /// Returns the connection and its engine. A clone of the returned link does not keep the
     /// connection open.
     pub(crate) fn link_and_engine(&self) -> (&Arc<Link>, &Engine) {
         let inner = self.inner.original();
@@ -163,7 +165,7 @@ impl Endpoint {
 
     /// Returns the peer's address.
     ///
-    /// It may change when the connection [resumes](crate::Config::resume).
+    /// The address may change when the connection [resumes](crate::Config::resume).
     #[must_use]
     pub fn peer_addr(&self) -> SocketAddr {
         self.inner.original().link.peer_addr()
@@ -171,7 +173,7 @@ impl Endpoint {
 
     /// Returns this side's address.
     ///
-    /// It may change when the connection [resumes](crate::Config::resume).
+    /// The address may change when the connection [resumes](crate::Config::resume).
     #[must_use]
     pub fn local_addr(&self) -> SocketAddr {
         self.inner.original().link.local_addr()
@@ -179,8 +181,9 @@ impl Endpoint {
 
     /// Returns the transport of the connection.
     ///
-    /// [`TransportChoice::Auto`](crate::TransportChoice::Auto) chooses it when the connection is
-    /// established. It may change when the connection [resumes](crate::Config::resume).
+    /// [`TransportChoice::Auto`](crate::TransportChoice::Auto) chooses the transport when the
+    /// connection is established. The transport may change when the connection
+    /// [resumes](crate::Config::resume).
     #[must_use]
     pub fn transport(&self) -> Transport {
         self.inner.original().link.transport()
@@ -218,7 +221,8 @@ impl Endpoint {
         self.inner.link.ended().map(|ended| ended.reason)
     }
 
-    /// Returns the counters of this connection, and the amount of memory that it uses now.
+    /// Returns the counters of this connection, and the amount of memory that the connection uses
+    /// now.
     ///
     /// This method locks the connection for a moment and makes no system call.
     #[must_use]
@@ -229,7 +233,7 @@ impl Endpoint {
 
 /// Counters of the device.
 impl DeviceCounters {
-    /// Returns the counters of this connection's device, which cover all connections of the device.
+    /// Returns the counters of this connection's device. They cover all connections of the device.
     ///
     /// For instance, the number of retransmissions shows whether the network loses packets. The
     /// kernel exports each counter as a file, so this method makes several system calls. Do not

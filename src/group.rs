@@ -17,18 +17,19 @@ use crate::{
 /// thread can add and remove endpoints at any time.
 ///
 /// A thread that waits in [`next_completion`](Self::next_completion) polls the connections itself,
-/// so no other thread has to wake it for each completion. While no thread has called it for some
-/// milliseconds, the [`Engine`](crate::Engine)'s thread polls them. That thread also polls them for
-/// the channel of [`completions`](Self::completions), which a `select!` can wait for next to other
-/// channels.
+/// so no other thread has to wake it for each completion. If no thread has called `next_completion`
+/// for some milliseconds, the [`Engine`](crate::Engine)'s thread polls the connections. The
+/// engine's thread also polls them if the program uses the channel of
+/// [`completions`](Self::completions), for example in a `select!` over several channels.
 ///
 /// The number of untaken completions is limited by the window of each connection, as without a
 /// group.
 ///
-/// The group does not own the endpoints. Keep them elsewhere, for instance in a map by key, because
-/// dropping the last handle of an endpoint closes the connection, without further completions.
-/// Clones are handles to the same group. Dropping the last handle removes all members, and drops
-/// the completions that were not taken.
+/// The group does not own the endpoints. Dropping the last handle of an endpoint closes its
+/// connection, and the group returns no further completions of this connection. The program must
+/// therefore keep the endpoints, for instance in a map by key. Clones are handles to the same
+/// group. Dropping the last handle of the group removes all members, and drops the completions that
+/// were not taken.
 ///
 /// # Examples
 ///
@@ -42,7 +43,7 @@ use crate::{
 /// # fn main() -> Result<(), rdmsg::Error> {
 /// let listener = Listener::bind("0.0.0.0:7471")?;
 /// let group = Group::new();
-/// // Each client, and the message whose answer waits for room.
+/// // The clients by key, each with its unanswered messages.
 /// let mut clients: HashMap<u64, (Endpoint, Vec<Message>)> = HashMap::new();
 /// loop {
 ///     select! {
@@ -56,7 +57,7 @@ use crate::{
 ///             let Ok((key, completion)) = completion else { break };
 ///             let Some((endpoint, waiting)) = clients.get_mut(&key) else { continue };
 ///             match completion {
-///                 // While a message is kept, its sender is held back.
+///                 // A kept message occupies a credit, so its sender soon has to wait.
 ///                 Completion::Received(message) => waiting.push(message),
 ///                 Completion::Disconnected(_) => drop(clients.remove(&key)),
 ///                 _ => {}
@@ -106,18 +107,20 @@ impl Group {
     /// completions that were already in the connection's channel. While the connection is in the
     /// group, calls that receive ([`recv`](Endpoint::recv),
     /// [`next_completion`](Endpoint::next_completion) and their variants) return
-    /// [`Error::Grouped`], even if they already wait. The connection's own
+    /// [`Error::Grouped`], even if they already wait. The endpoint's own
     /// [`completions`](Endpoint::completions) are empty, and its fd for
-    /// [`Interest::Readable`](crate::Interest::Readable) reports only the end. After
-    /// [`Completion::Disconnected`] the connection is no longer in the group.
+    /// [`Interest::Readable`](crate::Interest::Readable) reports only the end of the connection.
+    /// After [`Completion::Disconnected`] the connection is no longer in the group.
     ///
-    /// A connection that has ended can be added until its `Disconnected` was taken.
+    /// A connection that has ended can be added as long as the application has not taken its
+    /// `Disconnected`.
     ///
     /// # Errors
     ///
     /// * [`Error::Grouped`] when the connection is already in a group.
     /// * [`Error::Disconnected`] when the connection has ended, and [`Completion::Disconnected`]
     ///   was taken.
+    /// * [`Error::Forked`] in a child process that inherited the group.
     pub fn add_with_key(&self, endpoint: &Endpoint, key: u64) -> Result<(), Error> {
         if self.inner.is_inherited() {
             return Err(Error::Forked);
@@ -127,21 +130,20 @@ impl Group {
 
     /// Removes a connection. Returns whether it was in this group.
     ///
-    /// The group may still return earlier completions of the connection.
-    /// Later completions are delivered to the endpoint itself. A connection that has ended is not
-    /// in the group.
+    /// The group may still return earlier completions of the connection. Later completions are
+    /// delivered to the endpoint itself. A connection that has ended is no longer in the group.
     pub fn remove(&self, endpoint: &Endpoint) -> bool {
         endpoint.leave(&self.inner.queue)
     }
 
-    /// Takes the next completion of a connection, with the connection's key. Waits for it without a
-    /// time limit, even if the group has no connections.
+    /// Waits for the next completion of any connection, and returns it with the connection's key.
+    /// Waits without a time limit, even if the group has no connections.
     ///
     /// The waiting thread polls the connections itself. Several threads may wait.
     ///
     /// # Errors
     ///
-    /// * [`Error::Os`] when the process has no free file descriptor. A group needs two.
+    /// * [`Error::Os`] when the process has no free file descriptor. A group needs two descriptors.
     /// * [`Error::Forked`] in a child process that inherited the group.
     ///
     /// # Examples
@@ -178,7 +180,7 @@ impl Group {
         self.next_until(&Deadline::after(timeout))
     }
 
-    /// Takes the next completion of a connection, without waiting. Returns `None` when there is no
+    /// Takes the next completion of any connection without waiting. Returns `None` when there is no
     /// completion.
     ///
     /// # Errors
@@ -198,7 +200,8 @@ impl Group {
         let take = || match completions.try_recv() {
             Ok(next) => Some(Ok(next)),
             Err(TryRecvError::Empty) => None,
-            // Only the stand-in of a child process has a closed channel.
+            // Only the stand-in, which replaces an inherited group in a child process, has a closed
+            // channel.
             Err(TryRecvError::Disconnected) => Some(Err(Error::Forked)),
         };
         if let Some(next) = take() {
@@ -212,14 +215,14 @@ impl Group {
 
     /// Returns the channel with the completions of the connections, each with its connection's key.
     ///
-    /// The engine's thread polls the connections and fills the channel. If the program also calls
-    /// [`next_completion`](Self::next_completion), each change between the two makes another thread
-    /// poll all connections, and completions may be delayed by some milliseconds. So use one of
-    /// them.
+    /// The engine's thread polls the connections and fills the channel. A program should use either
+    /// the channel or [`next_completion`](Self::next_completion). If a program uses both, each
+    /// change between the two makes another thread poll all connections, and completions may be
+    /// delayed by some milliseconds.
     ///
-    /// Use it with [`crossbeam_channel::select!`], or from threads that wait in
-    /// [`recv`](Receiver::recv) or iterate. Several threads may take completions from it. The
-    /// channel stays open while the group exists, even without connections.
+    /// Use the channel with [`crossbeam_channel::select!`], or from threads that wait in
+    /// [`recv`](Receiver::recv) or iterate over the channel. Several threads may take completions.
+    /// The channel stays open while the group exists, even without connections.
     #[must_use]
     pub fn completions(&self) -> &Receiver<(u64, Completion)> {
         let Inner { queue, completions } = &*self.inner;
@@ -278,8 +281,8 @@ mod tests {
         }
     }
 
-    /// Waits until the members have these owners. The engine's thread may still handle earlier
-    /// notices.
+    /// Calls `again` until the members have these owners. The wait is necessary because the
+    /// engine's thread may still have to handle earlier notices.
     fn expect(members: &[Endpoint], owners: [Owner; 2], again: impl Fn()) {
         let owner = |member: &Endpoint| member.link_and_engine().0.poller.owner();
         wait_until(|| {
@@ -308,7 +311,7 @@ mod tests {
             let (key, _) = group.next_completion_timeout(TIME_LIMIT).unwrap();
             assert_eq!(key, members[number % 2].id());
         }
-        // The users of the channel rely on the engine's thread.
+        // From now on the engine's thread polls, because the channel is in use.
         assert!(group.completions().is_empty());
         expect(&members, [Owner::Engine; 2], || {});
         expect(&members, [Owner::Loop; 2], look);

@@ -6,6 +6,6 @@
 pub enum Interest {
     /// There is a result to take: a message, another completion, or the end of the connection.
     Readable,
-    /// There is probably room to send, or the connection has ended.
+    /// The window probably has room for a send, or the connection has ended.
     Writable,
 }

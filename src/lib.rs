@@ -45,7 +45,7 @@
 //! * A **completion** ([`Completion`]) reports an event of a connection: a received message, the
 //!   delivery of a message that was sent with an id, the completion of a one-sided operation, or
 //!   the end of the connection.
-//! * **Close** delivers all messages and reports whether they arrived. Each side gets one
+//! * **Close** sends all pending messages and reports whether they arrived. Each side gets one
 //!   [`CloseReason`]: the first event that ended the connection.
 //! * **Private data** are bytes that the two sides exchange while they connect.
 //! * The **transport** is RDMA, or TCP if no device serves the address. Both give the same
@@ -53,7 +53,7 @@
 //! * An **RDMA device** (an adapter, or software RoCE on any network interface) reads and writes
 //!   the memory of a program without using the processor. The memory must be **registered**:
 //!   locked, and known to the device. A **queue pair** is the device's end point of a connection.
-//! * A [`Region`] is registered memory that the peer reads and writes by [one-sided
+//! * A [`Region`] is registered memory that the peer reads and writes with [one-sided
 //!   operations](guide::messages#one-sided-operations), without involving the program on this side.
 //! * An [`Engine`] is a thread that establishes and closes connections. It polls the connections on
 //!   which no other thread waits.
@@ -88,15 +88,16 @@
 //!   at their first use. The build needs only Rust. A program also starts on hosts without these
 //!   libraries. There it uses TCP, or connecting fails with [`Error::NoRdma`], which names the
 //!   missing packages.
-//! * `linked`: links the program with these libraries instead. The build needs their headers and
-//!   libclang, and the program does not start without the libraries.
+//! * `linked`: links the program with these libraries, which are then not loaded with dlopen(3).
+//!   The build needs their headers and libclang, and the program does not start without the
+//!   libraries.
 //! * `tokio`: endpoints, listeners and streams for tasks, in the module `tokio`.
 //! * `axum`, `hyper-util`, `tonic`: implementations of the traits of these crates for the types in
 //!   `tokio`, and a connector for HTTP and gRPC clients.
 //! * `metrics`: [`observe`] can export its values to the crate `metrics`.
 //!
-//! Without the feature `rdma` the crate supports TCP and connections within the process. The
-//! modules [`cm`], [`verbs`] and [`rsocket`] do not exist then.
+//! Without the feature `rdma`, the crate supports TCP and connections within the process, and does
+//! not contain the modules [`cm`], [`verbs`] and [`rsocket`].
 //!
 //! # Layers below
 //!

@@ -37,17 +37,18 @@ pub use self::{accepting::Accepting, builder::ListenerBuilder, requests::Request
 ///
 /// Once the listener is [bound](Self::bind), the [`Engine`]'s thread accepts each request
 /// immediately. Established connections wait in the backlog until the program takes them with
-/// [`accept`](Self::accept), [`incoming`](Self::incoming), or from the channel
+/// [`accept`](Self::accept) or [`incoming`](Self::incoming), or from the channel
 /// [`accepted`](Self::accepted). So a peer can connect and send its first messages while the
 /// program does other work. A peer that is slow to establish its connection does not delay other
-/// peers. If a connection fails before it is established, the listener logs and skips it.
+/// peers. If a connection fails before it is established, the listener logs the error and continues
+/// with other connections.
 ///
 /// Use a [`RequestListener`] to inspect requests before they are accepted.
 ///
-/// Dropping the listener closes it, as [`close`](Self::close) does. It also rejects the connections
-/// that the program has not taken, including connections that are established later. Their peers
-/// get [`PeerBusy`](crate::CloseReason::PeerBusy), because the program has not seen any of their
-/// messages. Connections that the program has taken stay open.
+/// Dropping the listener closes it, as [`close`](Self::close) does. The drop also rejects the
+/// connections that the program has not taken, including connections that are established later.
+/// The peers of these connections get [`PeerBusy`](crate::CloseReason::PeerBusy), because the
+/// program has not seen any of their messages. Connections that the program has taken stay open.
 ///
 /// A child that inherits the listener through fork(2) cannot use it: calls fail with
 /// [`Error::Forked`]. Bind after the fork: see [the guide](crate::guide::installing#fork).
@@ -84,11 +85,11 @@ impl Listener {
     /// # Errors
     ///
     /// * [`Error::AddressLookup`] for an unknown host name.
-    /// * [`Error::Bind`] when the address is in use, belongs to no RDMA device, or cannot be
-    ///   listened on over TCP.
-    /// * [`Error::NoRdma`], [`Error::PermissionDenied`] or [`Error::Loopback`] when the transport
-    ///   must be RDMA, but the machine has no RDMA connection manager, this process may not use it,
-    ///   or no device serves the address.
+    /// * [`Error::Bind`] when the address is in use or belongs to no RDMA device, or when the
+    ///   system refuses to bind it over TCP.
+    /// * If the transport must be RDMA: [`Error::NoRdma`] when the machine has no RDMA connection
+    ///   manager, [`Error::PermissionDenied`] when this process may not use RDMA, and
+    ///   [`Error::Loopback`] for a loopback address, which no RDMA device serves.
     ///
     /// # Examples
     ///
@@ -130,7 +131,7 @@ impl Listener {
 
     /// Returns the transports over which the listener accepts connections.
     ///
-    /// With [`TransportChoice::Auto`](crate::TransportChoice::Auto) one of them may be missing; the
+    /// With [`TransportChoice::Auto`](crate::TransportChoice::Auto) RDMA or TCP may be missing; the
     /// log contains the reason. On iWARP, which uses the ports of TCP, TCP is missing. To accept
     /// clients without RDMA there, create a second listener on another port with
     /// [`TransportChoice::Tcp`](crate::TransportChoice::Tcp).
@@ -183,7 +184,7 @@ impl Listener {
 
     /// Accepts the next connection if one is established, without waiting.
     ///
-    /// Returns `None` when there is none yet.
+    /// Returns `None` if no connection is established yet.
     ///
     /// # Errors
     ///
@@ -192,7 +193,7 @@ impl Listener {
     /// * [`Error::EngineShutDown`] when the engine was shut down.
     pub fn try_accept(&self) -> Result<Option<Endpoint>, Error> {
         match self.arrivals().items().try_recv() {
-            // The engine stores the error of an ended listener before it sends the last item, so
+            // When a listener ends, the engine stores the error before it sends the final item. So
             // the error may already be stored while the channel is empty.
             Err(TryRecvError::Empty) => {
                 self.arrivals().update_readiness();
@@ -259,8 +260,8 @@ impl Listener {
         ended.filter(|error| !matches!(error, Error::ListenerClosed))
     }
 
-    /// Returns a waiter id for a task that waits in a separate future. The future must
-    /// [unregister](Self::unregister_waiter) it.
+    /// Returns a waiter id for a task that waits in a future of its own. The future must
+    /// [unregister](Self::unregister_waiter) the id.
     #[cfg(feature = "tokio")]
     pub(crate) fn new_waiter_id(&self) -> WaiterId {
         self.arrivals().new_waiter_id()
@@ -273,7 +274,7 @@ impl Listener {
 
     /// Returns the established connections as a channel, for [`crossbeam_channel::select!`].
     ///
-    /// If an error ends the listener, the channel returns it as the last item. After a
+    /// If an error ends the listener, this error is the last item of the channel. After a
     /// [`close`](Self::close) the channel ends without an error.
     ///
     /// # Examples
@@ -312,12 +313,13 @@ impl Listener {
     /// has accepted still become connections.
     ///
     /// [`accept`](Self::accept), [`incoming`](Self::incoming) and [`accepted`](Self::accepted)
-    /// return the remaining connections, and then end. `incoming` and `accepted` end without an
-    /// error, and `accept` with [`Error::ListenerClosed`], also in threads that are waiting. The
-    /// end is reported at most [`connect_timeout`](Config::connect_timeout) (default 5 s) after
-    /// this call, and usually immediately. Accept until the end before you drop the listener,
-    /// because a dropped listener rejects the remaining connections. Connections that the program
-    /// has accepted stay open, and [`Engine::drain`] waits until they end.
+    /// first return the remaining connections. Then `incoming` and `accepted` end without an error,
+    /// and `accept` fails with [`Error::ListenerClosed`], even in threads that are already waiting.
+    /// The end is usually reported immediately, and at most
+    /// [`connect_timeout`](Config::connect_timeout) (default 5 s) after this call. Take all
+    /// remaining connections before you drop the listener, because a dropped listener rejects them.
+    /// Connections that the program has accepted stay open, and [`Engine::drain`] waits until they
+    /// end.
     ///
     /// If the socket was [inherited](ListenerBuilder::inherit), requests that the engine has not
     /// read stay in the socket's queue, for the next program that listens on the socket.
@@ -344,8 +346,8 @@ impl Listener {
 
     /// Returns an iterator over the connections as they are accepted.
     ///
-    /// The iterator blocks until there is a connection. If an error ends the listener, the iterator
-    /// returns it as the last item. After a [`close`](Self::close) it ends without an error.
+    /// The iterator blocks until there is a connection. If an error ends the listener, this error
+    /// is the last item. After a [`close`](Self::close) the iterator ends without an error.
     pub fn incoming(&self) -> impl FusedIterator<Item = Result<Endpoint, Error>> + '_ {
         let mut ended = false;
         iter::from_fn(move || {
@@ -363,9 +365,10 @@ impl Listener {
     /// Returns a file descriptor for event loops: `epoll`, `poll`, mio, tokio's `AsyncFd`.
     ///
     /// It is readable while [`try_accept`](Self::try_accept) has a result to return: an established
-    /// connection, or the end of the listener, after which the fd stays readable. Register it for
-    /// reading; never read from it yourself. After an event, call `try_accept` until it returns
-    /// `None`. Both level-triggered and edge-triggered loops work: each arrival is a new edge.
+    /// connection, or the error of an ended listener. Once the listener has ended, the fd stays
+    /// readable. Register the fd for reading; never read from it yourself. After an event, call
+    /// `try_accept` until it returns `None`. Both level-triggered and edge-triggered loops work:
+    /// each arrival is a new edge.
     ///
     /// # Errors
     ///
@@ -396,8 +399,8 @@ impl fmt::Debug for Listener {
 impl Drop for Listener {
     fn drop(&mut self) {
         self.socket.start_close();
-        // This also rejects connections that are established later. In a forked child it has no
-        // effect.
+        // `abandon` also rejects connections that are established later. In a forked child it has
+        // no effect, because the child sees only a stand-in without connections.
         self.connections.abandon();
     }
 }

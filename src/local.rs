@@ -4,15 +4,15 @@ use crate::os::{Process, leak};
 
 /// A handle to a shared object. Only the process that created the object may use it.
 ///
-/// In a forked child the handle dereferences to a [stand-in](StandIn) instead: an object of the
-/// child that behaves like an ended original. Dropping an inherited handle leaks the object,
-/// because it belongs to the parent.
+/// In a forked child the handle dereferences to a [stand-in](StandIn). This is an object of the
+/// child that behaves like the shared object after its end. Dropping an inherited handle leaks the
+/// shared object, because that object belongs to the parent.
 pub(crate) struct Local<T: StandIn> {
     object: Arc<T>,
     process: Process,
 }
 
-/// A type whose inherited objects have a stand-in in forked children.
+/// A type with a stand-in, which replaces inherited objects of the type in a forked child.
 pub(crate) trait StandIn: Sized + 'static {
     /// Returns the stand-in, which replaces all inherited objects of this type in this process.
     fn stand_in() -> &'static Self;
@@ -32,8 +32,8 @@ impl<T: StandIn> Local<T> {
         !self.process.is_this()
     }
 
-    /// Returns the object, even if it is inherited. The caller may access only fields that never
-    /// change and have no lock.
+    /// Returns the original object, even if it is inherited. The caller may access only fields that
+    /// never change and have no lock.
     pub(crate) fn original(&self) -> &Arc<T> {
         &self.object
     }
@@ -46,7 +46,7 @@ impl<T: StandIn> Local<T> {
         Arc::get_mut(&mut self.object)
     }
 
-    /// Returns the object if this is its last handle and the object is not inherited.
+    /// Returns the object if this is its only handle and the object is not inherited.
     #[cfg(feature = "tokio")]
     pub(crate) fn into_inner(self) -> Option<T> {
         let (object, is_inherited) = (Arc::clone(&self.object), self.is_inherited());

@@ -52,18 +52,18 @@ impl<'a> Outgoing<'a> {
     /// Requests a completion with this `id` when the message has arrived.
     ///
     /// [`Completion::Sent`](crate::Completion::Sent) reports that this message and all earlier
-    /// messages have arrived. So it is reported only after the peer's library has read every
-    /// large message among them. If the connection ends before that,
+    /// messages have arrived. So this completion is reported only after the peer's library has read
+    /// every large message among them. If the connection ends before that,
     /// [`Completion::Failed`](crate::Completion::Failed) reports the id instead. Completions are in
     /// the order of sending. The application chooses the ids, which need not be unique.
     ///
     /// A connection has room for [`Config::receive_window`](crate::Config::receive_window) +
-    /// [`Config::send_depth`](crate::Config::send_depth) ids (default 48, over TCP 160) of
-    /// operations that are in flight or have unread completions. If there is no room, `send` waits
-    /// while another thread takes completions: the thread that called
-    /// [`next_completion`](crate::Endpoint::next_completion) or
-    /// [`completions`](crate::Endpoint::completions) last must not be the sending thread, and must
-    /// take a completion within 5 s. Otherwise waiting might never end, so `send` fails with
+    /// [`Config::send_depth`](crate::Config::send_depth) ids of operations that are in flight or
+    /// have unread completions (by default 48 ids over RDMA, 160 over TCP). If there is no room,
+    /// `send` waits until another thread takes a completion. The thread that takes completions is
+    /// the most recent caller of [`next_completion`](crate::Endpoint::next_completion) or
+    /// [`completions`](crate::Endpoint::completions). If that caller is the sending thread itself,
+    /// or takes no completion within 5 s, the wait might never end. In this case `send` fails with
     /// [`Error::CompletionsNotTaken`](crate::Error::CompletionsNotTaken). After an error nothing
     /// was sent, and there is no completion.
     #[must_use]
@@ -103,8 +103,8 @@ impl From<SendBuffer> for Outgoing<'_> {
     }
 }
 
-/// Sends the buffer without copying it. A buffer that was sent is empty afterwards; otherwise it
-/// keeps its memory.
+/// Sends the buffer without copying it. Afterwards the buffer is empty if it was sent, and keeps
+/// its memory if it was not sent.
 impl<'a> From<&'a mut SendBuffer> for Outgoing<'a> {
     fn from(buffer: &'a mut SendBuffer) -> Self {
         Self::new(Content::Borrowed(buffer))

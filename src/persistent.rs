@@ -3,9 +3,10 @@
 //! The library sends each message at most once. When a connection is lost, an event lists the
 //! messages whose delivery is unknown, and the program decides which of them to send again.
 //!
-//! A client has no thread. Threads that wait in its calls start the connection attempts ("dials")
-//! and handle the results, while the engine's thread establishes the connections. So a client dials
-//! only while a thread calls its methods.
+//! A client has no thread of its own, except the thread of [`Persistent::events`]. Threads that
+//! wait in calls of the client start the connection attempts ("dials") and handle the results. The
+//! engine's thread establishes the connections. So a client dials only while a thread calls its
+//! methods.
 
 use std::{
     fmt,
@@ -44,9 +45,9 @@ const EVENTS: usize = 64;
 ///
 /// The client reports the events of its connections, one connection after the other:
 /// [`Connected`](PersistentEvent::Connected), then messages and other completions, then
-/// [`Lost`](PersistentEvent::Lost). Before each dial after a loss the client pauses for a random
-/// time, up to a limit that doubles ([`Redial`]). Each dial looks up the host name again, and tries
-/// all of its addresses within [`connect_timeout`](crate::Config::connect_timeout).
+/// [`Lost`](PersistentEvent::Lost). Before each dial except the first, the client pauses for a
+/// random time, up to a limit that doubles: see [`Redial`]. Each dial looks up the host name again,
+/// and tries all of its addresses within [`connect_timeout`](crate::Config::connect_timeout).
 ///
 /// Threads that wait in [`next_event`](Self::next_event) or [`send`](Self::send) start the dials,
 /// and the engine's thread establishes the connections. So a thread must call `next_event`, or the
@@ -59,11 +60,11 @@ const EVENTS: usize = 64;
 /// The library never sends a message again. A call that fails has sent nothing.
 /// [`Completion::Sent`] confirms the delivery of a message with an [id](Outgoing::with_id). If the
 /// connection is lost before that, [`Lost::unacknowledged`](PersistentEvent::Lost) contains the id
-/// once; the peer may or may not have received the message. A program that wants to send it again
-/// must store it by its id until `Sent`, and its peer must recognize the id. Messages without an id
-/// are lost without a report. The client stores no messages, and at most
-/// [`receive_window`](crate::Config::receive_window) + [`send_depth`](crate::Config::send_depth)
-/// ids.
+/// once; the peer may or may not have received the message. A program that wants to send the
+/// message again must store the message until `Sent` reports its id, and the peer must recognize a
+/// message that arrives twice. Messages without an id are lost without a report. The client stores
+/// no messages, and at most [`receive_window`](crate::Config::receive_window) +
+/// [`send_depth`](crate::Config::send_depth) ids.
 ///
 /// No send succeeds between a loss and the call that returns its `Lost`. Until then,
 /// [`send`](Self::send) fails with [`Error::NotConnected`] in the thread that takes the events, and
@@ -71,7 +72,7 @@ const EVENTS: usize = 64;
 ///
 /// Clones are handles to the same client. Dropping the last handle closes the connection in the
 /// background, or cancels a dial immediately. In a child process that inherits a client through
-/// fork(2), the client's calls fail with [`Error::Forked`].
+/// fork(2), calls of this client fail with [`Error::Forked`].
 ///
 /// # Examples
 ///
@@ -129,8 +130,8 @@ pub enum PersistentEvent {
     },
     /// A message or another completion of the connection.
     ///
-    /// It is never [`Completion::Failed`] or [`Completion::Disconnected`], because `Lost` replaces
-    /// them.
+    /// This event never contains [`Completion::Failed`] or [`Completion::Disconnected`], because
+    /// `Lost` replaces these completions.
     Completion(Completion),
     /// The connection has ended. This is the last event of a connection, and occurs once for each
     /// `Connected`.
@@ -145,7 +146,8 @@ pub enum PersistentEvent {
     },
 }
 
-/// The state that the program's handles share. The thread of `events` has no handle.
+/// The state that the program's handles share. The thread of `events` has no handle, so the client
+/// ends when the program drops its last handle.
 struct Handle {
     shared: Arc<Shared>,
     /// The channel of `events`, if its thread was started.
@@ -163,8 +165,8 @@ impl Connector {
     /// # Errors
     ///
     /// [`Error::InvalidConfig`], [`Error::PrivateDataTooLong`] and [`Error::EngineShutDown`], and
-    /// [`Error::AddressLookup`] for a text that is not an address. A host name is looked up by each
-    /// dial.
+    /// [`Error::AddressLookup`] for a text that is not an address. This call does not look up a
+    /// host name, because each dial does.
     ///
     /// # Examples
     ///
@@ -217,26 +219,27 @@ impl Persistent {
 
     /// Takes the next event. Waits for it without a time limit.
     ///
-    /// While the client has no connection, the waiting thread dials. Otherwise the thread polls the
-    /// connection, as [`Endpoint::next_completion`](crate::Endpoint::next_completion)
+    /// While the client has no connection, the waiting thread dials. While there is a connection,
+    /// the thread polls it, as [`Endpoint::next_completion`](crate::Endpoint::next_completion)
     /// does. If several threads wait in this call, one of them polls for all.
     ///
     /// # Errors
     ///
     /// * [`Error::Disconnected`] with [`CloseReason::LocallyClosed`] after [`close`](Self::close),
     ///   when all events were taken.
-    /// * The error of the last dial, for instance [`Error::Connect`], when the
-    ///   [`limit`](Redial::limit) has expired. The client has ended.
-    /// * [`Error::EngineShutDown`] when the client's engine was shut down. The client has ended.
+    /// * The error of the final dial, for instance [`Error::Connect`], when the
+    ///   [`limit`](Redial::limit) has expired. The client has then ended.
+    /// * [`Error::EngineShutDown`] when the client's engine was shut down. The client has then
+    ///   ended.
     pub fn next_event(&self) -> Result<PersistentEvent, Error> {
         self.inner.shared.next_until(&Deadline::never())
     }
 
     /// Takes the next event, waiting no longer than `timeout`.
     ///
-    /// With a timeout of zero it never waits. After the timeout the engine's thread continues the
-    /// current attempt, which is for one address over one transport. The next call handles the
-    /// result of this attempt, or starts the next attempt.
+    /// With a timeout of zero the call never waits. If a dial is in progress when the timeout
+    /// expires, the engine's thread continues the current attempt, which is for one address over
+    /// one transport. The next call handles the result of this attempt, or starts the next attempt.
     ///
     /// # Errors
     ///
@@ -251,8 +254,8 @@ impl Persistent {
     /// The first call starts a thread, `rdmsg-persist`, which calls
     /// [`next_event`](Self::next_event) and sends the events to the channel. The thread and the
     /// channel end when the client has ended or its last handle is dropped. The channel has room
-    /// for 64 events. While it is full the thread waits, and so does the peer when its window is
-    /// full. Each event is delivered once, by the channel or by a call of `next_event`.
+    /// for 64 events. While the channel is full, the thread waits, and the peer waits when its
+    /// window is full. Each event is delivered once, by the channel or by a call of `next_event`.
     ///
     /// After a loss the thread takes the [`Lost`](PersistentEvent::Lost) immediately and dials. So
     /// a send may succeed before the program has received the `Lost`, which still lists only
@@ -317,10 +320,10 @@ impl Persistent {
     ///
     /// While the client has no connection, the calling thread dials, unless another thread does.
     /// After a loss, the call waits until the thread that takes the events has taken the
-    /// [`Lost`](PersistentEvent::Lost). That thread is the last caller of
-    /// [`next_event`](Self::next_event), or the thread of [`events`](Self::events). If it is the
-    /// calling thread itself, or if there is none, the call fails with [`Error::NotConnected`]
-    /// instead, and a `Lost` follows.
+    /// [`Lost`](PersistentEvent::Lost). That thread is the most recent caller of
+    /// [`next_event`](Self::next_event), or the thread of [`events`](Self::events). If the calling
+    /// thread itself takes the events, or if no thread does, the call does not wait. It fails with
+    /// [`Error::NotConnected`], and a `Lost` follows.
     ///
     /// # Errors
     ///
@@ -391,16 +394,18 @@ impl Persistent {
 
     /// Leaves the current server: closes the connection in the background, and dials again.
     ///
-    /// Call this after [`Completion::PeerLeaving`], when all open requests are answered. Call it in
-    /// the thread that takes the events, because in another thread it might close the next
-    /// connection instead. The call never waits.
+    /// Call this method after [`Completion::PeerLeaving`], when all open requests are answered.
+    /// Call it in the thread that takes the events. If another thread calls it, the current
+    /// connection may already have been lost and replaced, and the call then closes the new
+    /// connection. The call never waits.
     ///
-    /// The connection is closed as by [`Endpoint::close`](crate::Endpoint::close): everything that
-    /// was sent before is delivered, and messages from the peer can still be received. Sends fail
-    /// until the client is connected again, as after a loss. When the close is complete there is a
-    /// [`Lost`](PersistentEvent::Lost) with [`CloseReason::LocallyClosed`], and the client dials
-    /// after the first pause of its [`Redial`]. If the peer has not confirmed messages with ids
-    /// within [`close_timeout`](crate::Config::close_timeout), their ids are in
+    /// The connection is closed in the same way as by [`Endpoint::close`](crate::Endpoint::close):
+    /// everything that was sent before is delivered, and messages from the peer can still be
+    /// received. Sends fail until the client is connected again, as after a loss. When the close is
+    /// complete, the client reports a [`Lost`](PersistentEvent::Lost) with
+    /// [`CloseReason::LocallyClosed`], and dials after the first pause of its [`Redial`]. If the
+    /// peer has not confirmed messages with ids within
+    /// [`close_timeout`](crate::Config::close_timeout), their ids are in
     /// [`unacknowledged`](PersistentEvent::Lost::unacknowledged).
     ///
     /// The client dials the same address or host name. So the new server must be reachable there:
@@ -445,9 +450,9 @@ impl Persistent {
     /// Closes the connection, as [`Endpoint::close`](crate::Endpoint::close) does, and ends the
     /// client.
     ///
-    /// Threads that wait in other calls return. Earlier events can still be taken; the last event
-    /// is [`Lost`](PersistentEvent::Lost). If the client is dialing, the dial is cancelled
-    /// immediately.
+    /// Threads that wait in other calls return. If the client has a connection, its remaining
+    /// events can still be taken, and the final event is [`Lost`](PersistentEvent::Lost). If the
+    /// client is dialing, the dial is cancelled immediately.
     ///
     /// # Errors
     ///

@@ -13,10 +13,11 @@ use crate::{
 
 /// Memory that the program fills and sends as one message, without a copy.
 ///
-/// Pass it to [`Endpoint::send`] or one of its variants, on the connection for which it was
-/// created: by value, or as `&mut buffer` to keep it for another attempt if it is not sent. A
-/// buffer that was sent is empty. A message up to the eager size is copied into memory that is
-/// already registered, because registering the buffer's memory would cost more than the copy.
+/// Pass the buffer to [`Endpoint::send`] or one of its variants, on the connection for which the
+/// buffer was created. Pass `&mut buffer` to keep the buffer for another attempt if it is not sent.
+/// A buffer that was sent is empty. A message up to the eager size is copied nevertheless, into
+/// memory that is already registered, because registering the buffer's memory would cost more than
+/// the copy.
 ///
 /// The buffer dereferences to its bytes. Their initial content is arbitrary, for instance that of
 /// an earlier message. A peer can read the bytes only after they are sent, and can never read bytes
@@ -36,7 +37,7 @@ use crate::{
 /// # }
 /// ```
 pub struct SendBuffer {
-    /// The memory; `None` after it was sent.
+    /// The memory of the message; `None` after the message was sent.
     memory: Option<OutboundBuffer>,
 }
 
@@ -70,8 +71,8 @@ impl SendBuffer {
     ///
     /// # Errors
     ///
-    /// * [`TrySendError::Full`] while the connection is suspended. When it has resumed, room is
-    ///   reported as after [`Endpoint::try_send`].
+    /// * [`TrySendError::Full`] while the connection is suspended. When the connection has resumed,
+    ///   room is reported as after a refused [`Endpoint::try_send`].
     /// * [`TrySendError::Failed`] with an error of [`new`](Self::new).
     pub fn try_new(endpoint: &Endpoint, len: usize) -> Result<Self, TrySendError> {
         let memory = Some(endpoint.try_outbound_buffer(len)?);
@@ -83,7 +84,8 @@ impl SendBuffer {
         Ok(Self { memory })
     }
 
-    /// Shortens the message to its first `len` bytes. Has no effect if the message is not longer.
+    /// Shortens the message to its first `len` bytes. Has no effect if the message has at most
+    /// `len` bytes.
     pub fn truncate(&mut self, len: usize) {
         if let Some(memory) = &mut self.memory {
             memory.truncate(len);

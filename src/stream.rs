@@ -51,7 +51,7 @@ pub use self::{
 /// * A write of a few eager sizes is sent in several frames. The peer reads a longer write from
 ///   this side's memory, in pieces of 1 MiB.
 /// * A blocking write accepts all bytes. A write that times out or does not wait returns the number
-///   of bytes that it accepted, and fails if that is 0.
+///   of bytes that it accepted, and fails if it accepted none.
 ///
 /// Bytes that have arrived are stored until they are read. If the peer does not read, the stream
 /// accepts about [`Config::stream_buffer`](crate::Config::stream_buffer) bytes (4 MiB), regardless
@@ -66,14 +66,14 @@ pub use self::{
 ///   a process that exits normally waits for the delivery (see [the guide](crate::guide::ending)).
 ///   Unread bytes are dropped, without a reset. After a [`set_linger`](Self::set_linger) with zero,
 ///   dropping resets the connection.
-/// * If the peer has closed, a write fails once this side has read to the end. Before that, up to
-///   64 KiB of written bytes are accepted and discarded, so that a program that writes between
-///   reads can continue to read. A TCP socket also accepts some bytes before the peer's reset
+/// * If the peer has closed, a write fails after this side has read to the end of the stream. Until
+///   then, writes accept and discard up to 64 KiB in total, so that a program that writes between
+///   reads can continue to read. A TCP socket similarly accepts some bytes before the peer's reset
 ///   arrives.
 /// * There is a separate file descriptor for each [interest](Self::event_fd), instead of one for
 ///   reading and writing.
 ///
-/// A stream cannot connect to an endpoint, or an endpoint to a stream; the error names the
+/// A stream cannot connect to an endpoint, nor an endpoint to a stream; the error names the
 /// mismatch. To use an endpoint as a stream, convert it with [`Stream::from`] on both sides.
 ///
 /// # Examples
@@ -91,8 +91,8 @@ pub use self::{
 /// ```
 pub struct Stream {
     shared: Local<Shared>,
-    /// A copy of the bytes that [`BufRead::fill_buf`] returns. It is used if there is another
-    /// handle, which might consume the original bytes.
+    /// A copy of the bytes that [`BufRead::fill_buf`] returns. The copy is used only if there is
+    /// another handle, because that handle might consume the original bytes.
     unread_copy: Vec<u8>,
 }
 
@@ -134,8 +134,8 @@ impl Stream {
     ///
     /// # Errors
     ///
-    /// Never fails. It returns a `Result` because
-    /// [`TcpStream::try_clone`](std::net::TcpStream::try_clone) does.
+    /// Never fails. It returns a `Result` for compatibility with
+    /// [`TcpStream::try_clone`](std::net::TcpStream::try_clone).
     pub fn try_clone(&self) -> io::Result<Self> {
         Ok(Self {
             shared: self.shared.clone(),
@@ -158,8 +158,8 @@ impl Stream {
     /// Copies the next bytes without consuming them. If none have arrived, waits as
     /// [`read`](Read::read) does.
     ///
-    /// Copies the bytes that have arrived, up to the length of `buf`. Returns the number of bytes.
-    /// A later read into a buffer of this length returns the same bytes.
+    /// Copies the bytes that have arrived, up to the length of `buf`. Returns the number of copied
+    /// bytes. A later read into a buffer of this length returns the same bytes.
     ///
     /// # Errors
     ///
@@ -183,7 +183,7 @@ impl Stream {
     /// Sets the time limit of writes that wait for the peer; `None`, the default, means no limit.
     ///
     /// A write that times out returns the number of bytes that it accepted. It fails with
-    /// [`WouldBlock`](io::ErrorKind::WouldBlock) if that is 0.
+    /// [`WouldBlock`](io::ErrorKind::WouldBlock) if it accepted none.
     ///
     /// # Errors
     ///
@@ -224,7 +224,7 @@ impl Stream {
     }
 
     /// Returns the error that ended the connection. Returns `None` while the connection is open,
-    /// and also if the peer finished before the connection ended.
+    /// and after a clean close by either side.
     ///
     /// # Errors
     ///
@@ -293,22 +293,22 @@ impl Shared {
         let deadline = self.deadline(&self.read_timeout);
         let turn = match &deadline {
             Some(deadline) => self.turns.wait(deadline),
-            // If another thread has the turn, that thread waits for bytes, so there is nothing to
-            // read.
+            // If another thread has the turn, this call would have to wait for the end of that
+            // turn.
             None => self.turns.take(),
         };
         let mut turn = turn.ok_or(io::ErrorKind::WouldBlock)?;
         read_in_turn(&mut turn, &self.endpoint, deadline.as_ref(), take)
     }
 
-    /// Reads like [`read_with`](Self::read_with). Takes no turn, because this is the only handle.
+    /// Reads like [`read_with`](Self::read_with). Needs no turn, because this is the only handle.
     fn read_alone<T>(&mut self, take: impl FnOnce(&mut Reading, &Endpoint) -> T) -> io::Result<T> {
         let deadline = self.deadline(&self.read_timeout);
         let reading = self.turns.get_mut();
         read_in_turn(reading, &self.endpoint, deadline.as_ref(), take)
     }
 
-    /// Writes bytes from these parts. Returns the number of bytes written.
+    /// Writes the bytes of these parts, in order. Returns the number of bytes written.
     fn write(&self, parts: &[IoSlice<'_>]) -> io::Result<usize> {
         if parts.iter().all(|part| part.is_empty()) {
             return Ok(0);
@@ -336,7 +336,8 @@ impl Shared {
     }
 }
 
-/// Waits for bytes or the end of the stream. The caller must have the turn.
+/// Waits for bytes or the end of the stream. Then returns the result of `take`. The caller must
+/// have the turn or the only handle.
 fn read_in_turn<T>(
     reading: &mut Reading,
     endpoint: &StreamEnd,
@@ -379,7 +380,7 @@ impl From<Endpoint> for Stream {
     }
 }
 
-/// Conversions between tokio streams and streams for threads.
+/// Functions for conversions between tokio streams and streams for threads.
 impl Stream {
     pub(crate) fn from_parts(endpoint: StreamEnd, turns: Turns, nonblocking: bool) -> Self {
         Self {
@@ -507,10 +508,10 @@ impl fmt::Debug for Stream {
 
 /// Poll methods for tasks, on any runtime.
 ///
-/// Futures call these methods, which never block. A method that returns [`Pending`](Poll::Pending)
-/// wakes the task when another call may succeed. Only one task at a time can wait to read, and only
-/// one to write. If another handle is already waiting to read, that handle reads first. See
-/// [`Endpoint::poll_recv`](crate::Endpoint::poll_recv).
+/// Futures call these methods, which never block. After a method has returned
+/// [`Pending`](Poll::Pending), the task is woken when another call may succeed. Only one task at a
+/// time can wait to read, and only one can wait to write. If another handle is already waiting to
+/// read, that handle reads first. See [`Endpoint::poll_recv`](crate::Endpoint::poll_recv).
 impl Stream {
     /// Reads some bytes. Returns 0 at the end of the stream.
     ///

@@ -1,7 +1,7 @@
 //! Counters of this process's connection events, by reason, and a histogram of round-trip times.
 //!
-//! The counters are here and not in `observe`, because the engine and connections increment them,
-//! and must not depend on `observe`. All counters are atomic, so no lock is needed.
+//! The engine and the connections increment the counters, and must not depend on `observe`.
+//! Therefore the counters are in this module. All of them are atomic, so no lock is needed.
 
 use std::{
     collections::BTreeMap,
@@ -21,8 +21,8 @@ pub(crate) fn enable() {
     ENABLED.store(true, Ordering::Relaxed);
 }
 
-/// Returns whether the program has enabled statistics. Connections that were created before that
-/// are not counted.
+/// Returns true if the program has enabled statistics. Connections that were created before the
+/// program enabled them are not counted.
 pub(crate) fn is_enabled() -> bool {
     ENABLED.load(Ordering::Relaxed)
 }
@@ -37,21 +37,21 @@ pub(crate) fn tally() -> &'static Tally {
 pub(crate) struct Tally {
     /// The number of established connections that ended.
     pub(crate) ended: ByReason,
-    /// The number of connect calls that returned an error.
+    /// The number of connect calls that returned an error or were cancelled.
     pub(crate) connects_failed: ByReason,
-    /// The number of connection requests from peers that were not accepted.
+    /// The number of requests that listeners received and did not accept.
     pub(crate) requests_refused: ByReason,
     /// The round-trip times of pings.
     pub(crate) round_trips: RoundTripTally,
 }
 
-/// Event counters by name. The name is that of the error or reason for which a connection ended, a
-/// connect failed or a request was refused.
+/// Counters of events by name. Each name states why a connection ended, a connect call failed, or a
+/// request was refused.
 #[derive(Debug)]
 pub(crate) struct ByReason(BTreeMap<&'static str, AtomicU64>);
 
-/// A histogram of round-trip times. Each counter contains the number of round trips between two
-/// adjacent values of [`BOUNDS`].
+/// A histogram of round-trip times. Each round trip increments one counter: that of the lowest
+/// bound in [`BOUNDS`] that the round trip did not exceed.
 #[derive(Debug)]
 pub(crate) struct RoundTripTally {
     counts: [AtomicU64; BOUNDS.len() + 1],
@@ -59,8 +59,8 @@ pub(crate) struct RoundTripTally {
     sum: AtomicU64,
 }
 
-/// The upper bounds of the counters in the histogram, from 10 µs to 5 s. The last counter has no
-/// bound.
+/// The inclusive upper bounds of the counters in the histogram, from 10 µs to 5 s. An additional
+/// counter without a bound counts the round trips that took longer than 5 s.
 const BOUNDS: [Duration; 18] = [
     Duration::from_micros(10),
     Duration::from_micros(20),
@@ -87,7 +87,7 @@ const BOUNDS: [Duration; 18] = [
 pub(crate) enum Refusal {
     /// The backlog is full.
     Backlog,
-    /// Too many requested connections are not established yet.
+    /// The listener is already establishing too many connections.
     HalfOpen,
     /// The hello of the peer is malformed or incompatible.
     Hello,
@@ -114,7 +114,7 @@ impl Refusal {
     }
 }
 
-/// The names of connect failures that are not a [`CloseReason`].
+/// The names of connect failures that have no [`CloseReason`].
 const FAILURES: [&str; 11] = [
     "address_lookup",
     "engine_shut_down",
@@ -191,8 +191,8 @@ impl RoundTripTally {
         self.sum.fetch_add(nanos, Ordering::Relaxed);
     }
 
-    /// Returns the number of round trips up to each bound, the number of all round trips, and the
-    /// sum of their times.
+    /// Returns three values: for each bound, the number of round trips that took at most this time;
+    /// the number of all round trips; and the sum of their times.
     pub(crate) fn counts(&self) -> (Vec<(Duration, u64)>, u64, Duration) {
         let mut count = 0;
         let mut up_to = |at: usize| {

@@ -8,7 +8,7 @@ use crate::error::Error;
 pub enum Transport {
     /// A reliable-connected queue pair of an RDMA device: over RoCE, InfiniBand or iWARP.
     Rdma,
-    /// A TCP connection, over which the library does the work of an RDMA device.
+    /// A TCP connection. The library does in software what an RDMA device would do.
     Tcp,
     /// A connection within this process, for tests: see [the
     /// guide](crate::guide::connecting#unit-tests).
@@ -39,14 +39,15 @@ pub enum TransportChoice {
     ///
     /// A listener uses both transports, with the same port. On iWARP it listens only over RDMA,
     /// because iWARP uses the ports of TCP. A connector tries RDMA first. It falls back to TCP,
-    /// within the same [`connect_timeout`](crate::Config::connect_timeout), when no device serves
-    /// the address or has a route to it, no listener answers over RDMA, or no answer arrives within
-    /// half of the time. It does not fall back after a rejection that states a cause.
+    /// within the same [`connect_timeout`](crate::Config::connect_timeout), if no device serves the
+    /// address or has a route to it, no listener answers over RDMA, or no answer arrives within
+    /// half of the timeout. If the connector tries several addresses, they share the timeout. A
+    /// connector does not fall back after a rejection that states a cause.
     ///
-    /// A host that answers over TCP but not over RDMA is remembered for 60 s; the process remembers
-    /// up to 256 hosts. During that time connectors try TCP first at this host, and then RDMA if
-    /// there is no route over TCP. If the host refuses a connection over TCP, the process forgets
-    /// the host immediately.
+    /// The process remembers for 60 s each host that answered over TCP but not over RDMA, up to 256
+    /// hosts. During these 60 s, connectors try TCP first for this host, and then RDMA if there is
+    /// no route over TCP. If the host refuses a connection over TCP, the process forgets the host
+    /// immediately.
     Auto,
     /// RDMA, or an error.
     Rdma,

@@ -1,5 +1,5 @@
-//! Tests of addresses with a transport scheme or a network interface, and of this host's own
-//! addresses.
+//! Tests of addresses with a transport scheme or a network interface, of connects to the
+//! unspecified addresses `0.0.0.0` and `[::]`, and of the variable `RDMSG_TRANSPORT`.
 
 use std::{
     net::{IpAddr, SocketAddr, SocketAddrV6},
@@ -9,7 +9,7 @@ use std::{
 
 use rdmsg::{Endpoint, Listener, ToAddresses, Transport};
 
-/// Starts a server that echoes one message on each connection. Returns its address.
+/// Starts a server that echoes one message on each connection. Returns the server's address.
 fn echo(address: &str) -> SocketAddr {
     let listener = Listener::bind(address).unwrap();
     let addr = listener.local_addr();

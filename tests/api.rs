@@ -105,7 +105,7 @@ fn errors_map_to_io_error_kinds_of_tcp() {
     assert_eq!(
         io::Error::from(error).to_string(),
         text,
-        "the text is unchanged"
+        "the conversion must not change the text"
     );
 }
 

@@ -1,5 +1,6 @@
-//! Test of an engine whose thread fails because the test replaces the engine's epoll instance. This
-//! is a separate program, because it searches the descriptors of the process for that instance.
+//! Test of an engine whose thread fails. The test finds the engine's epoll instance among the
+//! descriptors of the process, and replaces it. The test is a separate program, so that the process
+//! has no other engine.
 
 use std::{
     env,
@@ -34,7 +35,7 @@ fn pair(listener: &Listener) -> (Endpoint, Endpoint) {
 }
 
 /// Returns the descriptor of the epoll instance on which the engine sleeps. This instance watches
-/// the engine's two mailboxes.
+/// the engine's two mailboxes, with the tokens 0 and 4.
 fn epoll_of_engine() -> RawFd {
     let is_engines = |info: &str| {
         let tokens: Vec<_> = info
@@ -50,7 +51,7 @@ fn epoll_of_engine() -> RawFd {
         let info = fs::read_to_string(&path).ok()?;
         is_engines(&info).then(|| path.file_name()?.to_str()?.parse().ok())?
     });
-    epolls.next().expect("an engine runs")
+    epolls.next().expect("an engine must run")
 }
 
 #[test]
@@ -63,7 +64,8 @@ fn engine_that_ends_takes_its_own_connections_only() {
     });
 
     let null = File::open("/dev/null").unwrap();
-    // SAFETY: both descriptors are open, and the engine handles an error of any call on its epoll.
+    // SAFETY: both descriptors are open, and the engine handles an error of any call on its epoll
+    // instance.
     assert!(unsafe { libc::dup2(null.as_raw_fd(), epoll_of_engine()) } >= 0);
     // Binding wakes the engine's thread, whose next epoll_wait(2) fails.
     drop(bind());
@@ -78,7 +80,10 @@ fn engine_that_ends_takes_its_own_connections_only() {
         let end = endpoint.recv_timeout(TIME_LIMIT).unwrap_err();
         assert!(aborted(&end), "{end:?}");
         let end = endpoint.send(b"late").unwrap_err();
-        assert!(aborted(&end), "all ends have the same reason: {end:?}");
+        assert!(
+            aborted(&end),
+            "all calls must report the same reason: {end:?}"
+        );
         let Err(TrySendError::Failed(end)) = endpoint.try_send(b"late") else {
             panic!("the connection continued")
         };
@@ -88,7 +93,7 @@ fn engine_that_ends_takes_its_own_connections_only() {
         assert_eq!(
             poll(fds, PollTimeout::ZERO).unwrap(),
             1,
-            "the fd reports the end"
+            "the fd must report the end"
         );
     }
     let error = old.accept_timeout(TIME_LIMIT).unwrap_err();
@@ -101,7 +106,7 @@ fn engine_that_ends_takes_its_own_connections_only() {
     );
     assert!(is_end, "{error:?}");
 
-    // The old handles still refer to the old engine, which has ended.
+    // A new listener uses a new engine, while the old handles still refer to the ended engine.
     let (client, server) = pair(&bind().unwrap());
     client.send(b"on a new engine").unwrap();
     assert_eq!(

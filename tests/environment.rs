@@ -93,7 +93,8 @@ fn variables_are_applied() {
     println!("then {refused};");
 }
 
-/// The configuration is read from a file, and the environment overrides some values.
+/// The environment overrides some values of a configuration that comes from another source, such as
+/// a file.
 #[test]
 fn variables_change_a_configuration() {
     let output = read_in(

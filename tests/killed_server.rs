@@ -1,4 +1,4 @@
-//! Tests of a client over TCP whose server is killed and started again.
+//! Test of a client over TCP whose server is killed and started again.
 
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -23,22 +23,23 @@ use rdmsg::{
 
 const TIME_LIMIT: Duration = Duration::from_secs(60);
 
-/// The environment variable that contains the address of a server. It is set only in the server's
-/// process.
+/// The environment variable that contains the address on which a server listens. The variable is
+/// set only in the server's process.
 const SERVER: &str = "RDMSG_TEST_SERVER";
 
-/// The number of messages that a server acknowledges before the test stops it.
+/// The number of messages that a server acknowledges before the test stops the server.
 const CONFIRMED: usize = 50;
 
-/// The number of messages that the client sends to the stopped server, which is less than the send
-/// depth.
+/// The number of messages that the client sends to the stopped server. This number is less than the
+/// send depth, so the sends do not wait.
 const UNCONFIRMED: usize = 8;
 
 fn config() -> Config {
     Config::default().with(|config| config.transport = TransportChoice::Tcp)
 }
 
-/// A server in its own process, which prints its address and then each received message.
+/// A server in its own process. The server prints its address, and then the number of each received
+/// message.
 struct Server {
     process: Child,
     lines: Lines<BufReader<ChildStderr>>,
@@ -107,7 +108,7 @@ struct RecordingClient {
     client: Persistent,
     /// The messages without a completion, in the order of sending.
     open: VecDeque<u64>,
-    /// Maps the number of each message to the number of times that it was sent.
+    /// Maps the number of each message to how often the message was sent.
     times: BTreeMap<u64, usize>,
 }
 
@@ -141,7 +142,11 @@ impl RecordingClient {
     /// Receives events until at most `open` messages have no completion.
     fn await_at_most(&mut self, open: usize) {
         while self.open.len() > open {
-            assert_eq!(self.take(), None, "the server runs");
+            assert_eq!(
+                self.take(),
+                None,
+                "the connection must not be lost while the server runs"
+            );
         }
     }
 }
@@ -182,7 +187,7 @@ fn killed_server_gets_no_message_twice() {
         assert_eq!(sender.open, unacknowledged);
         sender.open.clear();
         server = Server::start(&address.to_string());
-        // Send every second unacknowledged message again.
+        // Send the unacknowledged messages with even numbers again.
         for number in unacknowledged {
             if number.is_multiple_of(2) {
                 sender.send(number);
@@ -201,7 +206,7 @@ fn killed_server_gets_no_message_twice() {
     for (number, count) in &counts {
         assert!(
             *count <= sender.times[number],
-            "{number} came {count} times"
+            "message {number} arrived {count} times, which is more often than it was sent"
         );
     }
     assert!(sender.times.values().any(|times| *times == 2));

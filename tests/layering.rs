@@ -1,5 +1,5 @@
-//! Checks that each layer of `src` uses only lower layers. Cargo checks the dependencies between
-//! the crates below `src`. Also checks that the manifest of the tests lists all test files.
+//! Checks that each layer of `src` uses only itself and lower layers. Cargo checks the dependencies
+//! between the other crates. Also checks that the manifest of the tests lists all test programs.
 
 use std::{
     collections::BTreeSet,
@@ -7,7 +7,8 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// The layers from bottom to top: the name, and the directories or files at the top level of `src`.
+/// The layers from bottom to top. Each entry contains the layer's name, and the layer's directories
+/// and files at the top level of `src`.
 const LAYERS: &[(&str, &[&str])] = &[
     ("machine", &["machine"]),
     // The types that all higher layers use.
@@ -46,7 +47,7 @@ const LAYERS: &[(&str, &[&str])] = &[
     ),
 ];
 
-/// Other crates of the workspace, by their names in the crate root.
+/// The other crates of the workspace that every layer may use, by their names in the crate root.
 const CRATES: &[&str] = &["os", "poll", "proto", "status"];
 
 /// The RDMA crates, which only the layer `transport` may use.
@@ -77,8 +78,8 @@ fn code(source: &str) -> String {
     lines.collect::<Vec<_>>().join("\n")
 }
 
-/// Returns the names that follow `crate::`. If a list in braces follows `crate::`, returns all
-/// names in the list.
+/// Returns the names that follow `crate::`. If a list in braces follows `crate::`, returns the
+/// names at the top level of the list.
 fn named(code: &str) -> BTreeSet<String> {
     let mut names = BTreeSet::new();
     for (at, start) in code.match_indices("crate::") {
@@ -109,7 +110,7 @@ fn named(code: &str) -> BTreeSet<String> {
     names
 }
 
-/// Returns the index of a top-level name in [`LAYERS`].
+/// Returns the index in [`LAYERS`] of the layer that contains a top-level name.
 fn layer(name: &str) -> Option<usize> {
     LAYERS.iter().position(|(_, tops)| tops.contains(&name))
 }
@@ -144,11 +145,18 @@ fn a_layer_names_only_layers_below_it() {
                 None => CRATES.contains(&&*name),
             };
             if !may {
-                wrong.push(format!("{} names {name}", inner.display()));
+                wrong.push(format!(
+                    "{} uses {name}, which its layer must not use",
+                    inner.display()
+                ));
             }
         }
     }
-    assert_eq!(seen.len(), LAYERS.len(), "a layer has no files: {seen:?}");
+    assert_eq!(
+        seen.len(),
+        LAYERS.len(),
+        "each layer must have files, found files of the layers {seen:?}"
+    );
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 

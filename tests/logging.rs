@@ -28,7 +28,8 @@ const TIME_LIMIT: Duration = Duration::from_secs(60);
 enum Manner {
     Ignores,
     Panics,
-    /// Blocks the engine's threads until the sender is dropped, and reports each blocked thread.
+    /// Reports each line from a thread of the library to the `Sender`. Then blocks this thread
+    /// until the sender that belongs to the `Receiver` is dropped.
     Blocks(Sender<()>, Arc<Mutex<Receiver<()>>>),
     Sends(Endpoint),
 }
@@ -68,8 +69,8 @@ impl Log for Logger {
                     let _ = leave.lock().unwrap().recv();
                 }
             }
-            // Ignore the error, which the library also logs: the send fails after the connection
-            // has ended.
+            // Ignore the error. The library also logs the end of this connection, and the send of
+            // that line fails.
             Manner::Sends(endpoint) => {
                 let _ = endpoint.send(record.args().to_string().as_bytes());
             }
@@ -84,7 +85,7 @@ fn manner() -> MutexGuard<'static, Manner> {
     MANNER.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The permission to set the logger's action, which one test holds at a time. Dropping this value
+/// The permission to set the logger's action. Only one test at a time holds this value. Dropping it
 /// makes the logger ignore all lines.
 struct Turn(#[expect(dead_code, reason = "held until the drop")] MutexGuard<'static, ()>);
 
@@ -151,7 +152,7 @@ fn logger_that_panics_loses_its_lines_only() {
     engine.shutdown();
     assert!(
         LINES.load(Ordering::SeqCst) > lines,
-        "the logger was called"
+        "the library must call the logger"
     );
     targets::assert_kept();
 }
@@ -176,7 +177,7 @@ fn logger_that_blocks_an_engine_delays_no_connection() {
     calls.recv_timeout(TIME_LIMIT).unwrap();
     finished
         .recv_timeout(TIME_LIMIT)
-        .expect("the logger blocks the engine");
+        .expect("a blocked logger must not block the engine");
     rest.join().unwrap();
     drop(leave);
     targets::assert_kept();

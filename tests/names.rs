@@ -1,6 +1,6 @@
 //! Tests of the names of connections and listeners: their numbers and labels in the log, in `Info`
-//! and in statistics. Also tests the log lines about connection setup. The tests use TCP, so they
-//! need no device.
+//! and in statistics. Also tests the log lines about connection setup. The tests need no RDMA
+//! device.
 
 use std::{
     fs,
@@ -24,7 +24,8 @@ fn config() -> Config {
     })
 }
 
-/// Returns both ends of a connection, with the labels `ours` and `theirs`. Both ends use `engine`.
+/// Returns both ends of a connection. Both ends use `engine`. The connecting end comes first and
+/// has the label `ours`. The accepting end has the label `theirs`.
 fn pair(engine: &Engine, ours: &str, theirs: &str) -> (Endpoint, Endpoint) {
     let listener = Listener::builder()
         .label(theirs)
@@ -42,16 +43,16 @@ fn pair(engine: &Engine, ours: &str, theirs: &str) -> (Endpoint, Endpoint) {
     (client.join().unwrap(), server)
 }
 
-/// Returns the statistics of the connection with number `id`.
+/// Returns the statistics of the connection with the number `id`.
 fn listed(id: u64) -> ConnectionSnapshot {
     let all = observe::snapshot().connections;
     let mut found = all.into_iter().filter(|connection| connection.id == id);
     let entry = found
         .next()
-        .expect("the connection is listed by its number");
+        .expect("the connection must be listed by its number");
     assert!(
         found.next().is_none(),
-        "the number identifies one connection"
+        "the number must identify one connection"
     );
     entry
 }
@@ -78,7 +79,11 @@ fn connection_has_one_number_in_its_process() {
     }
     numbers.sort_unstable();
     numbers.dedup();
-    assert_eq!(numbers.len(), 4, "numbers of two engines are equal");
+    assert_eq!(
+        numbers.len(),
+        4,
+        "connections of two engines must have different numbers"
+    );
 }
 
 #[test]
@@ -94,8 +99,8 @@ fn label_is_in_the_log_and_in_statistics() {
             &server,
             "a\"b\\\n\u{1b}\r",
             r#""a\"b\\\n\u{1b}\r""#,
-            // The exposition format has escapes only for the quotation mark, the backslash and the
-            // line feed.
+            // The exposition format of Prometheus has escapes only for the quotation mark, the
+            // backslash and the line feed.
             concat!(r#"label="a\"b\\\n"#, "\u{1b}\r\""),
         ),
     ] {
@@ -165,7 +170,7 @@ fn bind_within_logs_its_wait_once() {
     );
 }
 
-/// Binds a listener with the label `replicas`, and starts connecting to it.
+/// Binds a listener with the label `replicas`, and starts a thread that connects to the listener.
 fn requested(engine: &Engine) -> (RequestListener, JoinHandle<Result<Endpoint, Error>>) {
     let listener = Listener::builder()
         .label("replicas")
@@ -204,7 +209,7 @@ fn accepted_request_has_a_label_of_its_own() {
         let labels = format!("{{connection=\"{}\",{label}peer=\"{peer}\",", info.id);
         let text = observe::snapshot().to_prometheus();
         assert!(text.contains(&labels), "{labels}: {text}");
-        assert_eq!(client.info().label, None, "the peer does not see the label");
+        assert_eq!(client.info().label, None, "the peer must not see the label");
         client.send(b"hello").unwrap();
         assert_eq!(server.recv().unwrap(), b"hello");
     }
@@ -249,7 +254,7 @@ fn memory_peer_is_shown_by_its_name() {
     assert_eq!(lines.count("[100::7264"), 0);
 }
 
-/// A listener without RDMA logs a warning only if the host has a device.
+/// A listener that cannot use RDMA logs a warning only if the host has an RDMA device.
 #[test]
 fn missing_device_is_no_warning() {
     let lines = Lines::collect();

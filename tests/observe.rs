@@ -1,4 +1,4 @@
-//! Tests of snapshots, which cover all connections of a program. The tests use TCP, so they need no
+//! Test of snapshots, which list the connections of a program. The test uses TCP, so it needs no
 //! device.
 
 use std::{
@@ -52,7 +52,7 @@ fn snapshot_starts_at_first_requested_connection() {
     let before = pair();
     assert!(
         observe::snapshot().connections.is_empty(),
-        "earlier connections are not listed"
+        "connections before the first snapshot must not be listed"
     );
     let path = std::env::temp_dir().join(format!("rdmsg-observe-{}", std::process::id()));
     let export = Export::start_at(&path).unwrap();
@@ -66,7 +66,7 @@ fn snapshot_starts_at_first_requested_connection() {
     assert_eq!(
         snapshot.connections.len(),
         2,
-        "only connections after the start are listed"
+        "only connections after the start of the export must be listed"
     );
     let of = |endpoint: &Endpoint| {
         let peer = endpoint.peer_addr();
@@ -81,7 +81,10 @@ fn snapshot_starts_at_first_requested_connection() {
         (ours.statistics.messages_sent, ours.statistics.bytes_sent),
         (1, 100)
     );
-    assert_eq!(theirs.statistics.buffers_held, 1, "the message is held");
+    assert_eq!(
+        theirs.statistics.buffers_held, 1,
+        "the held message must occupy a buffer"
+    );
 
     let mut stream = UnixStream::connect(&path).unwrap();
     stream.write_all(b"GET /metrics HTTP/1.1\r\n\r\n").unwrap();
@@ -107,6 +110,6 @@ fn snapshot_starts_at_first_requested_connection() {
     assert_eq!(
         observe::snapshot().ended,
         2,
-        "the first pair was never listed"
+        "the ends of the unlisted first pair must not be counted"
     );
 }

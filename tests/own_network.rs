@@ -1,5 +1,6 @@
-//! Tests of the TCP transport in a network namespace that has only a loopback interface. The suite
-//! runs this program in the lab, because some containers do not permit new network namespaces.
+//! Tests of the TCP transport in a network namespace that has only a loopback interface. The test
+//! suite runs this program in the lab, because some containers do not permit new network
+//! namespaces.
 
 mod apart;
 
@@ -106,7 +107,7 @@ fn link_local_addresses_have_their_interface() {
                 assert_eq!(
                     from,
                     client.local_addr().unwrap(),
-                    "the address includes its interface"
+                    "the address must include its interface"
                 );
                 assert_eq!(server.peer_addr().unwrap(), from);
                 assert!(

@@ -18,10 +18,10 @@ use rdmsg::{CloseReason, Endpoint, Error, Listener, Transport};
 /// A timeout that is never reached, even on a busy machine. No test waits for it to expire.
 const TIME_LIMIT: Duration = Duration::from_secs(60);
 
-/// The uid of an unprivileged user.
+/// The uid of an unprivileged user, which the tests also use as the gid.
 const UNPRIVILEGED_UID: u32 = 65534;
 
-/// The maximum number of lines that the library may log in each process.
+/// The maximum number of warnings and errors that the library may log in each process.
 const MAX_LINES: usize = 30;
 
 const REMEDY: &str = "change them before";
@@ -55,17 +55,20 @@ fn is_rdma() -> bool {
     env::var_os("LAB_ADDR").is_some()
 }
 
-/// Another process, which runs this program in a role.
+/// A process that runs one of the ignored tests of this program as its role.
 struct Role {
     child: Child,
     says: BufReader<ChildStdout>,
 }
 
 impl Role {
-    /// Starts a process in the role `name`. Returns the process, and the address on which it
-    /// listens.
+    /// Starts a process in the role `name`. Returns the process, and the address on which the
+    /// process listens.
     fn start(name: &str) -> (Self, SocketAddr) {
-        assert!(geteuid().is_root(), "only root can give up its rights");
+        assert!(
+            geteuid().is_root(),
+            "the test must run as root, because only root can give up its rights"
+        );
         let mut child = Command::new(env::current_exe().unwrap())
             .args(["--ignored", "--exact", name, "--nocapture"])
             .stdin(Stdio::piped())
@@ -78,7 +81,7 @@ impl Role {
         (this, address)
     }
 
-    /// Waits for a line that contains `begin`, and returns the text after it.
+    /// Waits for a line that contains `begin`, and returns the text after `begin`.
     fn wait_for(&mut self, begin: &str) -> String {
         loop {
             let mut line = String::new();
@@ -115,7 +118,8 @@ fn wait_for_sign() {
     assert_ne!(stdin().read_line(&mut String::new()).unwrap(), 0);
 }
 
-/// Starts a role: installs the logger and listens.
+/// Installs the logger, binds a listener, and prints the listener's address. Every role calls this
+/// function.
 fn bind() -> Listener {
     log::set_logger(&LINES).unwrap();
     log::set_max_level(LevelFilter::Warn);
@@ -129,10 +133,14 @@ fn give_up_rights() {
     setuid(Uid::from_raw(UNPRIVILEGED_UID)).unwrap();
 }
 
-/// Ends a role: asserts that the library has logged at most `MAX_LINES` lines.
+/// Asserts that the library has logged at most `MAX_LINES` lines. A role calls this function at its
+/// end.
 fn count_lines() {
     let lines = *LINES.0.lock().unwrap();
-    assert!(lines <= MAX_LINES, "{lines} lines");
+    assert!(
+        lines <= MAX_LINES,
+        "the library logged {lines} lines, at most {MAX_LINES} are allowed"
+    );
 }
 
 fn echo(endpoint: &Endpoint) {
@@ -171,7 +179,7 @@ fn role_binds_before() {
     assert_eq!(
         again.to_string(),
         error.to_string(),
-        "later errors are the same"
+        "a later call must return the same error"
     );
     drop(listener);
     // This listener has a new engine with its own descriptors.
@@ -217,7 +225,7 @@ fn role_has_a_connection_before() {
     println!("gave up");
     wait_for_sign();
     if is_rdma() {
-        // The first sends can succeed, because they are posted before the failure.
+        // The first sends can succeed, because the library posts them before the engine fails.
         let end = (0..1000)
             .find_map(|_| endpoint.send(&[7; 3000]).err())
             .unwrap();
@@ -242,7 +250,10 @@ fn connection_goes_on_over_tcp_and_ends_over_rdma() {
     if is_rdma() {
         while endpoint.recv_timeout(TIME_LIMIT).is_ok() {}
         let reason = endpoint.info().close_reason;
-        assert!(reason.is_some(), "the other side ends as well");
+        assert!(
+            reason.is_some(),
+            "the connection must end on this side, too"
+        );
     } else {
         asks(&endpoint);
     }

@@ -7,8 +7,8 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// The maximum width of a line, in columns. rustfmt does not wrap comments, strings and Markdown
-/// pages.
+/// The maximum width of a line, in columns. rustfmt does not enforce this width for comments,
+/// strings or Markdown pages.
 const COLUMNS: usize = 100;
 
 /// The maximum total size of the pages in the root directory, in bytes.
@@ -16,7 +16,7 @@ const ROOT_PAGES: usize = 60 << 10;
 /// The maximum size of ARCHITECTURE.md, in bytes.
 const ARCHITECTURE: usize = 12 << 10;
 
-/// The maximum number of lines of code in a file, without comments and tests.
+/// The maximum number of lines of code in a file, without blank lines, comments and tests.
 const LONGEST: usize = 500;
 
 fn root() -> &'static Path {
@@ -28,7 +28,8 @@ fn ends_in(path: &Path, ending: &str) -> bool {
     path.extension().is_some_and(|found| found == ending)
 }
 
-/// Collects the source files and pages in a directory, except build results and hidden files.
+/// Collects the source files and pages in a directory and its subdirectories. Skips build results
+/// and hidden directories.
 fn sources(folder: &Path, into: &mut Vec<PathBuf>) {
     for entry in fs::read_dir(folder).unwrap() {
         let path = entry.unwrap().path();
@@ -76,7 +77,7 @@ fn no_line_is_wider_than_code() {
     assert_eq!(
         too_long(&format!("short\n//{}\n", "ä".repeat(99))),
         [2],
-        "the reader counts characters"
+        "the width must be counted in characters, not in bytes"
     );
     let mut wide = Vec::new();
     for file in all_sources() {
@@ -158,7 +159,8 @@ fn anchor(heading: &str) -> String {
         .collect()
 }
 
-/// Run `integration/bench counted --quick --write`, then copy the rows.
+/// If this test fails, run `integration/bench counted --quick --write`. Then copy the rows from
+/// `docs/performance.md` to `README.md`.
 #[test]
 fn figures_of_the_readme_are_those_of_the_tables() {
     let [readme, tables] = ["README.md", "docs/performance.md"]
@@ -171,7 +173,7 @@ fn figures_of_the_readme_are_those_of_the_tables() {
     assert!(stale.is_empty(), "{stale:#?}");
     assert!(
         readme.lines().filter(is_row).count() >= 12,
-        "ten rows and the heading"
+        "the README must contain at least ten rows and the two lines of the heading"
     );
 }
 
@@ -210,8 +212,8 @@ fn links_of_pages_lead_to_files_and_headings() {
     assert!(dead.is_empty(), "{}", dead.join("\n"));
 }
 
-/// A name such as `link/cork.rs` must be the end of an existing path. A name such as `link/` must
-/// be a part of an existing path.
+/// For a name such as `link/cork.rs`, the path of an existing file must end with the name. For a
+/// name such as `link/`, the path of an existing file must contain the name.
 #[test]
 fn names_in_the_architecture_lead_to_files() {
     let page = fs::read_to_string(root().join("ARCHITECTURE.md")).unwrap();
@@ -233,7 +235,7 @@ fn names_in_the_architecture_lead_to_files() {
         } else {
             files.iter().any(|file| file.ends_with(&part))
         };
-        assert!(found, "no file: {name}");
+        assert!(found, "no existing path matches {name}");
     }
 }
 
@@ -251,9 +253,9 @@ const STYLE: [(&str, &str); 8] = [
     ("in vain, for ever, anew, beside, any more", "current words"),
 ];
 
-/// The maximum number of sentences that contain words of [`STYLE`], per 1000 sentences. The bound
-/// of a file is that of the first directory in this list that contains the file. Lower a bound when
-/// its directory improves; never raise a bound.
+/// For each directory, the maximum number of sentences that contain words of [`STYLE`], per 1000
+/// sentences. A file belongs to the first directory in this list that contains the file. Lower a
+/// bound when its directory improves; never raise a bound.
 #[rustfmt::skip]
 const BOUNDS: [(&str, usize); 8] = [
     ("src", 2), ("proto", 3), ("verbs", 2), ("integration", 2), ("docs", 1), ("tests", 2),

@@ -1,6 +1,6 @@
-//! Tests the counters of round trips. Also tests the counters of ended connections, of failed
-//! connects and of refused requests. There is one counter for each reason. There is only one test,
-//! because a process has only one set of counters. The test uses TCP, so it needs no device.
+//! Tests the counters of round trips. Also tests the counters of ended connections, failed connects
+//! and refused requests, which have one counter for each reason. All cases are in one test, because
+//! a process has only one set of counters. The test uses TCP, so it needs no device.
 
 use std::{
     collections::BTreeMap,
@@ -74,7 +74,7 @@ fn reasons_and_round_trips_are_counted() {
     assert_eq!(
         observe::snapshot().connects_failed["refused"],
         0,
-        "nothing is counted before the program asks for it"
+        "a connect before `observe::enable` must not be counted"
     );
     observe::enable();
 
@@ -127,7 +127,7 @@ fn reasons_and_round_trips_are_counted() {
     let (taken, pinged) = (full.accept().unwrap(), Instant::now());
     waiting.flush().unwrap();
     let trips = observe::snapshot().round_trips;
-    assert_eq!(trips.count, 1, "a flush sends one Ping");
+    assert_eq!(trips.count, 1, "a flush must measure one round trip");
     assert!(trips.sum > Duration::ZERO && trips.sum <= pinged.elapsed());
     client.close().unwrap();
     drop((client, server, before));

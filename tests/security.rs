@@ -1,5 +1,4 @@
-//! Checks that each test named on the security pages exists. These pages name a test for each
-//! claim.
+//! Checks that each claim on the security pages names a test, and that the named tests exist.
 
 use std::{fs, path::Path};
 
@@ -18,7 +17,7 @@ fn sources(folder: &Path, text: &mut String) {
 }
 
 /// Returns the names of tests on a page: the words in backticks that consist of at least four
-/// parts.
+/// parts, separated by underscores.
 fn tests_of(text: &str) -> Vec<&str> {
     text.split('`')
         .skip(1)
@@ -49,7 +48,10 @@ fn each_entry_names_a_test() {
         for entry in entries {
             let (claim, tests) = entry.split_once("\n  - Test").expect(entry);
             assert!(claim.contains(&format!("\n  - {label}")), "{name}: {entry}");
-            assert!(!tests_of(tests).is_empty(), "{name}: no test in: {entry}");
+            assert!(
+                !tests_of(tests).is_empty(),
+                "{name}: this entry names no test: {entry}"
+            );
         }
     }
 }
@@ -60,7 +62,10 @@ fn each_test_that_a_page_names_exists() {
     sources(root(), &mut code);
     for name in PAGES {
         for test in tests_of(&page(name)) {
-            assert!(code.contains(&format!("fn {test}(")), "{name}: {test}");
+            assert!(
+                code.contains(&format!("fn {test}(")),
+                "{name} names the test {test}, which does not exist"
+            );
         }
     }
 }

@@ -1,6 +1,6 @@
-//! Attacks on sessions over TCP, with requests to resume and replies that a conforming side never
-//! sends. Each attack must end only its own connection attempt, and the session must deliver each
-//! message once.
+//! Attacks on sessions over TCP. The attacker sends resume requests or replies that a conforming
+//! side never sends. Each attack must end only its own connection attempt, and the session must
+//! deliver each message once.
 
 use std::{
     net::SocketAddr,
@@ -46,7 +46,7 @@ struct Scene {
     server: Endpoint,
     raw: Raw,
     id: [u8; 12],
-    /// The epoch of the last request to resume.
+    /// The epoch of the most recent request to resume.
     epoch: u32,
 }
 
@@ -188,8 +188,8 @@ fn stranger_is_refused_while_connection_works() {
     for epoch in [1, 2, 1000, u32::MAX] {
         let (_, answer) = request(honest.address(), &id, epoch, 0);
         assert_eq!(answer, Answer::Rejected(BUSY, 0, 0));
-        // The request has caused a Ping. The flush waits for a later Pong, so the Pong for the
-        // earlier Ping has also arrived.
+        // The refused request has caused a Ping. The flush sends a later Ping and waits for its
+        // Pong, so the Pong for the earlier Ping has arrived, too.
         honest.server.flush().unwrap();
         honest.assert_unaffected(0);
     }
@@ -241,7 +241,10 @@ fn answer_to_earlier_ping_proves_nothing() {
         // without sending a Ping.
         let began = Instant::now();
         while scene.lines.count(&asked) == 0 {
-            assert!(began.elapsed() < TIME_LIMIT, "the engine sends no Ping");
+            assert!(
+                began.elapsed() < TIME_LIMIT,
+                "the engine must send a Ping for a refused request"
+            );
             let (_, answer) = request(scene.listener.local_addr(), &scene.id, 1, 0);
             assert_eq!(answer, Answer::Rejected(BUSY, 0, 0));
         }
@@ -351,7 +354,11 @@ fn request_of_another_form_is_refused() {
         assert_eq!(answer, expected, "{len} bytes");
     }
     let (_, answer) = ask(address, RESUMES, &whole[..20]);
-    assert_eq!(answer, Answer::Rejected(UNKNOWN, 0, 20), "without bit 4");
+    assert_eq!(
+        answer,
+        Answer::Rejected(UNKNOWN, 0, 20),
+        "a request without the feature SESSION must be rejected"
+    );
     assert!(scene.listener.try_accept().unwrap().is_none());
     scene.resume(0, 0);
     scene.assert_unaffected();
@@ -417,7 +424,10 @@ fn wrong_answers_end_their_attempt_alone() {
     ] {
         let (next, asked) = server.accept(features, data);
         let (epoch, received) = epoch_and_received(&asked, &id);
-        assert!(epoch > last, "{epoch} follows {last}");
+        assert!(
+            epoch > last,
+            "epoch {epoch} must be greater than the previous epoch {last}"
+        );
         assert_eq!(received, 1, "{features}, {data:?}");
         (last, raw) = (epoch, next);
     }
@@ -473,8 +483,8 @@ fn clean_close_asks_for_nothing() {
     }
 }
 
-/// The endpoint must acknowledge the peer's last frame. If it does not, the peer resumes the
-/// session to find out whether the close is complete.
+/// The endpoint must acknowledge the peer's final frame. Without this acknowledgement, the peer
+/// would resume the session to find out whether the close is complete.
 #[test]
 fn last_frame_of_the_peer_is_acknowledged() {
     let mut scene = Scene::new();

@@ -1,4 +1,4 @@
-//! Tests of closing sessions. A proxy drops frames of the close and cuts the connection.
+//! Tests of closing sessions. A proxy drops frames and cuts the connection.
 
 use std::{
     io::{self, Read, Write},
@@ -31,11 +31,11 @@ const CLOSE: u8 = 5;
 const CLOSE_ACK: u8 = 7;
 
 /// A fault that the proxy injects. The proxy drops the frame `loses` and all later frames of the
-/// same sender. After the frame `after`, it cuts the connection.
+/// same sender. After the frame `after`, the proxy cuts the connection.
 #[derive(Clone, Copy, Debug)]
 struct Cut {
     loses: Frame,
-    /// The frame after which the proxy cuts the connection. It can be the dropped frame.
+    /// The frame after which the proxy cuts the connection. This frame can be the dropped frame.
     after: Frame,
 }
 
@@ -102,7 +102,8 @@ impl Proxy {
         self.shared.lock().unwrap().cut = Some(cut);
     }
 
-    /// Sets the next cut. After the cut, the proxy refuses connections.
+    /// Sets the next cut. The proxy closes all new connections until [`open`](Self::open) is
+    /// called.
     fn cut_for_good(&self, cut: Cut) {
         let mut shared = self.shared.lock().unwrap();
         (shared.cut, shared.is_closed) = (Some(cut), true);
@@ -115,7 +116,10 @@ impl Proxy {
     fn wait_for_cut(&self) {
         let begun = Instant::now();
         while !self.has_cut() {
-            assert!(begun.elapsed() < TIME_LIMIT, "the frame did not arrive");
+            assert!(
+                begun.elapsed() < TIME_LIMIT,
+                "the proxy must cut the connection within {TIME_LIMIT:?}"
+            );
             thread::yield_now();
         }
     }
@@ -206,8 +210,8 @@ fn send(endpoint: &Endpoint, ids: std::ops::Range<u64>) {
     }
 }
 
-/// Closes the session from the side `closer` while the other side receives and the proxy injects
-/// the fault `cut`. Asserts that both sides know which messages have arrived.
+/// Closes the session from the side `closer` while the proxy injects the fault `cut`. Asserts that
+/// both sides then know which messages have arrived.
 fn close_over(closer: From, cut: Cut) {
     let (client, server, proxy, _listener) = pair(&config(), &config());
     send(&client, 0..5);
@@ -368,8 +372,9 @@ fn close_of_client_finds_that_server_has_closed() {
     assert!(matches!(server.close(), Err(Error::Undelivered(_))));
     thread::scope(|scope| {
         let closed = scope.spawn(|| client.close());
-        // Wait until the close has begun. From then on, sends fail immediately instead of waiting
-        // for the session's next connection.
+        // Wait until the close has begun. Before the close, `try_send` can return `Full`, because
+        // the session has no connection. Once the close has begun, `try_send` returns another
+        // error.
         while let Err(TrySendError::Full) = client.try_send(b"late") {
             thread::yield_now();
         }

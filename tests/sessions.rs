@@ -36,8 +36,8 @@ struct Proxy {
 struct Connections {
     streams: Mutex<Vec<TcpStream>>,
     is_closed: AtomicBool,
-    /// Whether the proxy discards bytes from clients. It always forwards the first bytes of a
-    /// connection, because they contain the request.
+    /// If true, the proxy discards bytes from clients. The proxy still forwards the first bytes of
+    /// each connection, because they contain the request.
     discards: AtomicBool,
 }
 
@@ -210,8 +210,8 @@ fn messages_arrive_once_and_in_order_over_many_cuts() {
         scope.spawn(|| receive_all(&client));
         scope.spawn(|| receive_all(&server));
     });
-    // Between two cuts, each side sends more messages than fit into the window, which is possible
-    // only if the session resumes in between.
+    // The client sends 500 messages between two cuts. The window holds fewer messages, so the
+    // session must resume after each cut.
     for side in [client.statistics(), server.statistics()] {
         assert!(side.resumes >= 5, "{side:?}");
     }
@@ -241,9 +241,9 @@ fn outcome(endpoint: &Endpoint) -> (Vec<u64>, Vec<u64>, CloseReason) {
 #[test]
 fn ids_are_reported_once_over_a_cut() {
     let (client, server, proxy, _listener) = pair();
-    // If too many completions are untaken, a send with an id fails unless another thread takes
-    // completions. This call registers the calling thread as the thread that takes completions,
-    // before the sends start.
+    // If too many completions are untaken, a send with an id waits only while another thread takes
+    // completions. Without such a thread, the send fails. This call registers the main thread as
+    // the thread that takes completions, before the sends start.
     assert!(client.try_next_completion().unwrap().is_none());
     let (sent, failed, _) = thread::scope(|scope| {
         scope.spawn(|| {
@@ -263,9 +263,10 @@ fn ids_are_reported_once_over_a_cut() {
     assert!(failed.is_empty());
 }
 
-/// Returns both ends of a session while the client resends messages. The client has sent seven
-/// messages as one batch. When it resends them, each message needs its own slot, so there is no
-/// room yet for the last message, which has an id.
+/// Does the same as [`pair`], and returns while the client resends messages. The client has sent a
+/// batch of seven messages, and then a message with the id 1. When the client resends the batch,
+/// each message of the batch needs its own slot. So there is no free slot yet for the message with
+/// the id.
 fn resending() -> (Endpoint, Endpoint, Proxy, Listener) {
     let (client, server, proxy, listener) = pair();
     proxy.discard(true);
@@ -323,7 +324,7 @@ fn restarted_peer_has_lost_the_session() {
     drop(listener);
 }
 
-/// While an engine drains, it has no listener, so the client cannot resume the session there.
+/// `drain` first closes the engine's listeners, so the client cannot resume its session.
 #[test]
 fn drain_ends_suspended_sessions() {
     let engine = Engine::new().unwrap();
@@ -475,7 +476,8 @@ fn session_goes_on_at_another_address() {
     assert_eq!(client.peer_addr(), second.address);
     assert_ne!(client.local_addr(), before.0);
     assert_ne!(server.peer_addr(), before.1);
-    // The next attempt to resume uses the address that was successful last.
+    // The client resumes at the address of its previous connection, although the first proxy is
+    // open again.
     first.open();
     second.cut();
     converse(&client, &server, 2);
@@ -521,15 +523,16 @@ fn stranger_at_an_alternative_ends_no_session() {
     let client = connector.connect(proxy.address).unwrap();
     let server = listener.accept().unwrap();
     proxy.close();
-    // The client tries all addresses in turn. When it connects to `text` for the second time, it
-    // has tried each address.
+    // The client tries its addresses one after another, and repeats this. When the client connects
+    // to `text` for the second time, it has tried each address.
     for _ in 0..2 {
         asked.recv().unwrap();
     }
     proxy.open();
     converse(&client, &server, 1);
     assert_eq!(client.peer_addr(), proxy.address);
-    // A rejection is final if the client has previously reached the peer at the same address.
+    // A rejection is final if it comes from an address at which the client has previously reached
+    // the peer.
     server.abort(0);
     drop(server);
     match client.recv_timeout(TIME_LIMIT) {
@@ -625,8 +628,8 @@ fn untaken_losses_fill_no_channel() {
     let resumes = [&client, &server].map(|side| side.statistics().resumes);
     assert_eq!(resumes, [20; 2]);
     client.close().unwrap();
-    // The client has only one `Suspended` and one `Resumed` completion for all losses. At the
-    // server, the calls of `recv` have dropped these completions.
+    // The client has only one `Suspended` and one `Resumed` completion for all 20 losses. The
+    // server has none, because its calls of `recv` have dropped them.
     let mut events = Vec::new();
     loop {
         match client.next_completion().unwrap() {

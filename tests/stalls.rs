@@ -29,7 +29,7 @@ fn pair(label: &str, keepalive: Option<Duration>) -> (Endpoint, Endpoint) {
 }
 
 /// Fills the peer's window with two messages. Then sends a third message, which waits until the
-/// first two are dropped.
+/// first two are dropped. Asserts that the library logs this wait once.
 fn stall(client: &Endpoint, server: &Endpoint, lines: &Lines) {
     let (name, peer) = (client.info().id, client.peer_addr());
     let label = client.info().label.unwrap();
@@ -42,16 +42,16 @@ fn stall(client: &Endpoint, server: &Endpoint, lines: &Lines) {
     thread::scope(|scope| {
         let third = scope.spawn(|| client.send(&[3]));
         lines.wait_for_count(&line, count + 1);
-        assert!(!third.is_finished(), "the logged send still waits");
+        assert!(!third.is_finished(), "the third send must still wait");
         drop(held);
         third.join().unwrap().unwrap();
     });
     assert_eq!(*server.recv_timeout(TIME_LIMIT).unwrap(), [3]);
-    assert_eq!(lines.count(&line), count + 1, "one line for a stall");
+    assert_eq!(lines.count(&line), count + 1, "a stall must be logged once");
 }
 
-/// All cases are in one test, because the library writes at most one such line per second, and only
-/// counts further lines.
+/// The library writes at most one such line per second, and only counts further lines. So all cases
+/// are in one test, and do not run concurrently.
 #[test]
 fn send_that_waits_for_5_s_is_logged_once_per_stall() {
     let lines = Lines::collect();

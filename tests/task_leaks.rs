@@ -82,7 +82,7 @@ fn thousands_of_connections_leave_nothing_behind() {
                     client.await.unwrap();
                 }
             }
-            // Wait until both ends of all connections and all tasks of the servers have ended.
+            // Wait until all connections of the engine and all tasks that serve them have ended.
             while engine.statistics().unwrap().connections > 0
                 || runtime.metrics().num_alive_tasks() > 1
             {
@@ -108,7 +108,7 @@ fn thousands_of_connections_leave_nothing_behind() {
         }
         assert!(
             growth.last() < Some(&(count * 1024)),
-            "{growth:?} bytes more after rounds of {count} connections"
+            "the memory grew by {growth:?} bytes in rounds of {count} connections"
         );
         serving.abort();
     });

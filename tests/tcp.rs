@@ -161,7 +161,8 @@ fn strangers_end_only_their_own_connections() {
         let mut foreign = TcpStream::connect(addr).unwrap();
         foreign.write_all(hello).unwrap();
         let mut answer = Vec::new();
-        // The library ends the stream. If it has not read all bytes, the kernel resets the stream.
+        // Ignore an error: the library closes the socket, and the kernel then resets the connection
+        // if the library has not read all bytes.
         let _ = foreign.read_to_end(&mut answer);
         assert!(answer.is_empty(), "{hello:?}: {answer:?}");
     }
@@ -277,8 +278,8 @@ fn listeners_share_a_port_by_reuse_port() {
     assert!(matches!(exclusive, Err(Error::Bind { .. })));
     let second = builder.bind(address).unwrap();
     let connects = Connector::new().config(&config());
-    // The kernel selects the listener by a hash of the client's port. The probability that it
-    // selects one listener for all 64 clients is 2^-63.
+    // The kernel selects the listener with a hash of the client's port. The probability that the
+    // kernel selects the same listener for all 64 clients is 2^-63.
     let clients: Vec<_> = (0..64)
         .map(|_| connects.connect(address).unwrap())
         .collect();

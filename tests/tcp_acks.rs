@@ -1,4 +1,5 @@
-//! Tests of acknowledgements over TCP: the library sends few, and needs few.
+//! Tests of acknowledgements over TCP: the library sends few acknowledgements, and needs few from
+//! its peer.
 
 use std::io::Read;
 
@@ -9,7 +10,7 @@ use tcp_peer::{Peer, Stage, TIME_LIMIT, frame_with, pdu};
 #[allow(dead_code)]
 mod tcp_peer;
 
-/// The window of the endpoint.
+/// The window of the endpoint, in messages.
 const WINDOW: u32 = 4;
 
 /// The kinds of the PDUs Send and Ack.
@@ -21,7 +22,7 @@ fn stage(send_depth: Option<u16>) -> Stage {
     config.transport = TransportChoice::Tcp;
     config.receive_window = Some(WINDOW as u16);
     config.eager_size = Some(1000);
-    // A Ping would be another frame.
+    // Disable keepalive, because the tests expect no Ping.
     config.keepalive_interval = None;
     config.send_depth = send_depth;
     Stage::with(config)
@@ -41,7 +42,7 @@ fn number(bytes: &[u8]) -> u32 {
     u32::from_be_bytes(bytes[..4].try_into().unwrap())
 }
 
-/// Sends until the endpoint refuses. Returns the number of messages.
+/// Sends messages until the endpoint refuses one. Returns the number of sent messages.
 fn fill(endpoint: &Endpoint) -> u32 {
     let mut count = 0;
     loop {
@@ -67,10 +68,10 @@ fn acks_of_unsignalled_frames_travel_with_grants() {
             match kind {
                 ACK => acknowledged = number(&bytes),
                 SEND => {
-                    assert_eq!(bytes[0], 2, "a Grant");
+                    assert_eq!(bytes[0], 2, "the frame must be a Grant");
                     granted = number(&bytes[4..]);
                 }
-                other => panic!("PDU {other}"),
+                other => panic!("unexpected PDU of kind {other}"),
             }
         }
         peer.send(&pdu(SEND, 0, &frame_with(4, sent as u16, b"message")));

@@ -76,7 +76,10 @@ fn idle_connections_reserve_few_addresses() {
             (0..CONNECTIONS).map(|_| pairs.open()).collect::<Vec<_>>()
         });
         let each = (addresses() - before) / (2 * CONNECTIONS);
-        assert!(each <= MOST, "{each} B each");
+        assert!(
+            each <= MOST,
+            "each endpoint reserves {each} B, at most {MOST} B are allowed"
+        );
         drop((first, all));
     });
 }

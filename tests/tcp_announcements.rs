@@ -22,7 +22,7 @@ const LONG: usize = 16 * MIB;
 
 const READ_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// The maximum memory for a large message before its first byte arrives, in bytes: two chunks.
+/// The maximum memory in bytes that a large message uses before its first byte arrives: two chunks.
 const TWO_CHUNKS: u64 = 2 * (64 << 10);
 
 fn config() -> Config {
@@ -131,7 +131,7 @@ fn slow_peer_returns_memory_that_others_need() {
             assert_eq!(endpoint.info().close_reason, None);
             thread::yield_now();
         }
-        // The application leaves these messages unread, so they fill the engine's memory for
+        // The test does not receive these messages yet, so they fill the engine's memory for
         // messages.
         const UNREAD: usize = 4;
         let sender = scope.spawn(|| {

@@ -38,7 +38,7 @@ fn tcp() -> Config {
     Config::default().with(|c| c.transport = TransportChoice::Tcp)
 }
 
-/// Opens files until the process reaches its limit on open files.
+/// Limits the process to 64 open files, and opens files until the process reaches this limit.
 fn take_descriptors() -> Vec<File> {
     let (_, most) = getrlimit(Resource::RLIMIT_NOFILE).unwrap();
     setrlimit(Resource::RLIMIT_NOFILE, 64, most).unwrap();
@@ -121,11 +121,14 @@ fn listener_without_descriptors_loses_no_connection() {
         let accepting = thread::spawn(move || listener.accept_timeout(TIME_LIMIT).unwrap());
         connect(socket.as_raw_fd(), &SockaddrStorage::from(address)).unwrap();
         lines.recv_timeout(TIME_LIMIT).unwrap();
-        // During this time, a listener that spins would log thousands of lines.
+        // In these 2 s, a listener that spins would log thousands of lines.
         let (before, end) = (processor_time(), Instant::now() + Duration::from_secs(2));
         let left = || end.saturating_duration_since(Instant::now());
         let again = std::iter::from_fn(|| lines.recv_timeout(left()).ok()).count();
-        assert!(again <= 3, "{again} further log lines");
+        assert!(
+            again <= 3,
+            "the listener must not spin: {again} further log lines"
+        );
         let used = processor_time() - before;
         assert!(used < Duration::from_millis(500), "{used:?}");
         drop(files);
@@ -154,12 +157,16 @@ fn closed_listener_answers_queued_requests() {
         let mut rejection = [0; 8 + 8];
         stream.read_exact(&mut rejection).unwrap();
         assert_eq!(rejection[..6], *b"rdmt\x01\x03");
-        assert_eq!(rejection[8..], *b"rdmR\x03\x18\0\x08", "busy");
+        assert_eq!(
+            rejection[8..],
+            *b"rdmR\x03\x18\0\x08",
+            "the reason must be \"busy\""
+        );
     }
     assert!(matches!(listener.accept(), Err(Error::ListenerClosed)));
 }
 
-/// A program passes its listening socket to the next process.
+/// Simulates a program that passes its listening socket to the next process.
 #[test]
 fn inherited_socket_keeps_its_queue() {
     let socket = TcpListener::bind("127.0.0.1:0").unwrap();

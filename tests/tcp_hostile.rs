@@ -110,7 +110,7 @@ fn control_message_flood_ends_its_connection_alone() {
             other => panic!("{other:?}"),
         }
     };
-    assert_eq!(held.len(), 2, "the messages use up the credit");
+    assert_eq!(held.len(), 2, "the credit must allow two messages");
     let CloseReason::ProtocolViolation(violation) = reason else {
         panic!("{reason:?}");
     };
@@ -160,8 +160,8 @@ fn forged_grant_of_control_messages_is_named() {
     stage.assert_unaffected();
 }
 
-/// Reads PDUs until a PDU of the kind `expected` arrives. Returns the kinds of the previous PDUs,
-/// and the content of the last PDU.
+/// Reads PDUs until a PDU of the kind `expected` arrives. Returns the kinds of the PDUs before this
+/// PDU, and the content of this PDU.
 fn read_until(peer: &mut Peer, expected: u8) -> (Vec<u8>, Vec<u8>) {
     let mut before = Vec::new();
     loop {
@@ -308,7 +308,7 @@ fn memory_without_grant_is_not_read_or_written() {
     stage.assert_unaffected();
 }
 
-/// If a write with immediate data is sent in several parts, they must be contiguous. Otherwise the
+/// The parts of a write with immediate data must be contiguous. If they were not contiguous, the
 /// length that the library reports to the program would be wrong.
 #[test]
 fn noncontiguous_write_parts_end_the_connection() {
@@ -418,7 +418,7 @@ fn bytes_beyond_one_batch_are_still_processed() {
     let mut config = Config::default();
     config.transport = TransportChoice::Tcp;
     config.polling = Polling::Event;
-    // Disable keepalive, so that no other event makes a thread poll.
+    // Disable keepalive, so that only the arriving bytes make a thread poll.
     config.keepalive_interval = None;
     config.receive_window = Some(64);
     config.eager_size = Some(1000);
@@ -596,14 +596,18 @@ fn private_data_that_stop_half_way_hold_no_place() {
     let mut answer = [0; 8];
     let mut refused = Peer::introduce(refused, &hello, 16).unwrap();
     refused.stream.read_exact(&mut answer).unwrap();
-    assert_eq!(answer[..6], *b"rdmt\x01\x03", "a rejection");
+    assert_eq!(
+        answer[..6],
+        *b"rdmt\x01\x03",
+        "the reply must be a rejection"
+    );
     for peer in &mut peers {
         let mut rest = Vec::new();
         peer.stream.read_to_end(&mut rest).unwrap();
         let failure = [8, 0, 0, 0].as_slice();
         assert!(
             rest.windows(4).any(|bytes| bytes == failure),
-            "a Failure: {rest:?}"
+            "the peer must get a Failure frame: {rest:?}"
         );
     }
     assert!(listener.requests().is_empty());
@@ -665,8 +669,8 @@ fn silent_peers_use_no_places_of_other_addresses() {
     let mut silent: Vec<_> = (0..SILENT)
         .map(|_| TcpStream::connect(addr).unwrap())
         .collect();
-    // The slow peer is one of the 256 connections. Therefore the library has closed the first
-    // `SILENT + 1 - 256` silent peers.
+    // The library keeps 256 of the `SILENT + 1` connections. The slow peer is the only peer of its
+    // address, so its connection is kept. The library has closed the oldest silent connections.
     for evicted in &mut silent[..SILENT + 1 - 256] {
         evicted.set_read_timeout(Some(TIME_LIMIT)).unwrap();
         assert_eq!(evicted.read(&mut [0]).unwrap(), 0);

@@ -32,8 +32,8 @@ fn a_process_that_only_waits_uses_no_processor() {
     drop(client);
 }
 
-/// Returns the memory that both ends of a connection need together, in bytes. Calls `first` with
-/// both ends of each new connection.
+/// Opens connections, and calls `first` with both ends of each connection. Returns the average
+/// memory that both ends of a connection need together, in bytes.
 fn memory_of_pair(first: impl Fn(&Endpoint, &Endpoint)) -> u64 {
     const PAIRS: u64 = 50;
     let mut config = Config::default();

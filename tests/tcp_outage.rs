@@ -89,8 +89,8 @@ impl Cut {
     }
 }
 
-/// Makes a socket drop all arriving packets if `drops` is true, and receive them otherwise. If
-/// `drops` is false, ignores errors, because the connection may have ended.
+/// If `drops` is true, makes a socket drop all arriving packets. If `drops` is false, makes the
+/// socket receive packets again, and ignores errors, because the connection may have ended.
 fn filter(fd: RawFd, drops: bool) {
     let mut nothing = libc::sock_filter {
         code: (libc::BPF_RET | libc::BPF_K) as u16,
@@ -107,7 +107,7 @@ fn filter(fd: RawFd, drops: bool) {
     } else {
         libc::SO_DETACH_FILTER
     };
-    // SAFETY: the BPF program lives on this stack during the call.
+    // SAFETY: `program` and its BPF instruction `nothing` outlive the call.
     let result = unsafe {
         libc::setsockopt(
             fd,
@@ -120,7 +120,8 @@ fn filter(fd: RawFd, drops: bool) {
     assert!(result == 0 || !drops, "{}", std::io::Error::last_os_error());
 }
 
-/// Sends a message every 10 ms until `ends` is set. Returns the number of messages sent.
+/// Sends a message every 10 ms until `ends` is set, and then finishes. Returns the number of sent
+/// messages.
 fn send_until(endpoint: &Endpoint, ends: &AtomicBool) -> Result<u64, Error> {
     let mut count = 0;
     while !ends.load(Ordering::SeqCst) {
@@ -151,8 +152,8 @@ fn exchange(client: &Endpoint, server: &Endpoint) -> Result<(), Error> {
     Ok(())
 }
 
-/// Each connection may send a keepalive probe at any time during the outage. The peer must reply
-/// within `keepalive_timeout`, which is 3 s.
+/// A connection may send a keepalive probe at any time during the outage. The outage is shorter
+/// than the default `keepalive_timeout` of 3 s, so it must not end any connection.
 #[test]
 fn outage_ends_no_idle_connection() {
     const OUTAGE: Duration = Duration::from_millis(2500);
@@ -173,8 +174,10 @@ fn outage_ends_no_idle_connection() {
     }
 }
 
-/// Keepalive sends a probe after at least 1 s of silence, and waits up to 7 s for an answer. The
-/// kernel retransmits lost bytes within twice the duration of the outage.
+/// Keepalive sends a probe after at least 1 s of silence, and waits 3 s for an answer. If the
+/// peer's kernel has not acknowledged all bytes by then, keepalive waits up to 3 s more for the
+/// next retransmission. So the silence may last 7 s. The kernel retransmits lost bytes within twice
+/// the duration of the outage, which is 6.4 s.
 #[test]
 fn longer_outage_ends_no_busy_connection() {
     const OUTAGE: Duration = Duration::from_millis(3200);

@@ -34,7 +34,7 @@ fn config() -> Config {
 fn slow_path(to: SocketAddr, bytes_per_second: usize) -> SocketAddr {
     const STEPS: usize = 25;
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    // Make segments shorter than the relay's receive window, because the sender would otherwise
+    // Make segments shorter than the relay's receive window. With longer segments, the sender would
     // wait for its timer.
     setsockopt(&listener, sockopt::TcpMaxSeg, &1400).unwrap();
     let addr = listener.local_addr().unwrap();
@@ -81,7 +81,10 @@ fn slow_frame_is_a_sign_of_life_of_both_sides() {
     client.send(&message).unwrap();
     let received = server.recv_timeout(TIME_LIMIT).unwrap();
     assert!(*received == message[..]);
-    assert!(start.elapsed() > 2 * TIMEOUT, "the path is slow");
+    assert!(
+        start.elapsed() > 2 * TIMEOUT,
+        "the transfer must outlast the keepalive timeout"
+    );
     client.flush().unwrap();
 }
 

@@ -1,8 +1,8 @@
 //! Reports, in one message, all missing packages that are needed to generate the bindings.
 //!
-//! The build script of rdma-sys needs these packages, and stops at the first missing one. This
-//! build script has no dependencies, so cargo runs it before the slow compilation of rdma-sys's
-//! generator, and the complete report appears first.
+//! The build script of rdma-sys needs these packages, but stops at the first missing package. This
+//! build script has no dependencies. Therefore cargo runs it before the slow compilation of the
+//! generator bindgen, which rdma-sys uses, and the complete report appears first.
 
 use std::{
     env, fs,
@@ -26,8 +26,8 @@ fn main() {
     for name in ["PKG_CONFIG", "PKG_CONFIG_PATH", "PKG_CONFIG_LIBDIR"] {
         println!("cargo:rerun-if-env-changed={name}");
     }
-    // In a cross build, rdma-sys needs the target's libraries, but pkg-config would find the
-    // host's. Therefore nothing is checked.
+    // In a cross build, rdma-sys needs the target's libraries, but pkg-config would find the host's
+    // libraries. Therefore this script checks nothing.
     if env::var_os("TARGET") != env::var_os("HOST") {
         return;
     }
@@ -55,8 +55,8 @@ fn main() {
              On Debian and Ubuntu:\n\n    sudo apt install {packages}\n\n\
              On other distributions install rdma-core-devel, clang-devel or clang-libs (libclang \
              11 to 15), and pkgconf. Set PKG_CONFIG_PATH if the libraries are not in a standard \
-             directory. None of these packages is needed with default-features = false and the \
-             feature dlopen, with which the program opens the libraries when it runs."
+             directory. To build without these packages, set default-features = false and the \
+             feature dlopen. Then the program opens the libraries when it runs."
         );
         process::exit(1);
     }
@@ -78,7 +78,8 @@ fn runs(command: &mut Command) -> bool {
     command.output().is_ok_and(|output| output.status.success())
 }
 
-/// Returns whether libclang is in one of the directories that the generator searches.
+/// Returns true if an environment variable or llvm-config can tell the generator where libclang is,
+/// or if libclang is in one of the usual directories.
 fn has_libclang() -> bool {
     if ["LIBCLANG_PATH", "LLVM_CONFIG_PATH"]
         .iter()
@@ -97,7 +98,7 @@ fn has_libclang() -> bool {
     .any(|folder| holds_libclang(Path::new(folder), 2))
 }
 
-/// Returns whether libclang is in `folder`, or in a subfolder at most `depth` levels deep.
+/// Returns true if libclang is in `folder`, or in a subfolder at most `depth` levels deep.
 fn holds_libclang(folder: &Path, depth: u32) -> bool {
     let entries = fs::read_dir(folder).into_iter().flatten().flatten();
     entries.into_iter().any(|entry| {

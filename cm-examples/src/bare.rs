@@ -27,17 +27,19 @@ pub struct Port {
     pub number: u8,
     /// The port's attributes, as the device reports them.
     pub attr: PortAttr,
-    /// The port's global identifier (GID). On InfiniBand, which needs no GID, it is all zeros
-    /// unless the user gives an index.
+    /// The port's global identifier (GID). It is all zeros on InfiniBand if the user gives no
+    /// index, because InfiniBand needs no GID.
     pub gid: Gid,
-    /// The index of the GID in the port's GID table.
+    /// The index of the GID in the port's GID table, or `None` if the GID is all zeros.
     gid_index: Option<u8>,
 }
 
 impl Port {
-    /// Opens the device with this name, or the first device. An Ethernet port needs a GID. Without
-    /// an index, selects the first RoCE v2 GID with an IPv4 address; if there is none, the first
-    /// with an IPv6 address.
+    /// Opens the device with this name, or the first device if `device` is `None`.
+    ///
+    /// An Ethernet port needs a GID. If `gid_index` is `None`, selects the port's first RoCE v2 GID
+    /// with an IPv4 address. If no GID has an IPv4 address, selects the first RoCE v2
+    /// GID with an IPv6 address.
     ///
     /// # Errors
     ///
@@ -79,8 +81,8 @@ impl Port {
         })
     }
 
-    /// Moves a new queue pair to the state INIT, in which it accepts receives. `access` contains
-    /// the operations that the peer may perform on memory.
+    /// Moves a new queue pair to the state INIT, in which the program can post receives. `access`
+    /// contains the operations that the peer may perform on this program's memory.
     ///
     /// # Errors
     ///
@@ -102,7 +104,8 @@ impl Port {
     ///
     /// Fails if `ibv_modify_qp` fails.
     pub fn connect(&self, qp: &QueuePair, peer: &Peer, terms: &Terms) -> Result<()> {
-        // If the peer has no GID, the local identifier (LID) routes the packets.
+        // If the peer has no GID, the subnet routes the packets by the peer's local identifier
+        // (LID).
         let grh = (!peer.gid.is_unspecified()).then(|| GlobalRoute {
             dgid: peer.gid,
             sgid_index: self.gid_index.unwrap_or(0),
@@ -178,7 +181,7 @@ impl Peer {
         let text = format!("{lid:04x}:{qp_num:06x}:{psn:06x}:{gid:032x}\0");
         text.as_bytes()
             .try_into()
-            .expect("queue pair and packet numbers have 24 bits, so each field has its length")
+            .expect("queue pair and packet numbers must fit into 24 bits, which are 6 digits")
     }
 
     /// Parses a text created by [`to_text`](Self::to_text) or by `ibv_rc_pingpong`.
@@ -251,7 +254,7 @@ pub fn mtu(bytes: &str) -> Result<Mtu, String> {
         .ok_or_else(|| "the MTU must be 256, 512, 1024, 2048 or 4096".into())
 }
 
-/// The connection attributes that the programs choose. Most of them must be equal on both sides.
+/// The connection attributes that the programs choose. The path MTU must be equal on both sides.
 #[derive(Clone, Copy, Debug)]
 #[expect(clippy::exhaustive_structs, reason = "programs set each field")]
 pub struct Terms {
@@ -272,8 +275,8 @@ pub struct Terms {
     pub rnr_retry: u8,
 }
 
-/// Returns a TCP connection for the exchange of attributes. Connects to the server if one is given,
-/// and accepts the first client otherwise.
+/// Returns a TCP connection for the exchange of attributes. If `server` is `None`, listens and
+/// accepts the first client. If `server` is a host, connects to it.
 ///
 /// # Errors
 ///
@@ -319,8 +322,8 @@ pub fn receive_bytes<const LEN: usize>(mut stream: &TcpStream, what: &str) -> Re
     let mut bytes = [0; LEN];
     let mut len = 0;
     while len < LEN {
-        // The time limit is for all bytes together. Otherwise, a peer could send single bytes
-        // slowly forever.
+        // The time limit applies to all bytes together. With a time limit for each read, a peer
+        // could send single bytes slowly forever.
         let left = deadline.saturating_duration_since(Instant::now());
         let read = if left.is_zero() {
             Err(io::ErrorKind::WouldBlock.into())
@@ -334,8 +337,8 @@ pub fn receive_bytes<const LEN: usize>(mut stream: &TcpStream, what: &str) -> Re
                 continue;
             }
             Err((io::ErrorKind::Interrupted, _)) => continue,
-            // The kernel resets the connection if the peer closes a socket that contains unread
-            // bytes.
+            // A reset is a close by the peer, too: the peer's kernel resets the connection if the
+            // peer closes a socket that contains unread bytes.
             Ok(0) | Err((io::ErrorKind::ConnectionReset, _)) => {
                 format!("the peer closed before it had sent {what}")
             }
@@ -350,7 +353,7 @@ pub fn receive_bytes<const LEN: usize>(mut stream: &TcpStream, what: &str) -> Re
     Ok(bytes)
 }
 
-/// Returns the first 60 bytes of a message as text, for error messages.
+/// Returns the beginning of a received message, at most 60 bytes, as a quoted text for an error.
 fn shown(bytes: &[u8]) -> String {
     const MOST: usize = 60;
     match bytes {

@@ -12,7 +12,7 @@ use rdmsg::{
 
 use crate::Result;
 
-/// The time limit to resolve an address or a route. The C programs use the same time.
+/// The time limit to resolve an address or a route. The C programs use the same limit.
 const RESOLVE: Duration = Duration::from_secs(2);
 
 /// Resolves a host name or an IP address.
@@ -31,7 +31,8 @@ pub fn lookup(host: &str, port: u16) -> Result<SocketAddr> {
         .ok_or_else(|| format!("cannot resolve {host}: the host has no address"))?)
 }
 
-/// Resolves a host name or an address, for programs with an option for the address format.
+/// Resolves a host name or an IP address. `format` is the value of a program's option for the
+/// address format.
 ///
 /// # Errors
 ///
@@ -62,7 +63,8 @@ pub fn port_space(number: &str) -> Result<PortSpace, String> {
 ///
 /// # Errors
 ///
-/// Fails if an event of another type arrives, or if no event arrives within `timeout`.
+/// Fails if the event has another type or reports an error, or if no event arrives within
+/// `timeout`.
 pub fn step(events: &EventChannel, expected: CmEventType, timeout: Duration) -> Result<CmEvent> {
     let Some(event) = events.wait_event(timeout)? else {
         return Err(format!("{expected} did not arrive within {timeout:?}").into());
@@ -79,7 +81,7 @@ pub fn step(events: &EventChannel, expected: CmEventType, timeout: Duration) -> 
 #[must_use]
 pub fn rejection_cause(event: &CmEvent) -> String {
     let reason = event.reject_reason();
-    // The connection manager may pad the private data with zeros. If they are all zeros, the peer's
+    // The connection manager may pad the private data with zeros. If all bytes are zero, the peer's
     // program has sent no text.
     let silent = event.private_data().iter().all(|byte| *byte == 0);
     match reason.explanation().filter(|_| silent) {
@@ -102,7 +104,7 @@ pub fn resolved(
     resolved_on(events, ps, source, address, None)
 }
 
-/// Returns an id with a resolved address, and a route for this type of service.
+/// Returns an id with a resolved address, and with a route for the type of service `tos`.
 ///
 /// # Errors
 ///

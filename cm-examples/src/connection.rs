@@ -1,4 +1,5 @@
-//! A queue pair with a connection manager id. One call waits for both completions and events.
+//! A queue pair with a connection manager id. [`Connection::completion`] waits for completions and
+//! for connection manager events simultaneously.
 
 use std::{collections::VecDeque, os::fd::AsFd, time::Duration};
 
@@ -17,8 +18,8 @@ use rdmsg::{
 
 use crate::{Result, cm::step};
 
-/// The time limit of each step in establishing a connection. Waits on an established connection
-/// have no time limit.
+/// The time limit of each step in establishing a connection, and of the wait for the peer's
+/// disconnect. The wait for a completion has no time limit.
 const TIME_LIMIT: Duration = Duration::from_secs(30);
 
 /// One side of a connection.
@@ -26,8 +27,8 @@ const TIME_LIMIT: Duration = Duration::from_secs(30);
 pub struct Connection {
     id: CmId,
     events: EventChannel,
-    /// Whether the program changes the state of the queue pair, with attributes from the id. If
-    /// false, the id changes the state.
+    /// Whether the program creates the queue pair and changes its state, with attributes from the
+    /// id. If false, the id creates the queue pair and changes its state.
     own_qp: bool,
     /// The queue pair, to which the program posts work requests.
     pub qp: QueuePair,
@@ -43,8 +44,8 @@ pub struct Connection {
 impl Connection {
     /// Creates the objects that the id needs before it connects or accepts. The caller must then
     /// post receives, because the peer can send as soon as the connection is established. `events`
-    /// must not be shared with other ids. If `own_qp` is true, the program changes the state of the
-    /// queue pair.
+    /// must be the event channel of the id, and no other id may use this channel. If `own_qp` is
+    /// true, the program creates the queue pair and changes its state. If false, the id does both.
     ///
     /// # Errors
     ///
@@ -97,7 +98,8 @@ impl Connection {
     ///
     /// # Errors
     ///
-    /// Fails if a call fails, or if the next event is not ESTABLISHED.
+    /// Fails if a call fails, or if the next event has an unexpected type. The expected event is
+    /// CONNECT_RESPONSE if the program created the queue pair, and ESTABLISHED if the id did.
     pub fn connect(&mut self, param: ConnParam) -> Result<()> {
         self.id.connect(&self.with_qp(param))?;
         if !self.own_qp {
@@ -118,11 +120,11 @@ impl Connection {
         }
     }
 
-    /// Moves the program's queue pair to RTR and RTS, with attributes from the id. These attributes
-    /// include those of the peer.
+    /// Moves the program's queue pair to RTR and RTS. The attributes come from the id, which has
+    /// received the peer's attributes, such as the queue pair number.
     fn bring_up(&mut self) -> Result<()> {
-        // Set the state INIT a second time, because the id did not know the peer's access rights
-        // when the state was set first.
+        // When the program set the state INIT first, the id did not know the peer's access rights
+        // yet. So set INIT a second time.
         for state in [QpState::INIT, QpState::RTR, QpState::RTS] {
             self.qp.modify(&self.id.init_qp_attr(state)?)?;
         }
@@ -158,8 +160,8 @@ impl Connection {
     ///
     /// # Errors
     ///
-    /// Fails if a work request failed with a status other than a flush, or if the connection ended
-    /// without a disconnect.
+    /// Fails if a work request failed for a reason other than a flush, or if an event other than
+    /// ESTABLISHED or DISCONNECTED arrives.
     pub fn completion(&mut self) -> Result<Option<Success>> {
         loop {
             if let Some(success) = self.completed.pop_front() {
@@ -198,7 +200,7 @@ impl Connection {
         let mut completions = [WorkCompletion::default(); 16];
         let count = self.cq.poll(&mut completions)?;
         for completion in &completions[..count] {
-            // Ignore a flushed request. An event also reports that the connection is ending.
+            // Ignore a flushed request, because an event reports that the connection is ending.
             if completion.status() != WcStatus::WR_FLUSH_ERR {
                 self.completed.push_back(completion.result()?);
             }

@@ -1,5 +1,5 @@
-//! A queue pair for datagrams. A datagram is a single packet, can be exchanged with any host, and
-//! can be lost.
+//! A queue pair for datagrams. A datagram is a single packet, and can be lost. A queue pair can
+//! send datagrams to any host.
 
 use std::time::{Duration, Instant};
 
@@ -13,15 +13,15 @@ use rdmsg::{
 
 use crate::Result;
 
-/// The maximum time between two datagrams. After this time, missing datagrams are considered lost,
-/// because hosts do not resend datagrams.
+/// The time limit for the next datagram, and for the completion of the sends. After this time, the
+/// program considers missing datagrams lost, because hosts do not resend datagrams.
 const TIME_LIMIT: Duration = Duration::from_secs(10);
 
 const SEND: u64 = 0;
 const RECEIVE: u64 = 1;
 
-/// A queue pair that sends and receives datagrams of one size. The program ignores their content,
-/// so all receives use the same memory.
+/// A queue pair that sends and receives datagrams of one size. The program ignores the content of
+/// the datagrams, so all sends and receives use the same memory.
 #[derive(Debug)]
 pub struct Datagrams {
     /// The id of the connection manager.
@@ -90,7 +90,7 @@ impl Datagrams {
         })
     }
 
-    /// Returns the queue pair number, to which other hosts send datagrams.
+    /// Returns the number of the queue pair. Other hosts send datagrams to this number.
     #[must_use]
     pub fn qp_num(&self) -> u32 {
         self.qp.qp_num()
@@ -116,7 +116,7 @@ impl Datagrams {
     ///
     /// # Errors
     ///
-    /// Fails if `ibv_post_send` fails.
+    /// Fails if the destination is not known, or if `ibv_post_send` fails.
     pub fn send(&self) -> Result<()> {
         let to = self.to.as_ref().ok_or("the destination is not known")?;
         for number in 1..=self.count {
@@ -138,7 +138,7 @@ impl Datagrams {
     ///
     /// # Errors
     ///
-    /// Fails if a send failed.
+    /// Fails if a send failed, or if no completion arrives within `TIME_LIMIT`.
     pub fn wait_sent(&mut self) -> Result<()> {
         while self.count > 0 {
             let completion = self.completion(TIME_LIMIT)?;
@@ -156,8 +156,8 @@ impl Datagrams {
     ///
     /// # Errors
     ///
-    /// Fails if datagrams are missing. The error contains the number of datagrams that have
-    /// arrived.
+    /// Fails if a datagram does not arrive in time. The error contains the number of datagrams that
+    /// have arrived.
     pub fn wait_received(&mut self, first: Duration) -> Result<()> {
         while self.received < self.count {
             let patience = if self.received == 0 {
@@ -188,7 +188,8 @@ impl Datagrams {
         }
         self.received += 1;
         if self.to.is_none() {
-            // Reply on the reverse path of the datagram, to the queue pair in its immediate data.
+            // Reply on the reverse path of the datagram, to the queue pair whose number is the
+            // immediate data.
             let mut grh = [0; AddressHandle::GRH_LEN];
             self.memory.copy_out(0, &mut grh);
             let port = self.id.port_num();

@@ -18,7 +18,7 @@ const LEN: usize = 16;
 /// The time limit for the peer's message, and for the completion of the send.
 const TIME_LIMIT: Duration = Duration::from_secs(30);
 
-/// A completion queue and its event channel.
+/// A completion queue and its completion channel.
 #[derive(Debug)]
 struct Done {
     cq: CompletionQueue,
@@ -102,7 +102,7 @@ impl Exchange {
         Ok(self.qp.post_recv(&[receive])?)
     }
 
-    /// Sends this side's message, inline if the queue pair supports that.
+    /// Sends this side's message, inline if the queue pair supports inline data of this length.
     ///
     /// # Errors
     ///

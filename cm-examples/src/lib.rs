@@ -17,7 +17,7 @@ pub mod socket;
 pub mod stream_test;
 pub mod transfer;
 
-/// The result type of the functions in this crate. The programs only print the error.
+/// The result type of the functions in this crate. The programs only print errors.
 pub type Result<T, E = Box<dyn Error + Send + Sync>> = std::result::Result<T, E>;
 
 /// Prints a program's error, and returns the exit status.
@@ -31,15 +31,15 @@ pub fn end(program: &str, result: Result<()>) -> ExitCode {
     }
 }
 
-/// Initializes the log. If `debug` is true, the log shows connection manager events and the log of
-/// the library.
+/// Initializes the log. If `debug` is true, the log contains connection manager events and the
+/// library's debug messages; if false, only errors. `RUST_LOG` overrides this.
 pub fn init_debug(debug: bool) {
     let level = if debug { "debug" } else { "error" };
     env_logger::Builder::from_env(env_logger::Env::default().default_filter_or(level)).init();
 }
 
-/// Initializes the log on stdout. Each line begins with the time since the program started, in
-/// seconds. By default, the log shows connection manager events; `RUST_LOG` overrides this.
+/// Initializes the log on stdout. Each line begins with the time in seconds since this call, and
+/// with `name`. By default, the log contains connection manager events; `RUST_LOG` overrides this.
 pub fn init_trace(name: &'static str) {
     let start = Instant::now();
     env_logger::Builder::from_env(
@@ -178,10 +178,14 @@ mod tests {
         for program in std::fs::read_dir(programs).unwrap() {
             let path = program.unwrap().path();
             let source = std::fs::read_to_string(&path).unwrap();
-            assert!(source.lines().count() < 300, "{} is long", path.display());
+            assert!(
+                source.lines().count() < 300,
+                "{} must have fewer than 300 lines",
+                path.display()
+            );
             assert!(
                 source.starts_with("//! "),
-                "{} does not begin with a comment",
+                "{} must begin with a `//!` comment",
                 path.display()
             );
         }

@@ -2,8 +2,9 @@
 
 use rdmsg::verbs::{MemoryRegion, RemoteAddr};
 
-/// Returns the text of a ping: its number, then letters, and a terminating zero byte. The first
-/// letter depends on the number.
+/// Returns the text of a ping, `size` bytes long: a prefix with the number of the ping, then
+/// consecutive ASCII characters, and a terminating zero byte. The number determines the first of
+/// these characters.
 #[must_use]
 pub fn text(number: u32, size: usize) -> Vec<u8> {
     let mut text = format!("rdma-ping-{number}: ").into_bytes();
@@ -17,8 +18,8 @@ pub fn text(number: u32, size: usize) -> Vec<u8> {
     text
 }
 
-/// A message with the address and the length of memory that the peer may access. A message of zeros
-/// confirms a READ or WRITE.
+/// A message with the address, the remote key and the length of memory that the peer may access. A
+/// message of zeros confirms a READ or WRITE.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Claim {
     addr: u64,

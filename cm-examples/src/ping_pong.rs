@@ -11,13 +11,14 @@ use rdmsg::verbs::{
 
 use crate::Result;
 
-/// The maximum wait for a completion. Without the connection manager, no event reports that the
-/// peer has exited.
+/// The time limit for the next completion. The wait needs a limit, because without the connection
+/// manager no event reports that the peer has exited.
 const TIME_LIMIT: Duration = Duration::from_secs(20);
 /// The likely cause if no message arrives.
 const ANOTHER: &str = "the peer must run ibv_rc_pingpong: the queue pairs of ibv_uc_pingpong and \
                        ibv_ud_pingpong have another type, and do not reply";
-/// The value of all bytes of a message if neither side checks messages.
+/// The value of each byte of a message if this side does not check messages. The C program uses the
+/// same value.
 const FILLING: u8 = 0x7b;
 /// The page size in bytes. The C program requires the first byte of each page to be zero.
 const PAGE: usize = 4096;
@@ -39,7 +40,7 @@ pub struct Rules {
     pub begins: bool,
     /// Whether to sleep until an event reports completions, instead of polling.
     pub events: bool,
-    /// Whether to check each byte of the last message.
+    /// Whether to check each byte of the final message.
     pub check: bool,
     /// Whether to record the arrival times of messages.
     pub timestamps: bool,
@@ -209,8 +210,8 @@ impl PingPong {
             ..
         } = self.rules;
         let (mut posted, mut sent, mut received) = (rx_depth, 0, 0);
-        // A side sends its next message when its last send has completed and a message has arrived
-        // since that send.
+        // A side sends its next message when its previous send has completed and a message has
+        // arrived since that send.
         let (mut sending, mut answered) = (begins, false);
         if sending {
             self.send()?;
@@ -238,8 +239,8 @@ impl PingPong {
         Ok(())
     }
 
-    /// Waits for the next completions, and returns their ids. `first` is true if no message has
-    /// arrived yet.
+    /// Waits for the next completions, and returns their ids. `first` must be true if no message
+    /// has arrived yet; an error then contains the likely cause.
     fn completions(&mut self, first: bool) -> Result<Vec<u64>> {
         let hint = if first {
             format!("; {ANOTHER}")
@@ -303,7 +304,7 @@ impl PingPong {
         Some([*steps.iter().min()?, mean, *steps.iter().max()?])
     }
 
-    /// Checks each byte of the last message. The client expects the bytes that it has sent.
+    /// Checks each byte of the final message. The client expects the bytes that it has sent.
     ///
     /// # Errors
     ///
@@ -315,8 +316,8 @@ impl PingPong {
             None => self.memory.copy_out(0, &mut received),
         }
         let ours = content(received.len());
-        // The server also accepts the content that the C program sends. It equals the content of
-        // this program only in the first byte of each page.
+        // The server also accepts the content that the C program sends: zero in the first byte of
+        // each page, and `FILLING` in all other bytes.
         let theirs = |at: usize| if at.is_multiple_of(PAGE) { 0 } else { FILLING };
         let wrong = |at: &usize| {
             received[*at] != ours[*at] && (self.rules.begins || received[*at] != theirs(*at))

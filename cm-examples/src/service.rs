@@ -20,7 +20,7 @@ pub struct Options {
     /// The address and port to listen on; with port 0, the system chooses a free port
     #[arg(default_value = "0.0.0.0:7471")]
     pub address: SocketAddr,
-    /// The time after SIGINT or SIGTERM within which clients must finish, in seconds
+    /// The time in seconds for clients to finish after SIGINT or SIGTERM
     #[arg(long, default_value_t = 5)]
     pub patience: u64,
     /// Show the log of the library
@@ -28,10 +28,10 @@ pub struct Options {
     pub debug: bool,
 }
 
-/// A listener with its own engine. A signal ends both.
+/// A listener with its own engine. SIGINT or SIGTERM closes the listener and shuts down the engine.
 #[derive(Debug)]
 pub struct Service {
-    /// The listener for clients. It is closed when a signal ends the service.
+    /// The listener for clients. SIGINT or SIGTERM closes the listener.
     pub listener: Listener,
     signals: thread::JoinHandle<Result<()>>,
 }
@@ -45,8 +45,8 @@ pub fn config() -> Config {
         config.send_depth = Some(8);
         config.eager_size = Some(1024);
         config.max_message = 1024;
-        // The engine establishes only 8 connections at a time, so with many clients the last client
-        // waits for a long time.
+        // The engine establishes only 8 connections at a time. So if many clients connect
+        // simultaneously, some clients wait for a long time.
         config.connect_timeout = Duration::from_secs(60);
     })
 }
@@ -59,8 +59,9 @@ pub fn config_for_threads() -> Config {
 }
 
 impl Service {
-    /// Starts listening, and blocks the signals that end the service. Must be called before other
-    /// threads start, because only threads started later inherit the blocked signals.
+    /// Starts listening, and starts a thread that handles SIGINT, SIGTERM and SIGUSR1. Blocks these
+    /// signals in the calling thread. Must be called before other threads start, because only
+    /// threads that start after this call inherit the blocked signals.
     ///
     /// # Errors
     ///
@@ -95,8 +96,8 @@ impl Service {
     }
 }
 
-/// Prints statistics after SIGUSR1. After SIGINT or SIGTERM, closes the listener, and
-/// ends the connections that are still open `time_limit` later.
+/// Prints statistics after each SIGUSR1. After SIGINT or SIGTERM, closes the listener, and waits up
+/// to `time_limit` until all connections have ended. Then ends the connections that are still open.
 fn obey(signals: &SigSet, engine: Engine, time_limit: Duration) -> Result<()> {
     while signals.wait()? == Signal::SIGUSR1 {
         let statistics = engine.statistics()?;
@@ -122,7 +123,7 @@ fn obey(signals: &SigSet, engine: Engine, time_limit: Duration) -> Result<()> {
 ///
 /// # Errors
 ///
-/// Fails if the system call fails.
+/// Fails if a system call fails.
 pub fn allow_many_fds() -> Result<()> {
     let (_, most) = getrlimit(Resource::RLIMIT_NOFILE)?;
     setrlimit(Resource::RLIMIT_NOFILE, most, most)?;

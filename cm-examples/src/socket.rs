@@ -34,7 +34,7 @@ pub enum Acceptor {
 }
 
 impl Acceptor {
-    /// Starts listening: over RDMA if a configuration is given, and over TCP otherwise.
+    /// Starts listening over RDMA with `config`, or over TCP if `config` is `None`.
     ///
     /// # Errors
     ///
@@ -50,7 +50,7 @@ impl Acceptor {
     ///
     /// # Errors
     ///
-    /// Fails if the listener has ended.
+    /// Fails if the listener reports an error.
     pub fn accept(&self) -> io::Result<Socket> {
         Ok(match self {
             Self::Tcp(listener) => Socket::tcp(listener.accept()?.0)?,
@@ -60,7 +60,7 @@ impl Acceptor {
 }
 
 impl Socket {
-    /// Connects: over RDMA if a configuration is given, and over TCP otherwise.
+    /// Connects over RDMA with `config`, or over TCP if `config` is `None`.
     ///
     /// # Errors
     ///
@@ -77,7 +77,8 @@ impl Socket {
         Ok(Self::Tcp(stream))
     }
 
-    /// Sets whether calls return `WouldBlock` instead of blocking.
+    /// Sets the blocking mode. If `nonblocking` is true, a call that would block fails with
+    /// `WouldBlock`.
     ///
     /// # Errors
     ///
@@ -133,7 +134,8 @@ impl Socket {
         }
     }
 
-    /// Enables keepalive: probes the peer if the stream has been idle for `interval`.
+    /// Enables keepalive probes, which the socket sends when the stream has been idle for
+    /// `interval`.
     ///
     /// # Errors
     ///

@@ -8,10 +8,10 @@ use crate::Result;
 pub const HEADER: &str =
     "name      bytes   xfers   iters   total       time     Gb/sec    usec/xfer";
 
-/// The transfer sizes in bytes, unless the option `-S all` is given.
+/// The transfer sizes in bytes if the option `-S` is not given.
 const USUAL: [usize; 4] = [64, 4 << 10, 64 << 10, 1 << 20];
 
-/// A test: transfers from the client to the server, and then in the other direction.
+/// A test: transfers from the client to the server, and then from the server to the client.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[expect(clippy::exhaustive_structs, reason = "programs set each field")]
 pub struct StreamTest {
@@ -21,7 +21,7 @@ pub struct StreamTest {
     pub size: usize,
     /// The number of consecutive transfers in one direction.
     pub count: u32,
-    /// The number of times that the transfers in both directions are repeated.
+    /// The number of times that the test performs the transfers in both directions.
     pub iterations: u32,
 }
 
@@ -51,9 +51,9 @@ impl Direction {
 }
 
 impl Plan {
-    /// Returns one plan for each connection. If an option sets the size, the count or the
-    /// iterations, returns one plan with one test. Otherwise returns the default tests, or tests
-    /// with more sizes if the size is `all`.
+    /// Returns one plan for each connection. If `size` is a number, or if `count` or `iterations`
+    /// is given, there is one plan with one test. If not, there is one plan with latency tests and
+    /// one plan with bandwidth tests. With the size `all`, these tests cover more sizes.
     ///
     /// # Errors
     ///
@@ -96,7 +96,7 @@ impl Plan {
         }
     }
 
-    /// Returns the latency tests: single transfers, in several sizes.
+    /// Returns the plan of the latency tests: single transfers, in several sizes.
     fn latency(all: bool) -> Self {
         let test = |size| StreamTest {
             name: format!("{}_lat", short(size as u64)),
@@ -110,7 +110,7 @@ impl Plan {
         }
     }
 
-    /// Returns the bandwidth tests: many consecutive transfers, in several sizes.
+    /// Returns the plan of the bandwidth tests: many consecutive transfers, in several sizes.
     fn bandwidth(all: bool) -> Self {
         let test = |size| StreamTest {
             name: format!("{}_bw", short(size as u64)),
@@ -138,7 +138,7 @@ impl StreamTest {
             short(self.size as u64),
             short_count(self.count),
             short_count(self.iterations),
-            // The conversion is exact, because the number is below 2^53.
+            // `bytes` is a product of integers, so the conversion discards no fraction.
             short(bytes as u64),
             bytes * 8.0 / 1e9 / seconds,
             seconds * 1e6 / transfers,
@@ -150,7 +150,8 @@ fn sizes(all: bool) -> Vec<usize> {
     if !all {
         return USUAL.into();
     }
-    // The sizes are 64, each power of two from 128 on, and 1.5 times each of these powers.
+    // The sizes are 64 bytes, each power of two from 128 bytes to 4 MiB, and 1.5 times each of
+    // these powers.
     let mut sizes = vec![64];
     for exponent in 7..=22 {
         sizes.extend([1 << exponent, 3 << (exponent - 1)]);

@@ -79,7 +79,7 @@ impl Transfer {
         Ok(())
     }
 
-    /// Polls the completions of sends and receives. Returns whether there were any.
+    /// Polls the completions of sends and receives. Returns true if there was a completion.
     ///
     /// # Errors
     ///

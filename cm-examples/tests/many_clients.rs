@@ -1,6 +1,5 @@
-//! Tests of the echo servers with 500 clients, one of which does not receive its replies. If the
-//! environment variable `LAB_ADDR` is set to the address of an RDMA device, the tests use RDMA, and
-//! otherwise TCP.
+//! Tests of the echo servers with 500 clients, one of which does not receive its replies. The tests
+//! use TCP, or RDMA if the environment variable `LAB_ADDR` is set to the address of an RDMA device.
 
 use std::{
     env,
@@ -49,7 +48,7 @@ fn line(process: &mut Process, beginning: &str) -> String {
         match process.line(TIME_LIMIT) {
             Some(Line::Out(line)) if line.starts_with(beginning) => return line,
             Some(line) => println!("{line:?}"),
-            None => panic!("the program has not printed {beginning:?}"),
+            None => panic!("the program must print a line that starts with {beginning:?}"),
         }
     }
 }
@@ -86,7 +85,10 @@ impl Server {
             if statistics.connections == connections {
                 return statistics;
             }
-            assert!(began.elapsed() < TIME_LIMIT, "{statistics:?}");
+            assert!(
+                began.elapsed() < TIME_LIMIT,
+                "the server must have {connections} connections in time: {statistics:?}"
+            );
         }
     }
 
@@ -117,8 +119,8 @@ fn serve_many(program: &str) {
     let (mut server, address) = Server::start(program);
     let mut clients = start_clients(&address);
 
-    // All clients except one receive their replies. For the remaining client, the server holds at
-    // most one window of messages.
+    // All clients except one receive their replies. For the client that does not, the server holds
+    // at most one window of messages.
     line(
         &mut clients,
         "20 rounds over 499 connections, every byte as expected",
@@ -126,9 +128,18 @@ fn serve_many(program: &str) {
     line(&mut clients, "idle");
     let (began, before) = (Instant::now(), server.statistics());
     assert_eq!(before.connections, 500);
-    assert!(before.received >= 20 * 499, "{before:?}");
-    assert!(before.received - before.sent <= WINDOW, "{before:?}");
-    assert!(before.held <= WINDOW, "{before:?}");
+    assert!(
+        before.received >= 20 * 499,
+        "the server must have received all rounds: {before:?}"
+    );
+    assert!(
+        before.received - before.sent <= WINDOW,
+        "the server must have answered all but at most {WINDOW} messages: {before:?}"
+    );
+    assert!(
+        before.held <= WINDOW,
+        "the server must hold at most {WINDOW} messages: {before:?}"
+    );
 
     // All connections are idle during this loop.
     while began.elapsed() < Duration::from_secs(IDLE - 1) {
@@ -137,17 +148,21 @@ fn serve_many(program: &str) {
     let (elapsed, after) = (began.elapsed(), server.statistics());
     assert_eq!(
         after.received, before.received,
-        "the clients have sent nothing"
+        "the clients must send nothing while they are idle"
     );
     let used = after.processor_ms - before.processor_ms;
     let elapsed = u64::try_from(elapsed.as_millis()).unwrap();
     println!("{used} ms of processor time in {elapsed} ms");
     if env::var_os("LAB_ADDR").is_none() {
-        assert!(used * 1000 < elapsed * BUDGET, "{used} ms in {elapsed} ms");
+        assert!(
+            used * 1000 < elapsed * BUDGET,
+            "the idle server must use less than {BUDGET}/1000 of a processor: \
+             {used} ms in {elapsed} ms"
+        );
     } else {
-        // This host may have emulated processors, so the test has no fixed limit. Instead, the
-        // processor time per idle second must be less than the measured processor time of 500
-        // messages, which is one message on each connection.
+        // This host may have emulated processors, so a fixed limit is not possible. The server must
+        // use less processor time in an idle second than it has used for 500 messages, which are
+        // one message on each connection.
         println!(
             "{} ms for {} messages",
             before.processor_ms, before.received
@@ -155,7 +170,7 @@ fn serve_many(program: &str) {
         let (each, seconds) = (before.processor_ms * 500 / before.received, elapsed / 1000);
         assert!(
             used < each * seconds,
-            "{used} ms in {seconds} s, but at most {each} ms per second"
+            "the idle server must use less than {each} ms per second: {used} ms in {seconds} s"
         );
     }
 
@@ -164,7 +179,7 @@ fn serve_many(program: &str) {
     let last = server.wait_for(0);
     assert_eq!(last.held, 0);
 
-    // All clients are killed at the same time, without closing their connections.
+    // Kill all clients at the same time, so that they do not close their connections.
     let mut clients = start_clients(&address);
     line(&mut clients, "idle");
     let before = server.statistics();
@@ -172,7 +187,7 @@ fn serve_many(program: &str) {
     drop(clients.kill().unwrap());
     let after = server.wait_for(0);
     let used = after.processor_ms - before.processor_ms;
-    println!("{used} ms of processor time for 500 ends");
+    println!("{used} ms of processor time to end 500 connections");
     server.end();
     drop(alone);
 }

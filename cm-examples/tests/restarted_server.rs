@@ -1,6 +1,5 @@
-//! Test of a client that connects again after its server was killed and restarted. If the
-//! environment variable `LAB_ADDR` is set to the address of an RDMA device, the test uses RDMA, and
-//! otherwise TCP.
+//! Test of a client that connects again after its server was killed and restarted. The test uses
+//! TCP, or RDMA if the environment variable `LAB_ADDR` is set to the address of an RDMA device.
 
 use std::{env, time::Duration};
 
@@ -9,7 +8,7 @@ use toolbox::{Line, Process};
 /// The time limit for each wait. It is long enough for a host with emulated processors.
 const TIME_LIMIT: Duration = Duration::from_secs(120);
 
-/// Reads lines until a line starts with `beginning`, and returns the rest of that line.
+/// Reads lines until a line starts with `beginning`, and returns the text that follows `beginning`.
 fn line(process: &mut Process, beginning: &str) -> String {
     loop {
         match process.line(TIME_LIMIT) {
@@ -19,7 +18,7 @@ fn line(process: &mut Process, beginning: &str) -> String {
                 }
             }
             Some(line) => println!("{line:?}"),
-            None => panic!("the program has not printed {beginning:?}"),
+            None => panic!("the program must print a line that starts with {beginning:?}"),
         }
     }
 }

@@ -4,11 +4,11 @@
 use std::{env, process::Command};
 
 fn main() {
-    let compiler = env::var_os("RUSTC").expect("cargo names the compiler");
+    let compiler = env::var_os("RUSTC").expect("cargo must set RUSTC");
     let version = Command::new(compiler)
         .arg("--version")
         .output()
-        .expect("the compiler runs");
+        .expect("the compiler must be executable");
     let version = String::from_utf8_lossy(&version.stdout);
     let var = |name| env::var(name).unwrap_or_default();
     println!(

@@ -12,7 +12,7 @@ pub mod net {
     // The generator omits the next line in the program with sockets.
     pub use rdmsg::{Stream as TcpStream, StreamListener as TcpListener};
 
-    /// Functions that return addresses that no other test of this run uses.
+    /// Functions that return free addresses. No other test of this run uses these addresses.
     pub mod test {
         use std::{
             net::SocketAddr,
@@ -30,9 +30,9 @@ pub mod net {
             at("::1")
         }
 
-        /// Returns an address with a free port. The process id selects the ports, because each test
-        /// runs in its own process. The ports are below the range from which the kernel chooses
-        /// ports.
+        /// Returns an address with a free port. Each test runs in its own process, so the process
+        /// id determines the ports of the test. All ports are below the range from which the kernel
+        /// chooses ports.
         fn at(host: &str) -> SocketAddr {
             let port = 20_000 + (process::id() % 1200) as u16 * 10;
             let port = port + TAKEN.fetch_add(1, Ordering::Relaxed);
@@ -41,7 +41,8 @@ pub mod net {
     }
 }
 
-/// In the lab, replaces the loopback address in `text` with the address of the RDMA device.
+/// Returns `text`. In the lab, replaces each loopback address in the text with the address of the
+/// RDMA device.
 pub fn here(text: &str) -> &'static str {
     let address = |name, loopback: &str| env::var(name).unwrap_or_else(|_| loopback.to_owned());
     let v4 = address("LAB_ADDR", "127.0.0.1");

@@ -17,9 +17,10 @@ pub fn cvt(call: &'static str, ret: libc::c_int) -> Result<libc::c_int, OsError>
 /// Converts the result of a call that returns 0 or an error number, as most `ibv_*` calls do.
 ///
 /// Drivers report errors in different ways: a function may return the error number, the negated
-/// error number, or −1 with `errno` set. All three are accepted. −1 always means that `errno` is
-/// set, and never a negated `EPERM`. A function that returns negated numbers forwards the result of
-/// a kernel command, and a failed kernel command also sets `errno`.
+/// error number, or −1 with `errno` set. This function accepts all three. The result −1 could also
+/// be the negated `EPERM`. But a function that returns negated numbers forwards the result of a
+/// kernel command, and a failed kernel command also sets `errno`. So if the result is −1, `errno`
+/// always contains the error number.
 #[inline]
 pub fn cvt_errno(call: &'static str, ret: libc::c_int) -> Result<(), OsError> {
     match ret {
@@ -37,7 +38,7 @@ pub fn cvt_ptr<T>(call: &'static str, ptr: *mut T) -> Result<NonNull<T>, OsError
 /// Returns a function for [`Result::map_err`] that converts an error of the C function `call`,
 /// reported by `nix` or `std`, to an [`OsError`].
 ///
-/// An error without an error number becomes `EIO`, never success.
+/// An error without an error number becomes `EIO`, because the number 0 would mean success.
 pub fn failed<E: Into<io::Error>>(call: &'static str) -> impl Fn(E) -> OsError + Copy {
     move |error| {
         let errno = error.into().raw_os_error().filter(|errno| *errno > 0);
@@ -45,11 +46,11 @@ pub fn failed<E: Into<io::Error>>(call: &'static str) -> impl Fn(E) -> OsError +
     }
 }
 
-/// Converts a timeout to milliseconds, rounded up. If it were rounded down, a timeout below 1 ms
-/// would become 0, and the caller's wait would become a busy loop.
+/// Converts a timeout to milliseconds, rounded up. With rounding down, a timeout below 1 ms would
+/// become 0, and the caller's wait would become a busy loop.
 ///
-/// The function does not use `Duration::as_millis`, because the 128-bit division in it costs more
-/// than the rest of a short call.
+/// The function does not use `Duration::as_millis`. The 128-bit division in `as_millis` costs more
+/// than all other work of a short call.
 #[inline]
 pub const fn millis(wait: Duration) -> u64 {
     let rest = wait.subsec_nanos().div_ceil(1_000_000);
@@ -58,8 +59,8 @@ pub const fn millis(wait: Duration) -> u64 {
         .saturating_add(rest as u64)
 }
 
-/// Logs that an RDMA object could not be destroyed. `Drop` implementations call this function,
-/// because they cannot return an error.
+/// Logs the error if an RDMA object could not be destroyed. `Drop` implementations call this
+/// function, because they cannot return an error.
 ///
 /// Destroying an object fails with `EIO` or `ENODEV` if the device was removed, and with `EACCES`
 /// if the process has changed its credentials. Any other error is a bug: the caller destroyed the
@@ -69,13 +70,14 @@ pub fn log_destroy_error(result: Result<(), OsError>) {
     error_sparsely!(Rdma, "cannot destroy an RDMA object, which leaks: {error}");
     debug_assert!(
         matches!(error.errno, libc::EIO | libc::ENODEV | libc::EACCES) || std::thread::panicking(),
-        "{error}: destroyed while something still depends on it"
+        "{error}: objects that depend on this object must be destroyed first"
     );
 }
 
 /// Returns the `errno` of the C function `call`, which has just failed.
 ///
-/// If the function has not set `errno`, the error becomes `EIO`, never success.
+/// If the function has not set `errno`, the error becomes `EIO`, because the number 0 would mean
+/// success.
 fn last_error(call: &'static str) -> OsError {
     failed(call)(io::Error::last_os_error())
 }

@@ -5,13 +5,14 @@
 //! * No lock is held while foreign code runs, because a waker may poll its task immediately, and a
 //!   logger may send its line over a connection.
 //! * [`call`] catches a panic, so that the panic ends neither the engine's thread nor a destructor.
-//!   If a waker panics, the connection that its task waits on is ended, because that task may never
-//!   be polled again. If the logger panics, the current log line is lost, and no connection ends.
-//!   The panic is not logged, because that would call the same logger again.
-//! * The engine's thread does not run foreign code immediately, because other threads depend on the
-//!   engine. This thread [collects](collect) the code as [`ForeignCall`]s, and runs them after
-//!   another thread has taken over its other work. All other threads run foreign code immediately:
-//!   code that blocks delays only the thread that runs it.
+//!   If a waker panics, its task may never be polled again. The connection that the task waits for
+//!   is therefore ended. If the logger panics, the current log line is lost, and no connection
+//!   ends. A panic is not logged, because the log line would go to the same logger.
+//! * A thread that does the engine's work does not run foreign code immediately, because other
+//!   threads depend on the engine. It [collects](collect) the code as [`ForeignCall`]s, and runs
+//!   them after it has put the engine's state aside. If the code blocks, another thread can then
+//!   continue the engine's work. All other threads run foreign code immediately: code that blocks
+//!   delays only the thread that runs it.
 //!
 //! A program that is built with `panic = "abort"` still aborts at the first panic.
 //!
@@ -34,8 +35,8 @@ use crate::{PerProcess, lock};
 
 pub use log::Level;
 
-/// The target of a log line, by which a logger filters lines. The target names the part of the
-/// library that wrote the line.
+/// The target of a log line. It names the part of the library that wrote the line, and a logger can
+/// filter lines by their targets.
 ///
 /// The user guide lists the targets. A target keeps its name if the source file that uses it moves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -133,11 +134,11 @@ levels!($ error Error, warn Warn, info Info, debug Debug, trace Trace);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Panicked;
 
-/// Runs foreign code and catches a panic. The caller holds no lock.
+/// Runs foreign code and catches a panic. The caller must hold no lock.
 pub fn call<T>(code: impl FnOnce() -> T) -> Result<T, Panicked> {
     catch_unwind(AssertUnwindSafe(code)).map_err(|payload| {
-        // The panic payload is also foreign code, so dropping it may panic again. The payload of
-        // that second panic is leaked.
+        // The destructor of the panic payload is foreign code, too, so dropping the payload may
+        // cause a second panic. The payload of the second panic is leaked.
         let dropped = catch_unwind(AssertUnwindSafe(|| drop(payload)));
         let _leaked = dropped.map_err(ManuallyDrop::new);
         Panicked
@@ -145,9 +146,9 @@ pub fn call<T>(code: impl FnOnce() -> T) -> Result<T, Panicked> {
 }
 
 thread_local! {
-    /// Whether this thread collects foreign calls. The flag is not part of `FOREIGN_CALLS`, because
-    /// a `Cell<bool>` needs no destructor. So a thread that does not collect foreign calls reads
-    /// only the flag, with a single load.
+    /// Whether this thread collects foreign calls. The flag is separate from `FOREIGN_CALLS`,
+    /// because a `Cell<bool>` has no destructor and is read with a single load. A thread that does
+    /// not collect foreign calls reads only the flag.
     static COLLECTS: Cell<bool> = const { Cell::new(false) };
     static FOREIGN_CALLS: RefCell<Vec<Arc<dyn ForeignCall>>> = const { RefCell::new(Vec::new()) };
 }
@@ -158,12 +159,13 @@ pub trait ForeignCall: Send + Sync {
     fn run(self: Arc<Self>);
 }
 
-/// Sets whether the calling thread collects foreign code instead of running it immediately.
+/// If `collects` is true, makes the calling thread collect foreign code. If not, makes the thread
+/// run foreign code immediately.
 pub fn collect(collects: bool) {
     COLLECTS.set(collects);
 }
 
-/// Returns whether the calling thread collects its foreign code.
+/// Returns true if the calling thread collects foreign code.
 pub fn collects() -> bool {
     COLLECTS.get()
 }
@@ -217,8 +219,8 @@ struct PendingState<T> {
 }
 
 impl<T: Default> PendingWork<T> {
-    /// Adds calls to the queue. Returns true if no thread is making the queued calls. In that case,
-    /// the caller must create a [`ForeignCall`] that makes them.
+    /// Adds calls to the queue. Returns true if no other thread makes the queued calls. In that
+    /// case, the caller must create a [`ForeignCall`] that makes them.
     pub fn add(&self, add: impl FnOnce(&mut T)) -> bool {
         let mut state = lock(&self.state);
         add(state.work.get_or_insert_default());
@@ -237,7 +239,7 @@ impl<T: Default> PendingWork<T> {
         work
     }
 
-    /// Waits until no thread is making queued calls, for at most the time `bound`.
+    /// Waits until the queued calls have been made, for at most the time `bound`.
     fn wait(&self, bound: Duration) {
         let is_taken = |state: &mut PendingState<T>| state.is_taken;
         drop(
@@ -255,13 +257,14 @@ struct LogLine {
     text: String,
 }
 
-/// The log lines of all engines' threads that have not been passed to the logger yet, and the
-/// number of lines that were dropped because [`MAX_LINES`] lines were already pending.
+/// The pending log lines, which the threads of all engines have collected and not yet passed to the
+/// logger. The number counts the lines that were dropped because [`MAX_LINES`] lines were already
+/// pending.
 #[derive(Default)]
 struct LogLines(VecDeque<LogLine>, usize);
 
-/// The maximum number of pending lines. A slow logger still receives every line of a burst; only a
-/// blocked logger loses lines.
+/// The maximum number of pending lines. The limit is high, so that lines are lost only if the
+/// logger blocks, and not if it is slow during a burst of lines.
 const MAX_LINES: usize = 4096;
 
 static LINES: PerProcess<PendingWork<LogLines>> = PerProcess::new(PendingWork::default);
@@ -290,15 +293,16 @@ impl ForeignCall for Writer {
             if lost > 0 {
                 warn!(
                     Engine,
-                    "dropped {lost} log lines because the logger blocked"
+                    "engine: dropped {lost} log lines, because the logger blocked"
                 );
             }
         }
     }
 }
 
-/// Passes a line to the logger if the line's level is enabled. A caller must hold no lock, except
-/// on a thread that collects foreign code.
+/// If the level of a line is enabled, passes the line to the logger, or queues the line if the
+/// calling thread collects foreign code. A thread that does not collect foreign code must hold no
+/// lock when it calls this function.
 #[track_caller]
 pub fn log(level: Level, target: Target, text: fmt::Arguments<'_>) {
     if level > STATIC_MAX_LEVEL || level > log::max_level() {
@@ -327,7 +331,7 @@ pub fn log(level: Level, target: Target, text: fmt::Arguments<'_>) {
 }
 
 fn write(level: Level, target: Target, caller: &'static Location<'_>, text: fmt::Arguments<'_>) {
-    // If the logger panics, the line is lost.
+    // Ignore a panic of the logger: the line is lost.
     let _ = call(|| {
         let line = Record::builder()
             .level(level)
@@ -359,7 +363,10 @@ mod tests {
     #[test]
     fn targets_have_names_below_that_of_the_crate() {
         for (number, target) in Target::ALL.into_iter().enumerate() {
-            assert_eq!(target as usize, number, "all are listed");
+            assert_eq!(
+                target as usize, number,
+                "`ALL` must list all targets in order"
+            );
             assert!(target.name().starts_with("rdmsg::"), "{target:?}");
         }
     }

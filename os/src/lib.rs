@@ -15,7 +15,8 @@
 //!   held them.
 //! * [`foreign`] runs code of the application: its logger and the wakers of its tasks. The macros
 //!   [`error!`], [`warn!`], [`info!`], [`debug!`] and [`trace!`] log through this module.
-//!   [`error_sparsely!`] and [`warn_sparsely!`] write at most one line per second.
+//!   [`error_sparsely!`], [`warn_sparsely!`] and [`info_sparsely!`] write at most one line per
+//!   second for each call site.
 #![deny(unsafe_code)]
 #![warn(clippy::disallowed_macros)]
 

@@ -2,8 +2,8 @@ use std::sync::{LockResult, Mutex, MutexGuard, PoisonError, TryLockError};
 
 /// Acquires a lock, even if a thread panicked while it held the lock.
 ///
-/// Ignoring poisoning is safe because each state machine applies an input completely or not at all,
-/// so a panic leaves no inconsistent state.
+/// A poisoned lock can be ignored: each state machine applies an input completely or not at all, so
+/// a panic leaves no inconsistent state.
 pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     unpoisoned(mutex.lock())
 }
@@ -43,6 +43,9 @@ mod tests {
         assert_eq!(try_lock(&mutex).as_deref(), Some(&7));
         let guard = lock(&mutex);
         assert_eq!(*guard, 7);
-        assert!(try_lock(&mutex).is_none(), "it is held");
+        assert!(
+            try_lock(&mutex).is_none(),
+            "`try_lock` must not acquire a held lock"
+        );
     }
 }

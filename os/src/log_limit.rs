@@ -18,9 +18,9 @@ pub struct LogLimit(Mutex<Recent>);
 
 #[derive(Debug)]
 struct Recent {
-    /// The time at which a line last passed.
+    /// The time of the most recent line that passed.
     last_passed: Option<Instant>,
-    /// The number of lines that were suppressed since the last line that passed.
+    /// The number of lines that were suppressed since a line most recently passed.
     suppressed: u64,
 }
 
@@ -41,7 +41,8 @@ impl Default for LogLimit {
 }
 
 impl LogLimit {
-    /// Counts a line at the time `now`. Returns `None` if the line is suppressed.
+    /// Decides whether a line passes at the time `now`. If the line is suppressed, counts it and
+    /// returns `None`.
     pub fn pass(&self, now: Instant) -> Option<SuppressedLines> {
         let mut recent = lock(&self.0);
         let is_early = |passed| now.saturating_duration_since(passed) < PERIOD;
@@ -64,8 +65,8 @@ impl fmt::Display for SuppressedLines {
     }
 }
 
-/// Defines one macro per log level that logs at most one line per second for each call site. A
-/// caller of these macros must hold no lock.
+/// Defines one macro per log level. Each macro logs at most one line per second for each call site.
+/// A caller of these macros must hold no lock.
 macro_rules! sparse {
     ($dollar:tt $($name:ident $level:ident),*) => { $(
         /// Logs at most one line per second for each call site. If lines were suppressed, the next

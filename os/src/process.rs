@@ -39,19 +39,20 @@ static FORK_HANDLERS: Once = Once::new();
 static UNSHARED: Mutex<DescriptorSet> = Mutex::new(DescriptorSet(Vec::new()));
 
 thread_local! {
-    /// The lock of [`UNSHARED`] while this thread executes fork(3); otherwise `None`.
+    /// The lock of [`UNSHARED`] while this thread executes fork(3), and `None` at all other times.
     static HELD: Cell<Option<MutexGuard<'static, DescriptorSet>>> = const { Cell::new(None) };
 }
 
 /// The identity of the process that created an object: this process or one of its ancestors.
 ///
-/// The number of forks is a sufficient identifier, because a process and each of its ancestors have
-/// different numbers.
+/// The number of forks is a sufficient identifier, because a process has a greater number than each
+/// of its ancestors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Process(u32);
 
 impl Process {
-    /// Returns the identifier of the calling process. The first call starts counting forks.
+    /// Returns the identifier of the calling process. The first call registers the handlers that
+    /// count forks.
     pub fn this() -> Self {
         FORK_HANDLERS.call_once(|| {
             // SAFETY: the three handlers take no arguments and are functions of this crate, so they
@@ -136,8 +137,8 @@ impl DescriptorSet {
     }
 
     /// Replaces all descriptors of the set with duplicates of an unused eventfd, so that their
-    /// numbers stay in use. Calls only async-signal-safe functions, because it runs in the child of
-    /// a multi-threaded process.
+    /// numbers stay in use. This function runs in the child of a multi-threaded process, so it
+    /// calls only async-signal-safe functions.
     fn replace_all(&mut self) {
         // SAFETY: `eventfd` has no preconditions.
         let dummy = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC) };
@@ -146,8 +147,8 @@ impl DescriptorSet {
                 let fd = at as u32 * u64::BITS + word.trailing_zeros();
                 *word &= *word - 1;
                 let fd = fd.cast_signed();
-                // No eventfd could be created, so the descriptors are closed and their numbers
-                // become free for reuse.
+                // If no eventfd could be created, close the descriptor. Its number then becomes
+                // free for reuse.
                 if dummy < 0 {
                     // SAFETY: this crate opened `fd` in the parent, and no code of the child uses
                     // inherited objects.
@@ -187,8 +188,8 @@ impl<T: AsFd> Unshared<T> {
 }
 
 impl<T: AsFd> Unshared<T> {
-    /// Returns whether another process opened the descriptor. If so, the descriptor number refers
-    /// to a different file in this process.
+    /// Returns true if another process opened the descriptor. In this process, the descriptor
+    /// number then refers to a different file.
     pub fn is_inherited(&self) -> bool {
         !self.process.is_this()
     }
@@ -287,7 +288,7 @@ impl<T: Send + Sync> PerProcess<T> {
 /// of `exit(3)`.
 ///
 /// The handler runs on the thread that exits the process, while the other threads are still
-/// running. It must not panic.
+/// running. The handler must not panic.
 pub fn at_exit(handler: extern "C" fn()) -> Result<(), OsError> {
     // SAFETY: `atexit` accepts any function that stays loaded until it is called. If the handler
     // belongs to a library that is unloaded earlier, the C library calls the handler when it
@@ -362,6 +363,6 @@ mod tests {
         let is_dummy =
             || kind(kept.as_raw_fd()).is_ok_and(|kind| kind.ends_with("anon_inode:[eventfd]"));
         assert!(in_child(|| is_dummy() && kind(number).is_err()));
-        assert!(!is_dummy(), "the parent keeps its descriptor");
+        assert!(!is_dummy(), "the parent must keep its descriptor");
     }
 }

@@ -11,39 +11,41 @@ use super::{
 
 /// Interval at which the engine's thread checks the connections that the application polls. The
 /// interval bounds the delay of messages if the application stops polling: a program that mixes
-/// `recv` with `select!` may receive a message up to two intervals after its arrival. It also
-/// bounds the cost of the checks: while a program polls often, the engine's thread runs once per
-/// interval instead of once per message.
+/// `recv` with `select!` may receive a message up to two intervals after its arrival. The interval
+/// also bounds the cost of the checks: while a program polls often, the engine's thread runs once
+/// per interval instead of once per message.
 const CHECK_INTERVAL: Duration = Duration::from_millis(10);
 
-/// The number of checks after which the engine becomes the owner, if an event loop does not poll a
-/// connection that had a pending event. Until then, the engine only polls in place of the loop. A
-/// loop with 1000 busy connections handles an event later than `CHECK_INTERVAL`. If the engine
-/// became the owner each time, each message would cost up to four calls of epoll_ctl.
+/// The number of checks after which the engine becomes the owner of a connection whose event loop
+/// does not handle an event. At each earlier check, the engine polls once in place of the loop, and
+/// the loop stays the owner. A loop with 1000 busy connections handles most events later than
+/// `CHECK_INTERVAL`. If the engine became the owner after each such delay, each message would cost
+/// up to four calls of epoll_ctl.
 const OVERDUE_CHECKS: u8 = if cfg!(loom) { 1 } else { 10 };
 
-/// Interval at which the engine's thread checks connections that hold back a message. It is shorter
-/// than `CHECK_INTERVAL`, because the message is sent only when the connection is polled again.
+/// Interval at which the engine's thread checks connections that hold back a message, and
+/// connections that were busy. A message that is held back is sent only when the connection is
+/// polled again, so this interval is shorter than `CHECK_INTERVAL`.
 const QUICK_CHECK_INTERVAL: Duration = Duration::from_millis(1);
 
 /// The connections that threads or event loops of the application poll. The engine's thread checks
 /// all of them with one timer.
 ///
 /// A connection that threads own is in the table, except while the leader of these threads sleeps
-/// in the kernel. The engine need not check such a connection, because an event is certain to wake
-/// the leader. A connection that an event loop owns is in the table if an event was pending at the
-/// last check, or if the connection holds back a message.
+/// in the kernel. No check is necessary then, because an event is certain to wake the leader. A
+/// connection that an event loop owns is in the table if an event was pending at the previous
+/// check, or if the connection holds back a message.
 #[derive(Debug, Default)]
 pub struct Attended {
-    /// The result of the last check, by connection key.
+    /// The result of the previous check, by connection key.
     seen: HashMap<u64, Seen>,
     /// The keys of the connections in `seen` that hold back a message.
     held_back: HashSet<u64>,
     /// The keys of connections that the engine could not poll because a thread of the application
     /// was polling them at that time.
     busy: HashSet<u64>,
-    /// Whether the last check found a pending event for at least one connection that an event loop
-    /// owns.
+    /// Whether an event was pending for a connection that an event loop owns, at the previous check
+    /// or since then.
     loops: bool,
     /// The time of the next check of all connections in the table.
     next_full_check: Option<Instant>,
@@ -54,21 +56,23 @@ pub struct Attended {
 /// The result of a check of one connection.
 #[derive(Clone, Copy, Debug)]
 struct Seen {
-    /// The value of [`Poller::visits`].
+    /// The value of [`Poller::visits`] at this check.
     visits: u32,
-    /// The number of checks since the engine's thread found a pending event that the event loop had
-    /// not handled for an interval, or 0 if the loop has polled since then.
+    /// The number of consecutive checks at which the event loop had not polled after an event. The
+    /// number returns to 0 when the loop polls, or when the threads of the connection's group poll
+    /// any member.
     overdue: u8,
-    /// The value of [`Poller::group_turns`] .
+    /// The value of [`Poller::group_turns`] at this check.
     turns: u32,
 }
 
-/// The poll of a connection that the engine's thread must do after a check.
+/// A poll that the engine's thread must do after a check. The number is the connection's key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Due {
-    /// Request an event and poll, because the engine owns the connection now.
+    /// Request an event and poll, because the owner has stopped polling or the connection was busy.
     Expired(u64),
-    /// Poll, because the event loop that owns the connection is late. The loop stays the owner.
+    /// Poll, because the event loop that owns the connection has not handled an event for an
+    /// interval. The loop stays the owner.
     Overdue(u64),
 }
 
@@ -77,13 +81,14 @@ pub trait AttendedConnection {
     /// Returns the connection's poller.
     fn poller(&self) -> &Poller;
 
-    /// Returns whether the connection holds back a message until the next poll.
+    /// Returns true if the connection holds back a message until the next poll.
     fn holds_back(&self) -> bool;
 }
 
 impl Attended {
-    /// Adds a connection to the table. The engine's thread calls this method when it handles the
-    /// notice from the connection's new owner.
+    /// Adds a connection to the table if the connection needs checks. The engine's thread calls
+    /// this method when it handles a notice that the connection has a new owner or holds back a
+    /// message.
     pub fn attend(&mut self, key: u64, connection: &impl AttendedConnection) {
         let poller = connection.poller();
         let held_back = poller.is_held_back();
@@ -93,8 +98,9 @@ impl Attended {
             Owner::Loop if !held_back => return,
             Owner::Threads | Owner::Loop => {}
         }
-        // The notice may have been sent up to 10 ms ago. Subtracting 1 ensures that the first check
-        // finds a visit, so the connection stays in the table for at least one interval.
+        // The notice may have been sent up to 10 ms ago, so the first check may come too early.
+        // Because 1 is subtracted, the first check finds a visit, and the connection stays in the
+        // table for at least one interval.
         self.seen
             .insert(key, Seen::of(poller, poller.visits().wrapping_sub(1)));
         let now = Instant::now();
@@ -106,15 +112,17 @@ impl Attended {
         }
     }
 
-    /// Schedules checks of the connections that event loops own. If a check finds no pending event,
-    /// the engine's thread calls this method when the next event on such a connection arrives.
+    /// Schedules checks of the connections that event loops own. After a check that found no
+    /// pending event, the engine's thread calls this method when the next event for an event loop
+    /// arrives.
     pub fn expect_loops(&mut self) {
         self.loops = true;
         self.next_full_check
             .get_or_insert_with(|| Instant::now() + CHECK_INTERVAL);
     }
 
-    /// Removes a connection that the engine owns or that has ended.
+    /// Removes a connection from the table, because the engine becomes the owner or the connection
+    /// has ended.
     pub fn forget(&mut self, key: u64) {
         self.seen.remove(&key);
         self.held_back.remove(&key);
@@ -137,10 +145,13 @@ impl Attended {
             .min()
     }
 
-    /// Checks the connections whose check is due. Returns the polls that the caller must do next.
-    /// Connections that were passed to [`poll_soon`](Self::poll_soon) count as expired. The others
-    /// have an owner that has not polled since the last check. `pending` returns the keys of all
-    /// connections whose event loops have pending events.
+    /// Checks the connections whose check is due, and returns the polls that the caller must do
+    /// next. A poll is due if the owner of a connection has not polled since the previous check.
+    /// Each connection that was passed to [`poll_soon`](Self::poll_soon) is returned as
+    /// [`Due::Expired`].
+    ///
+    /// `find` returns the connection with a key. `pending` returns the keys of the connections that
+    /// event loops own and that have a pending event.
     pub fn check_due<'a, A: AttendedConnection + 'a>(
         &mut self,
         now: Instant,
@@ -163,9 +174,9 @@ impl Attended {
         due
     }
 
-    /// Returns whether the last check found a pending event for a connection that an event loop
-    /// owns. If not, the caller must watch for the next such event, and then call
-    /// [`expect_loops`](Self::expect_loops).
+    /// Returns true if an event was pending for a connection that an event loop owns, at the
+    /// previous check or since then. If the result is false, the caller must watch for the next
+    /// such event, and then call [`expect_loops`](Self::expect_loops).
     pub fn expects_loops(&self) -> bool {
         self.loops
     }
@@ -186,8 +197,8 @@ impl Attended {
             let (Some(connection), Some(last)) = (find(*key), seen.get_mut(key)) else {
                 return false;
             };
-            // `clear_held_back` runs before `holds_back`. If a message is held back after this
-            // check, `note_held_back` therefore sets the flag again and notifies the engine.
+            // Clear the flag before calling `holds_back`. If a message is held back after that
+            // call, `note_held_back` sets the flag again and notifies the engine.
             connection.poller().clear_held_back();
             if !connection.holds_back() {
                 return false;
@@ -277,15 +288,17 @@ impl Seen {
         }
     }
 
-    /// Counts a check of an event loop that has, or had, a pending event. Returns whether the loop
-    /// has not polled since the last check, and may stay the owner.
+    /// Counts a check of a connection that has, or had, a pending event for its event loop. Returns
+    /// true if the loop has not polled since the previous check but may stay the owner. Returns
+    /// false if the loop has polled, or if it must not stay the owner.
     fn is_overdue(&mut self, poller: &Poller) -> bool {
         if poller.visits() != self.visits {
             return false;
         }
         let turns = poller.group_turns();
         if turns != self.turns {
-            // The threads of the group poll its members in the order of their events.
+            // The group's threads have polled another member since the previous check. They poll
+            // the members in the order of their events, so they will reach this member.
             (self.turns, self.overdue) = (turns, 0);
             return true;
         }
@@ -320,7 +333,7 @@ mod tests {
         Poller::new(Polling::Event, NoticeSender::new(KEY, Mailbox::closed()))
     }
 
-    /// The engine's checks of one connection, which an event loop owns.
+    /// Simulates the engine's checks of one connection, which an event loop owns.
     struct Checks {
         attended: Attended,
         connection: Connection,
@@ -338,7 +351,7 @@ mod tests {
             }
         }
 
-        /// Does the next check, which finds a pending event or none.
+        /// Does the next check. It finds a pending event if `is_pending` is true.
         fn check(&mut self, is_pending: bool) -> Vec<Due> {
             self.now += CHECK_INTERVAL;
             if is_pending {
@@ -362,7 +375,8 @@ mod tests {
         let mut checks = Checks::new();
         assert_eq!(checks.check(true), []);
         for number in 0..OVERDUE_CHECKS {
-            // A poll of a TCP connection takes the event.
+            // On a TCP connection, the engine's poll takes the event, so the next check finds no
+            // event.
             let is_pending = number % 2 == 0;
             let due = is_pending.then_some(Due::Overdue(KEY));
             assert_eq!(checks.check(is_pending), Vec::from_iter(due));

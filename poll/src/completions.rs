@@ -27,8 +27,8 @@ pub trait Completions {
     /// The event source that reports new completions.
     type Events: Events;
 
-    /// Takes completions from the queue and handles them. While the queue is empty, polls it again,
-    /// up to `budget` times in total.
+    /// Polls the queue until it contains completions, but at most `budget` times. Takes the
+    /// completions from the queue and handles them.
     fn poll(&self, budget: u32, answers: Answers) -> Progress;
 
     /// Requests an event for the next completion, then polls once. The poll takes the completions
@@ -39,13 +39,13 @@ pub trait Completions {
     /// second value is true if the source stays readable because the connection is about to end.
     fn events(&self) -> Option<(impl Deref<Target = Self::Events>, bool)>;
 
-    /// Returns whether the events are level-triggered, as on a TCP socket: the source is readable
-    /// while the queue may contain completions, and each poll of the queue costs a system call. If
-    /// the result is false, the source becomes readable once after each
+    /// Returns true if the events are level-triggered, as on a TCP socket. In this case, the source
+    /// is readable while the queue may contain completions, and each poll of the queue costs a
+    /// system call. If the result is false, the source becomes readable at most once after each
     /// [`arm_and_poll`](Self::arm_and_poll).
     fn stays_readable(&self) -> bool;
 
-    /// Returns whether the calling thread polled the queue before it began to wait.
+    /// Returns true if the calling thread polled the queue just before it began to wait.
     fn was_polled(&self) -> bool;
 
     /// Returns a handle to the same queue, for a thread that does not receive messages. A poll
@@ -54,7 +54,7 @@ pub trait Completions {
     where
         Self: Sized;
 
-    /// Returns whether a large message is being transferred.
+    /// Returns true if a large message is being transferred.
     fn awaits_large(&self) -> bool;
 
     /// Sleeps in the system call that receives bytes, so that no separate wait for readability is
@@ -90,6 +90,7 @@ pub trait Events: Send + Sync {
     fn answer(&self);
 
     /// Sleeps until an event is raised, another thread rings `alarm`, or the time `left` has
-    /// elapsed. If `left` is `None`, the sleep has no time limit.
+    /// elapsed. `None` means no time limit. An implementation may end a sleep with [`Woken::Time`]
+    /// after several seconds, so the caller must check its deadline.
     fn sleep_until_event(&self, alarm: &Alarm, left: Option<Duration>) -> Result<Woken, OsError>;
 }

@@ -3,8 +3,9 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// The time limit of a wait. The clock is first read after the first empty poll, because a clock
-/// read takes several times longer than a poll.
+/// The time limit of a wait. The clock is read when the deadline is first checked, and not when it
+/// is created. A clock read takes several times longer than a poll, so a wait whose first poll
+/// succeeds usually reads no clock.
 #[derive(Debug)]
 pub struct Deadline(Cell<End>);
 
@@ -22,13 +23,14 @@ impl Deadline {
         Self(Cell::new(End::Never))
     }
 
-    /// Returns a deadline that expires `timeout` after its first check, which reads the clock.
+    /// Returns a deadline that passes `timeout` after it is first checked. The first check reads
+    /// the clock.
     #[inline]
     pub fn after(timeout: Duration) -> Self {
         Self(Cell::new(End::In(timeout)))
     }
 
-    /// Returns the time at which the deadline passes, or `None` if it never passes.
+    /// Returns the time at which the deadline passes, or `None` if the deadline never passes.
     #[inline]
     pub(super) fn at(&self) -> Option<Instant> {
         if let End::In(timeout) = self.0.get() {
@@ -53,7 +55,7 @@ impl Deadline {
         self.at().map(left)
     }
 
-    /// Returns whether more than `wait` is left until the deadline.
+    /// Returns true if the deadline will not pass within the time `wait`.
     #[inline]
     pub fn is_beyond(&self, wait: Duration) -> bool {
         self.left().is_none_or(|left| left > wait)
@@ -65,14 +67,14 @@ impl Deadline {
         Self::after(self.left().map_or(most, |left| left.min(most)))
     }
 
-    /// Returns whether the deadline has passed. Does not read the clock if the deadline never
+    /// Returns true if the deadline has passed. Does not read the clock if the deadline never
     /// passes.
     #[inline]
     pub fn is_over(&self) -> bool {
         self.at().is_some_and(|at| Instant::now() >= at)
     }
 
-    /// Returns whether the deadline has passed at the time `now`.
+    /// Returns true if the deadline is not later than `now`.
     #[inline]
     pub fn is_past(&self, now: Instant) -> bool {
         self.at().is_some_and(|at| now >= at)

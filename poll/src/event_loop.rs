@@ -1,10 +1,12 @@
-//! Implements waiting for event loops. An event loop watches a file descriptor of the connection.
+//! Lets event loops wait for a connection. An event loop watches a file descriptor of the
+//! connection.
 //!
 //! Completion events make this file descriptor readable. The loop's thread then polls the queue
-//! itself, so no other thread has to wake it. A loop may be busy or ignore the fd. Therefore the
-//! engine's thread regularly handles the events that the loop has not handled, such as keepalive
-//! pings and memory grants. While a loop waits for room to send, the engine's thread polls the
-//! connection, because the loop may watch the fd only for writability.
+//! itself, so no other thread has to wake it. A loop may be busy or ignore the fd. Some events must
+//! be handled nevertheless, such as keepalive pings and memory grants. So the engine's thread
+//! regularly handles the events that the loop has not handled. While a loop waits for room to send,
+//! the engine's thread polls the connection, because the loop may watch the fd only for
+//! writability.
 
 use super::{
     completions::{Answers, Completions, Events, Progress},
@@ -13,12 +15,12 @@ use super::{
 };
 
 impl Poller {
-    /// Calls `ready`. If the result is `None`, polls the queue once and calls `ready` again.
-    /// Returns the last result. Non-blocking operations such as `try_recv` use this method.
-    /// `waits_for_room` returns whether an event loop waits for room to send.
+    /// Calls `ready`, and returns its value if there is one. If not, polls the queue without
+    /// waiting, and calls `ready` again. Non-blocking operations such as `try_recv` use this
+    /// method. `waits_for_room` returns whether an event loop waits for room to send.
     ///
-    /// This method calls `ready` after each event that may change the result, and holds no lock
-    /// during these calls.
+    /// If an event loop has taken all completions, this method may make the loop the owner. The
+    /// method holds no lock while it calls `ready`.
     pub fn try_once<T>(
         &self,
         queue: &impl Completions,
@@ -39,12 +41,14 @@ impl Poller {
         if let Some(value) = ready() {
             return Some(value);
         }
-        // Each poll of a TCP connection costs a system call, so the loop does not become the owner:
-        // the engine's thread polls the connection.
+        // The steps below make an event loop the owner. The loop of a TCP connection does not
+        // become the owner, because each poll costs a system call: the engine's thread polls the
+        // connection.
         if !is_loop || queue.stays_readable() {
             return None;
         }
-        // The loop has taken all completions and will sleep next, so it can become the owner now.
+        // The loop has taken all completions and will sleep next, so the loop can become the owner
+        // now.
         if self.owner() != Owner::Loop {
             if waits_for_room() {
                 return None;
@@ -56,7 +60,8 @@ impl Poller {
             }
         }
         if waits_for_room() {
-            // The application began to wait for room after `waits_for_room` was called above.
+            // The loop is the owner, but the application has begun to wait for room. The loop may
+            // now watch the fd only for writability, so the engine must become the owner.
             self.call_engine();
         }
         let (events, _) = queue.events()?;

@@ -1,9 +1,9 @@
-//! Implements waiting for groups. A group has a poller of its own, whose leader sleeps on the
-//! completion events of all members, and polls the members that have an event.
+//! Lets threads wait for a group of connections. A group has a poller of its own. Its leader sleeps
+//! until a member has a completion event, and then polls this member.
 //!
 //! The group's threads own a member in the same way as an event loop does. If they do not poll, the
-//! engine's thread takes the member over. The next thread that waits for the group takes it back.
-//! Each thread that puts a completion into the queue of the group wakes the group's leader.
+//! engine's thread takes the member over. The next thread that waits for the group takes the member
+//! back. Each thread that puts a completion into the queue of the group wakes the group's leader.
 
 use std::{mem, sync::Arc};
 
@@ -18,7 +18,7 @@ use super::{
 };
 
 /// The maximum number of polls of a member after one event. The limit keeps a busy member from
-/// delaying others.
+/// delaying the other members.
 const MAX_POLLS_PER_TURN: u32 = 8;
 
 /// The users that need the engine's thread to poll even if the threads of a group poll.
@@ -31,7 +31,8 @@ const ENGINE_USERS: &[Reliance] = &[
 
 /// Methods of the poller of a group.
 impl Poller {
-    /// Creates the events of the members on which the group's leader sleeps.
+    /// Creates the epoll on which the group's leader sleeps. The epoll will report the completion
+    /// events of all members.
     ///
     /// # Errors
     ///
@@ -44,30 +45,33 @@ impl Poller {
 
 /// Methods of the poller of a member.
 impl Poller {
-    /// Stores the events of the connection's group.
+    /// Stores `group`, the events of the group that the connection has joined.
     pub fn enter_group(&self, group: &Arc<GroupEvents>) {
         self.set_group(Some(Arc::clone(group)));
     }
 
-    /// Makes the threads of the group the owner, unless a user relies on the engine's thread.
-    /// Returns whether they are the owner. If so, the caller calls
-    /// [`poll_member`](Self::poll_member) next. The caller holds no lock.
+    /// Makes the group's threads the owner if no user in `ENGINE_USERS` relies on the engine's
+    /// thread. Returns true if the group's threads are now the owner. In this case, the caller must
+    /// call [`poll_member`](Self::poll_member) next. The caller holds no lock.
     pub fn take_for_group(&self) -> bool {
         self.count_poll_as_loop(ENGINE_USERS);
-        // An event loop may have been the owner, so the owner may not have changed.
+        // If an event loop was the owner, the call above has not moved the events. This call moves
+        // them from the loop's epoll to the group's epoll.
         self.follow_owner();
         self.owner() == Owner::Loop
     }
 
-    /// Makes the engine's thread the owner, because the connection leaves the group, or because no
-    /// thread that waits for the group polls. The caller holds no lock.
+    /// Makes the engine's thread the owner if a group's events are stored, and removes these
+    /// events. Called when the connection leaves the group, or when threads no longer poll the
+    /// group's members. The caller holds no lock.
     pub fn leave_group(&self) {
         if self.set_group(None).is_some() {
             self.hand_back();
         }
     }
 
-    /// Polls a member after an event, in a thread that waits for the group.
+    /// Polls this member after an event, if the group's threads are or become the owner. The
+    /// calling thread waits for the group.
     pub fn poll_member(&self, queue: &impl Completions) {
         self.count_poll_as_loop(ENGINE_USERS);
         if self.owner() != Owner::Loop {
@@ -82,25 +86,27 @@ impl Poller {
             self.call_engine();
         }
         if stays_readable && queue.events().is_some_and(|(_, has_ended)| has_ended) {
-            // The events stay readable until the engine's thread ends the connection.
+            // The events stay readable until the engine's thread ends the connection. Until then,
+            // the group's leader could not sleep on an epoll that contains them.
             self.hand_back();
         }
     }
 
-    /// Stores the events of the connection's group, or removes them. Returns the previous ones.
+    /// Stores the events of the connection's group. If `group` is `None`, removes the stored
+    /// events. Returns the previously stored events.
     fn set_group(&self, group: Option<Arc<GroupEvents>>) -> Option<Arc<GroupEvents>> {
         mem::replace(&mut lock(&self.watched).group, group)
     }
 
-    /// Returns the number of members that the threads of the connection's group have polled, modulo
-    /// 2³², or 0 if the connection is in no group.
+    /// Returns how often the threads of the connection's group have polled a member, modulo 2³².
+    /// Returns 0 if no group's events are stored.
     pub(super) fn group_turns(&self) -> u32 {
         let watched = lock(&self.watched);
         watched.group.as_ref().map_or(0, |group| group.turns())
     }
 
-    /// Makes the engine's thread the owner at once, so that no event remains in the epoll of the
-    /// group.
+    /// Makes the engine's thread the owner immediately, so that the group's epoll no longer
+    /// contains the completion events. Then asks that thread to poll.
     fn hand_back(&self) {
         self.expire();
         self.call_engine();

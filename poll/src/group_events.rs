@@ -21,11 +21,11 @@ use super::{
 /// The number of events that one call of epoll_wait returns at most.
 const EVENTS: usize = 64;
 
-/// The key of the alarm. Connections have smaller keys.
+/// The key of the alarm in the epoll. Connections have smaller keys.
 const ALARM: u64 = u64::MAX;
 
-/// The completion events of a group's members, on which one thread at a time sleeps: the leader of
-/// the threads that wait for the group.
+/// An epoll with the completion events of a group's members. Several threads may wait for the
+/// group, but only one of them, the leader, sleeps on this epoll.
 ///
 /// A member's events are in this epoll while the group's threads own the member. After the engine
 /// has become the owner of a member, the next thread that waits for the group takes the member
@@ -35,11 +35,12 @@ pub struct GroupEvents {
     epoll: Epoll,
     /// The keys of the members with an event that the leader has not handled yet.
     ready: Mutex<VecDeque<u64>>,
-    /// The keys of the members whose events are not in the epoll.
+    /// The keys of the members that the next thread that waits for the group must take over. Their
+    /// events are not in the epoll.
     absent: Mutex<Vec<u64>>,
     /// Whether `absent` may contain a key.
     has_absent: AtomicBool,
-    /// The number of members that the group's threads have polled, modulo 2³².
+    /// How often the group's threads have polled a member, modulo 2³².
     turns: AtomicU32,
 }
 
@@ -59,13 +60,13 @@ impl GroupEvents {
         })
     }
 
-    /// Makes the next thread that waits for the group take over this member.
+    /// Makes the next thread that waits for the group take over the member `key`.
     pub fn give_back(&self, key: u64) {
         lock(&self.absent).push(key);
         self.has_absent.store(true, Ordering::Release);
     }
 
-    /// Returns the keys of the members that the calling thread must take over.
+    /// Removes and returns the keys of the members that the calling thread must take over.
     pub fn take_absent(&self) -> Vec<u64> {
         if !self.has_absent.swap(false, Ordering::Acquire) {
             return Vec::new();
@@ -73,7 +74,8 @@ impl GroupEvents {
         mem::take(&mut *lock(&self.absent))
     }
 
-    /// Returns the key of the next member that the leader must poll.
+    /// Removes and returns the key of the next member that the leader must poll, if there is one.
+    /// Counts the poll.
     pub fn next_ready(&self) -> Option<u64> {
         let key = lock(&self.ready).pop_front()?;
         self.count_turn();
@@ -84,7 +86,7 @@ impl GroupEvents {
         self.turns.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Returns the number of polls of members, modulo 2³².
+    /// Returns how often the group's threads have polled a member, modulo 2³².
     pub(super) fn turns(&self) -> u32 {
         self.turns.load(Ordering::Relaxed)
     }
@@ -93,7 +95,8 @@ impl GroupEvents {
         add(&self.epoll, events, key)
     }
 
-    /// Removes the events of a member.
+    /// Removes the events of a member from the epoll. The next thread that waits for the group
+    /// takes over the member.
     pub(super) fn remove(&self, events: &dyn FdEvents, key: u64) {
         // The call cannot fail, because the descriptor is open and the epoll contains it.
         let _ = self.epoll.delete(events);
@@ -107,7 +110,8 @@ impl Events for GroupEvents {
     fn answer(&self) {}
 
     fn sleep_until_event(&self, _: &Alarm, left: Option<Duration>) -> Result<Woken, OsError> {
-        // Without this case, a continuous stream of events could delay the end of the wait.
+        // A continuous stream of events must not delay the end of the wait. So if no time is left,
+        // the result is `Woken::Time` even if there are events.
         let is_over = left.is_some_and(|left| left.is_zero());
         if !lock(&self.ready).is_empty() {
             return Ok(if is_over { Woken::Time } else { Woken::Event });

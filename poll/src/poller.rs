@@ -22,12 +22,13 @@ use crate::sync::{NoticeKind, Readiness};
 
 /// Decides which thread polls a connection's completion queue, and wakes the threads that wait.
 ///
-/// The [crate documentation](crate) explains the states. A poller has no reference to its
-/// connection: each caller that polls passes the queue as [`Completions`](super::Completions).
+/// The [crate documentation](crate) explains the owners of a connection. A poller has no reference
+/// to its connection: each caller that polls passes the queue as
+/// [`Completions`](super::Completions).
 ///
 /// A poller has two locks: `watched` guards changes of the epolls, and `wakes` guards parking. A
-/// thread holds at most one of them. While it holds one, it acquires only the locks of
-/// [`GroupEvents`].
+/// thread holds at most one of these two locks. While a thread holds one of them, the only other
+/// locks that it acquires are those of [`GroupEvents`].
 pub struct Poller {
     word: Word,
     /// The tasks that wait for this connection.
@@ -35,7 +36,7 @@ pub struct Poller {
     pub(super) policy: Policy,
     /// Sends notices to the engine's thread.
     pub(super) notice_sender: NoticeSender,
-    /// The number of calls to `wake` while a follower was registered.
+    /// The number of times that the followers were woken.
     wakes: Mutex<u64>,
     changed: Condvar,
     /// Ends the leader's sleep. The alarm is created before any thread waits, so that a wait never
@@ -94,7 +95,7 @@ pub(super) enum Spin {
     Large,
 }
 
-/// Proves that the calling thread leads. Dropping this value ends the lead.
+/// Proves that the calling thread is the leader. Dropping this value ends this role.
 pub(super) struct Leader<'a>(&'a Poller);
 
 /// Counts the calling thread as a follower while this value exists. [`Follower::wait`] returns
@@ -131,8 +132,8 @@ impl Poller {
         }
     }
 
-    /// Creates the alarm on which threads sleep, if it does not exist yet. Uses the eventfd
-    /// `reserve`, if there is one.
+    /// Creates the alarm on which threads sleep, if the alarm does not exist yet. If `reserve` is
+    /// an eventfd, uses it for the alarm.
     pub fn prepare(&self, reserve: Option<AlarmFd>) -> Result<&Alarm, OsError> {
         if let Some(alarm) = self.alarm.get() {
             return Ok(alarm);
@@ -144,7 +145,8 @@ impl Poller {
     // Methods for the registration of the completion events:
 
     /// Stores `registration`, which has registered a new transport's completion events with the
-    /// engine's epoll.
+    /// engine's epoll. If the connection is in a group whose threads poll, the next thread that
+    /// waits for the group takes over the connection.
     pub fn register(&self, registration: Registration) {
         let mut watched = lock(&self.watched);
         if let Some(group) = &watched.group {
@@ -169,9 +171,9 @@ impl Poller {
     }
 
     /// Moves the completion events to the epoll of the current owner. Each thread that changes the
-    /// owner calls this method afterwards. The method reads the owner under the lock
-    /// `watched`, so the last of several concurrent calls registers the events for the last owner.
-    /// The caller holds no lock, because the method may log an error.
+    /// owner calls this method afterwards. The method reads the owner under the lock `watched`. If
+    /// several threads call it concurrently, the final call therefore registers the events for the
+    /// final owner. The caller holds no lock, because the method may log an error.
     pub(super) fn follow_owner(&self) {
         let failed = {
             let Watched {
@@ -189,7 +191,8 @@ impl Poller {
             let again = registration.set(Owner::Engine, &self.loop_fd, None);
             [Some(error), again.err()]
         };
-        // Moving the events failed, so this call makes the engine's thread arm the queue and poll.
+        // Moving the events failed, and the engine is now the owner. The engine's thread must arm
+        // the queue and poll.
         self.call_engine();
         for error in failed.iter().flatten() {
             self.report(error);
@@ -201,7 +204,7 @@ impl Poller {
     pub(super) fn note(&self, error: &OsError) {
         rdmsg_os::debug!(
             Connection,
-            "{}: the runtime cannot watch the events: {error}; the engine's thread polls instead",
+            "{}: the runtime cannot watch completion events: {error}; the engine's thread polls",
             self.notice_sender
         );
     }
@@ -220,9 +223,9 @@ impl Poller {
 
     // Methods that read or change the owner:
 
-    /// Counts a poll by a thread that waits. If no user relies on the engine's thread, the waiting
-    /// thread becomes the owner. The engine's thread then does not poll until a check finds that no
-    /// thread has polled since the previous check.
+    /// Counts a poll by a thread that waits. If the engine is the owner and no user relies on its
+    /// thread, the application's threads become the owner. The engine's thread then does not poll
+    /// until a check finds that no thread has polled since the previous check.
     #[inline]
     pub fn count_poll_as_thread(&self) {
         let visit = self.word.count_poll_as_thread();
@@ -230,19 +233,21 @@ impl Poller {
     }
 
     /// Counts a poll by a waiting thread that does not lead yet. Returns true if threads own the
-    /// connection and no user relies on the engine's thread. If the result is false, the caller
-    /// must also call [`count_poll_as_thread`](Self::count_poll_as_thread).
+    /// connection, the engine checks these threads, and no user relies on the engine's thread. If
+    /// the result is false, the caller must also call
+    /// [`count_poll_as_thread`](Self::count_poll_as_thread).
     #[inline]
     pub fn count_poll_as_owner(&self) -> bool {
         self.word.count_poll_as_owner()
     }
 
-    /// Counts a poll by an event loop or a runtime. The loop or runtime becomes the owner unless a
+    /// Counts a poll by an event loop or a runtime. The loop or runtime becomes the owner if no
     /// user in `blockers` relies on the engine's thread. The engine's thread then does not poll
     /// until a check finds events that the loop has not taken.
     ///
-    /// Returns whether this call has made the loop or runtime the owner. If so, the caller must
-    /// request an event, because a thread of the previous owner may have taken the last event.
+    /// Returns true if this call has made the loop or runtime the owner. In this case, the caller
+    /// must request an event, because the previous owner may have consumed the event that was
+    /// requested most recently.
     #[inline]
     pub(super) fn count_poll_as_loop(&self, blockers: &[Reliance]) -> bool {
         let visit = self.word.count_poll_as_loop(blockers);
@@ -257,9 +262,9 @@ impl Poller {
         };
         self.follow_owner();
         if notify_engine {
-            // This notice wakes no thread: the engine handles it together with the other notices of
-            // the next few milliseconds. Otherwise a thread that polls many connections in turn
-            // would wake the engine's thread once for each connection.
+            // A deferrable notice does not wake the engine's thread if that thread will read its
+            // mailbox within a few milliseconds anyway. An urgent notice would wake the engine's
+            // thread once for each connection if a thread polls many connections.
             self.notice_sender.send_deferrable(NoticeKind::Acquired);
         }
     }
@@ -270,8 +275,9 @@ impl Poller {
         self.word.owner()
     }
 
-    /// Returns whether each new completion must raise an event, because an event loop, a task or a
-    /// group waits for it. Waiting threads alone need no event, because they poll.
+    /// Returns true if each new completion must raise an event, because a user other than a waiting
+    /// thread needs the event, for example an event loop, a task or a group. Waiting threads need
+    /// no event, because they poll.
     #[inline]
     pub fn is_shared(&self) -> bool {
         self.word.is_shared()
@@ -289,8 +295,8 @@ impl Poller {
         check
     }
 
-    /// Returns whether the event loop that owns the connection will probably handle its pending
-    /// event soon, so that a poll by the engine's thread would only take its work away.
+    /// Returns true if a runtime watches the completion events and will probably poll soon. A poll
+    /// by the engine's thread would then only take work away from the runtime.
     pub(super) fn is_entrusted(&self) -> bool {
         #[cfg(feature = "tokio")]
         let is_entrusted = self.tasks.are_entrusted();
@@ -305,8 +311,9 @@ impl Poller {
         self.follow_owner();
     }
 
-    /// Makes the application's threads the owner instead of the engine, because one of them is
-    /// polling. Completion events do not wake the engine until it calls [`expire`](Self::expire).
+    /// If the engine is the owner, makes the application's threads the owner, because one of them
+    /// is polling. Completion events then do not wake the engine until it calls
+    /// [`expire`](Self::expire).
     pub fn yield_to_threads(&self) {
         if self.word.yield_to_threads() {
             self.follow_owner();
@@ -355,7 +362,8 @@ impl Poller {
     // Methods for messages that are held back:
 
     /// Records that a message is held back until a poll finds room to send. The owner may never
-    /// poll again, so the engine checks the connection every millisecond.
+    /// poll again, so the engine then checks the connection every millisecond, if it does not own
+    /// the connection.
     #[inline]
     pub fn note_held_back(&self) {
         match self.word.note_held_back() {
@@ -414,7 +422,8 @@ impl Poller {
     /// Makes the calling thread the leader. Returns `None` if another thread leads.
     #[inline]
     pub(super) fn try_lead(&self) -> Option<Leader<'_>> {
-        // `Leader` is constructed only after success, because dropping a `Leader` ends the lead.
+        // Construct `Leader` only after success, because dropping a `Leader` ends the role of the
+        // current leader.
         let free = self.word.lead();
         free.then(|| Leader(self))
     }
@@ -451,7 +460,7 @@ impl Follower<'_> {
         let poller = self.poller;
         let wakes = lock(&poller.wakes);
         // No wake-up is lost when the leader resigns: either the leader sees this follower and
-        // wakes it, or this thread sees that there is no leader.
+        // wakes this thread, or this thread sees that there is no leader.
         let idle = |wakes: &mut u64| poller.word.has_leader() && *wakes == self.wakes;
         park(&poller.changed, wakes, left, idle);
     }

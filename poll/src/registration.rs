@@ -16,11 +16,11 @@ pub trait FdEvents: Events + AsFd + fmt::Debug {}
 
 impl<T: Events + AsFd + fmt::Debug> FdEvents for T {}
 
-/// The epolls with which the source of a connection's completion events is registered.
+/// Registers the source of a connection's completion events with the epolls of the current owner.
 ///
-/// While threads own the connection, the source is registered with no epoll. Leaving it registered
-/// with the engine's epoll, with an empty interest set, would not be enough: the device's driver
-/// wakes waiters without reporting the kind of event. Each event would therefore wake the engine's
+/// While threads own the connection, the source is registered with no epoll. It would not suffice
+/// to keep the source in the engine's epoll with an empty interest set: the device's driver wakes
+/// waiters without reporting the kind of event. Each event would therefore wake the engine's
 /// thread, at the cost of two context switches per message.
 #[derive(Debug)]
 pub struct Registration {
@@ -31,7 +31,7 @@ pub struct Registration {
     place: Place,
 }
 
-/// The epoll of the application with which the event source is registered.
+/// The application's epoll with which the event source is registered, if there is one.
 #[derive(Debug)]
 enum Place {
     None,
@@ -47,8 +47,8 @@ pub struct Epolls {
     /// The epoll on which the engine's thread sleeps. The event sources of the connections that the
     /// engine owns are registered with this epoll.
     pub engine: Epoll,
-    /// The epoll for the events of connections that event loops own. While such events are pending,
-    /// the engine's thread checks this epoll every 10 ms.
+    /// An epoll with the event sources of the connections that event loops own. While an event is
+    /// pending in this epoll, the engine's thread checks the epoll every 10 ms.
     pub loops: Epoll,
 }
 
@@ -72,8 +72,9 @@ impl Registration {
     }
 
     /// Moves the event source to the epolls of `owner`. If `owner` is [`Owner::Loop`], the source
-    /// is also registered with the epoll of `group`, or else with `fd`, the epoll that the
-    /// application's event loop watches.
+    /// is registered with a second epoll, which belongs to the application. This is the epoll of
+    /// `group`, if there is a group. If not, it is `fd`, the epoll that the application's event
+    /// loop watches.
     pub(super) fn set(
         &mut self,
         owner: Owner,
@@ -112,7 +113,7 @@ impl Registration {
             return Ok(());
         }
         match (mem::replace(&mut self.place, Place::None), fd) {
-            // The call cannot fail, because the descriptor is open and this epoll contains it.
+            // The call cannot fail: the event source is open and registered with this epoll.
             (Place::LoopFd, Some(fd)) => _ = fd.delete(&*self.events),
             (Place::Group(group), _) => group.remove(&*self.events, self.key),
             (Place::LoopFd, None) | (Place::None, _) => {}
@@ -172,8 +173,8 @@ impl LoopFd {
         let event = EpollEvent::new(EpollFlags::EPOLLIN, 0);
         fd.add(readiness.fd()?, event)
             .map_err(failed("epoll_ctl"))?;
-        // If two threads execute this function at the same time, one of them drops the epoll that
-        // it has created.
+        // If two threads call this function at the same time, each creates an epoll. The cell keeps
+        // one of the two epolls, and the other epoll is dropped.
         Ok(self.0.get_or_init(|| fd).0.as_fd())
     }
 }
@@ -216,8 +217,8 @@ mod tests {
         let edge = || outer.wait(&mut [EpollEvent::empty(); 4], 0_u8).unwrap() == 1;
         for _ in 0..3 {
             readiness.announce(|| true);
-            assert!(edge(), "something new");
-            assert!(!edge(), "nothing is new");
+            assert!(edge(), "a new item must raise an edge");
+            assert!(!edge(), "no edge may follow without a new item");
         }
         readiness.update(|| false);
         assert!(!edge());

@@ -14,12 +14,12 @@ pub enum Polling {
     /// Polls for up to `spin`, then sleeps until the device raises an event.
     ///
     /// Latency is low while messages flow, and an idle connection uses no processor time. Each
-    /// connection records whether its spins succeed. A spin succeeds if it finds a completion; the
-    /// length of a sleep does not predict whether spinning would have succeeded. After a failed
-    /// spin, the next wait sleeps without spinning. If spins keep failing, the number of waits
-    /// without spinning increases from 1 to 3, 7, 15 and so on, up to 255. A successful spin ends
-    /// this backoff. A wait whose time limit is below `spin` always spins, because a sleep ends up
-    /// to a millisecond late.
+    /// connection records whether its spins succeed, that is, whether they find a completion. The
+    /// connection does not record the lengths of sleeps, because a short sleep does not mean that a
+    /// spin would have succeeded. After a failed spin, the next wait sleeps without spinning. If
+    /// spins keep failing, the number of waits without spinning increases from 1 to 3, 7, 15 and so
+    /// on, up to 255. A successful spin ends this backoff. A wait whose time limit is at most
+    /// `spin` always spins, because a sleep can exceed its time limit by milliseconds.
     ///
     /// If only one processor is available, no wait spins, because the spinning thread would keep
     /// the peer or the engine from running. The engine reads the number of processors once, when it
@@ -63,11 +63,12 @@ impl Default for Polling {
 
 /// Decides from the results of earlier spins whether the next waits spin before they sleep.
 ///
-/// A spin saves a sleep only if its first poll finds nothing and a later poll finds a completion.
-/// The length of a sleep proves nothing, because the sleep may have freed the processor for the
-/// peer. After a failed spin, the next wait sleeps without spinning. If spins keep failing, the
-/// number of waits without spinning increases from 1 to 3, 7 and so on, up to 255. If spins never
-/// succeed, one wait in 256 still spins, so that a change is detected.
+/// A spin has saved a sleep only if a poll first finds nothing and a later poll finds a completion.
+/// A short sleep does not prove that a spin would have succeeded: the peer may have answered early
+/// only because the sleep freed the processor for the peer. After a failed spin, the next wait
+/// sleeps without spinning. If spins keep failing, the number of waits without spinning increases
+/// from 1 to 3, 7 and so on, up to 255. If spins never succeed, one wait in 256 still spins, to
+/// find out whether spins now succeed.
 #[derive(Debug, Default)]
 pub(super) struct SpinRecord {
     /// The number of further waits that sleep without spinning.
@@ -77,11 +78,11 @@ pub(super) struct SpinRecord {
 }
 
 impl SpinRecord {
-    /// Counts one wait. Returns whether this wait spins.
+    /// Decides whether the current wait spins, and counts the wait. Returns true if the wait spins.
     #[inline]
     pub(super) fn spins(&self) -> bool {
-        // If several threads execute this function at the same time, one of their waits may not be
-        // counted.
+        // The load and the store are separate operations. If several threads call this function at
+        // the same time, only one of their waits may be counted.
         let skip = self.skip.load(Ordering::Relaxed);
         if skip > 0 {
             self.skip.store(skip - 1, Ordering::Relaxed);

@@ -23,8 +23,8 @@ use rdmsg_os::{failed, millis};
 use crate::sync::{Mailbox, Notice, NoticeKind, eventfd};
 pub(super) use rdmsg_os::lock;
 
-/// The maximum duration of one sleep. If a bug loses a wake-up, the thread continues after this
-/// time. No code relies on this limit.
+/// The maximum duration of one sleep. Code must not rely on this limit: it exists only so that a
+/// thread continues even if a bug loses the thread's wake-up.
 const LONGEST_SLEEP: Duration = Duration::from_secs(10);
 
 /// The pause after a failed system call.
@@ -108,8 +108,8 @@ impl Alarm {
     }
 
     pub(super) fn ring(&self) {
-        // The write fails only if the counter is at its maximum, and the fd is then already
-        // readable.
+        // The result is ignored: the write fails only if the counter is at its maximum, and in that
+        // case the fd is already readable.
         let _ = self.0.write(1);
     }
 
@@ -132,8 +132,8 @@ impl Alarm {
         ];
         match poll(&mut fds, timeout) {
             Ok(0) => Ok(Woken::Time),
-            // Without this case, a continuous stream of events and alarms could delay the end of
-            // the wait.
+            // The time limit takes precedence over an event. Without this case, a continuous stream
+            // of events and alarms could prolong the wait beyond the limit.
             Ok(_) if left.is_some_and(|left| left.is_zero()) => Ok(Woken::Time),
             Ok(_) if fds[1].any() == Some(true) => Ok(Woken::Alarm),
             Ok(_) | Err(nix::Error::EINTR) => Ok(Woken::Event),
@@ -144,8 +144,8 @@ impl Alarm {
         }
     }
 
-    /// Makes the eventfd unreadable. Only the leader calls this method, so it never consumes an
-    /// alarm for another thread.
+    /// Makes the eventfd unreadable. Only the leader calls this method, so the call never consumes
+    /// an alarm that was meant for another thread.
     pub(super) fn clear(&self) {
         let _ = self.0.read();
     }
@@ -167,8 +167,8 @@ pub(super) fn park<T>(
     drop(changed.wait_timeout_while(guard, bounded(left), idle));
 }
 
-/// Pauses after a failed wait. The caller immediately waits again, so without the pause it would
-/// loop if every call fails.
+/// Pauses after a failed wait. The caller waits again immediately after this pause. Without the
+/// pause, the caller would use a whole processor if every wait failed.
 pub(super) fn back_off() {
     thread::sleep(BACK_OFF);
 }

@@ -1,12 +1,13 @@
 //! Implements waiting for tasks. A task registers a waker instead of blocking a thread.
 //!
 //! A task polls the queue itself, as a thread does. If the queue is empty, the task registers its
-//! waker. When a completion arrives:
+//! waker. When a completion arrives, one of the following happens:
 //!
-//! * If a tokio runtime watches the completion events, the runtime wakes all tasks of the
-//!   connection, and the first task that runs polls the queue. In this case the runtime owns the
-//!   connection, as a [loop](super::word::Owner::Loop) does.
-//! * Otherwise, the engine's thread polls the queue and wakes the tasks.
+//! * If a tokio runtime watches the completion events, the runtime wakes all tasks that wait for
+//!   the connection. The first task that runs polls the queue. In this case the runtime owns the
+//!   connection, and the owner is [`Owner::Loop`](super::word::Owner::Loop).
+//! * If no runtime watches the completion events, the engine's thread polls the queue and wakes the
+//!   tasks.
 
 use std::task::{Context, Poll};
 
@@ -35,8 +36,9 @@ const ENGINE_USERS: &[Reliance] = &[
 ];
 
 impl Poller {
-    /// Waits like [`wait_until`](Self::wait_until), but for a task: returns the result of `ready`,
-    /// or registers the task's waker for the next event that may change the result.
+    /// Does for a task what [`wait_until`](Self::wait_until) does for a thread. Returns the value
+    /// of `ready` if there is one. If not, registers the task's waker for the next event that may
+    /// change the result of `ready`.
     pub fn poll_task<T>(
         &self,
         queue: &impl Completions,
@@ -54,8 +56,8 @@ impl Poller {
         self.rely(Reliance::Tasks);
         #[cfg(feature = "tokio")]
         if self.tasks.are_in_runtime() {
-            // A runtime began to watch the events after `poll_in_runtime` had checked for a
-            // runtime.
+            // A runtime began to watch the events after the check in `poll_in_runtime`, so the
+            // tasks do not rely on the engine's thread.
             self.stop_relying(Reliance::Tasks);
         }
         queue.poll(1, Answers::AtOnce);
@@ -118,9 +120,10 @@ impl Poller {
         }
         let acquired = self.count_poll_as_loop(ENGINE_USERS);
         self.tasks.note_poll();
-        // If a poll costs a system call, the task polls only after the runtime has reported an
-        // event. If the poll finds nothing, this code need not call `ready`: either another poll
-        // follows, or `wait_as` calls `ready` after it has registered the waker.
+        // If a poll costs a system call, the task skips this first poll, and polls only after the
+        // runtime has reported an event. After a poll that finds nothing, the task does not call
+        // `ready` here: either another poll follows, or `wait_as` registers the waker and then
+        // calls `ready`.
         let mut progress = Progress::Nothing;
         if !queue.stays_readable() {
             progress = if acquired {
@@ -147,11 +150,11 @@ impl Poller {
                 });
                 match seen {
                     Poll::Ready(Ok(())) if progress != Progress::Nothing => {}
-                    // The connection is about to end, and its events stay readable until the
-                    // engine's thread ends it. The runtime can no longer wake the task correctly.
-                    // If it reports only changes, it may never report another event. If it reports
-                    // the end of the stream at every poll, the task never sleeps. So the engine's
-                    // thread must take over.
+                    // The connection is about to end, and the fd stays readable until the engine's
+                    // thread ends the connection. The runtime can no longer wake the task
+                    // correctly. A runtime that reports only changes may never report another
+                    // event. With a runtime that reports the end of the stream at every poll, the
+                    // task would never sleep. So the engine's thread must take over.
                     Poll::Ready(Ok(())) | Poll::Pending if self.flush_acks_and_check_end(queue) => {
                         self.pause_runtime();
                         return None;
@@ -162,8 +165,8 @@ impl Poller {
                         if waits.is_ready() || watch.calls() == calls {
                             return Some(waits);
                         }
-                        // The runtime called the watch's waker before this task had registered its
-                        // own waker.
+                        // The runtime called the watch's waker before this task registered its own
+                        // waker, so that call did not wake this task. The task polls again.
                         self.tasks.unregister(waiter.0);
                         progress = Progress::Nothing;
                     }
@@ -186,8 +189,9 @@ impl Poller {
     }
 
     /// Sends the acknowledgements that [`Answers::MayWait`] has delayed, because the task is about
-    /// to wait. Returns whether the events stay readable because the connection is about to end. In
-    /// that case the runtime reports no further change.
+    /// to wait. Returns true if the connection is about to end, and its fd therefore stays readable
+    /// and never changes again. Does nothing and returns false on transports where a poll costs no
+    /// system call.
     fn flush_acks_and_check_end(&self, queue: &impl Completions) -> bool {
         if !queue.stays_readable() {
             return false;

@@ -22,7 +22,7 @@ impl TaskEvents {
     ///
     /// # Panics
     ///
-    /// Panics if the caller runs outside of a runtime.
+    /// Panics if the caller runs outside of a runtime, or if I/O is disabled in the runtime.
     #[track_caller]
     pub(crate) fn new(events: Arc<dyn FdEvents>) -> Result<Self, OsError> {
         // SAFETY: `Watched` owns an `Arc` of the object that owns the descriptor. `AsyncFd` owns
@@ -36,10 +36,10 @@ impl TaskEvents {
         }
     }
 
-    /// Runs `poll` if the runtime considers the fd readable. `poll` returns true if it has taken
-    /// all events. In that case, the next call waits for a new event. If `poll` returns false, the
-    /// next call runs `poll` again without waiting. If the fd is not readable, the runtime wakes
-    /// the task when the fd becomes readable.
+    /// Runs `poll` if the runtime considers the fd readable. `poll` must return true if it has
+    /// taken all events. In that case, the fd counts as unreadable until a new event. If `poll`
+    /// returns false, the next call runs `poll` again. If the fd is not readable, this method
+    /// returns `Pending`, and the runtime calls the waker of `cx` when the fd becomes readable.
     pub(crate) fn poll_with(
         &self,
         cx: &mut Context<'_>,
@@ -55,7 +55,7 @@ impl TaskEvents {
 }
 
 /// Converts an error of the runtime. A runtime that is shutting down reports an error without an
-/// errno; this function returns `ESHUTDOWN` for it.
+/// errno. For such an error, this function returns `ESHUTDOWN`.
 fn os_error(error: io::Error) -> OsError {
     OsError::new("epoll_ctl", error.raw_os_error().unwrap_or(libc::ESHUTDOWN))
 }

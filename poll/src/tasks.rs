@@ -39,8 +39,8 @@ pub struct Tasks {
     in_runtime: AtomicBool,
     #[cfg(feature = "tokio")]
     watch: Mutex<Watch>,
-    /// Whether the runtime has woken at least one task since a task polled last. This is only a
-    /// hint, because the future of that task may have been dropped.
+    /// Whether the runtime has woken at least one task since the most recent poll by a task. The
+    /// woken task will probably poll soon, but its future may also have been dropped.
     #[cfg(feature = "tokio")]
     woken: AtomicBool,
 }
@@ -52,8 +52,9 @@ enum Watch {
     /// No runtime watches the completion events.
     #[default]
     None,
-    /// No runtime watches the events, because the connection was lost. This runtime will watch the
-    /// events of the next connection in the session.
+    /// No runtime watches the events, because the connection has lost its transport, is about to
+    /// lose it, or has none yet. This runtime will watch the events of the session's next
+    /// connection.
     Paused(Handle),
     /// A runtime watches the completion events.
     Active(Arc<RuntimeWatch>),
@@ -63,7 +64,8 @@ impl Awaited {
     /// A set that contains all kinds of events.
     pub const ALL_EVENTS: u8 = u8::MAX;
 
-    /// Returns the set of the events that happened, with one bit per kind.
+    /// Returns the set of the events that happened, with one bit per kind. The set always contains
+    /// [`Answer`](Self::Answer).
     #[inline]
     pub fn happened(arrival: bool, room: bool) -> u8 {
         let arrival = if arrival { Self::Arrival as u8 } else { 0 };
@@ -109,13 +111,13 @@ impl Tasks {
         self.wakers.wake(happened)
     }
 
-    /// Stores the registration with a runtime that now watches the events.
+    /// Stores `watch`, the registration with a runtime, which now watches the events.
     #[cfg(feature = "tokio")]
     pub fn enter_runtime(&self, watch: RuntimeWatch) {
         self.change(|_| Watch::Active(Arc::new(watch)));
     }
 
-    /// Makes this runtime watch the completion events as soon as the session has its next
+    /// Stores the runtime that will watch the completion events as soon as the session has its next
     /// connection.
     #[cfg(feature = "tokio")]
     pub fn await_transport(&self, runtime: Handle) {
@@ -131,7 +133,7 @@ impl Tasks {
         }
     }
 
-    /// Records that a task polls.
+    /// Records that a task polls now, so no earlier wake-up by the runtime is outstanding.
     #[cfg(feature = "tokio")]
     pub(super) fn note_poll(&self) {
         self.woken.store(false, Ordering::Relaxed);
@@ -147,8 +149,8 @@ impl Tasks {
         self.wake(Awaited::ALL_EVENTS)
     }
 
-    /// Returns whether a runtime will probably run a task that polls: a task waits, or the runtime
-    /// has woken it.
+    /// Returns true if a runtime will probably run a task that polls. This is the case if the
+    /// runtime watches the events, and a task waits or was woken and has not polled yet.
     #[cfg(feature = "tokio")]
     pub(super) fn are_entrusted(&self) -> bool {
         self.are_in_runtime()
@@ -183,7 +185,8 @@ impl Tasks {
         self.in_runtime.store(watches, Ordering::Relaxed);
         let before = mem::replace(&mut *watch, next);
         drop(watch);
-        // The previous registration is dropped after the lock is released.
+        // `before`, the previous registration, is dropped when this function returns, and thus
+        // after the lock is released.
         matches!(before, Watch::Active(_))
     }
 

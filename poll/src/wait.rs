@@ -1,4 +1,5 @@
-//! Implements waiting for threads. A waiting thread leads or follows, spins, and sleeps.
+//! Implements waiting for threads. One waiting thread is the leader, which spins and then sleeps.
+//! The other waiting threads are followers, which sleep until a thread wakes them.
 
 use std::{
     thread,
@@ -21,7 +22,7 @@ use super::{
 const POLLS_PER_CLOCK: u32 = 32;
 
 /// The factor by which a spin is lengthened while a large message is transferred. The transfer will
-/// end soon, so sleeping until its end would cost more than spinning.
+/// soon be complete, so a sleep until then would cost more than spinning.
 const LARGE_FACTOR: u32 = 8;
 
 /// The error of a wait whose deadline has passed.
@@ -61,7 +62,7 @@ impl Poller {
     }
 
     /// Spins for the time that the policy allows, and then sleeps. Returns as soon as `ready`
-    /// returns a value. The calling thread is the leader.
+    /// returns a value, or with an error after the deadline. The calling thread is the leader.
     fn lead<T>(
         &self,
         leader: &Leader<'_>,
@@ -83,8 +84,9 @@ impl Poller {
         let value = if !spin.is_zero() {
             self.spin(spin, queue, deadline, ready)
         } else if queue.stays_readable() || queue.was_polled() {
-            // Skip the poll: it would cost a system call, or the calling thread has just polled.
-            // The sleep returns immediately if a completion has arrived.
+            // Skip the poll, because the poll would cost a system call, or because the calling
+            // thread has just polled. If a completion has arrived, the sleep below returns
+            // immediately.
             None
         } else {
             // If the poll finds nothing, `sleep` calls `ready` before it blocks the thread.
@@ -129,7 +131,8 @@ impl Poller {
         ready: &mut impl FnMut() -> Option<T>,
     ) -> Option<T> {
         let policy = &self.policy;
-        // The spin record counts only spins whose first poll finds nothing.
+        // The spin record counts a spin only if one of its polls finds nothing. To detect this, the
+        // budget is one poll until then.
         let mut budget = 1;
         let mut record = None;
         let (mut started, mut limit) = (None, most);
@@ -167,8 +170,8 @@ impl Poller {
         }
     }
 
-    /// Calls `ready`, and sleeps at most once if the result is `None`. Afterwards reads the clock
-    /// only if `ready` still returns `None`.
+    /// Calls `ready`. If the result is `None`, sleeps at most once, and calls `ready` again. Stores
+    /// the result in `value`. After the sleep, reads the clock only if the result is still `None`.
     fn sleep<T>(
         &self,
         leader: &Leader<'_>,
@@ -178,8 +181,8 @@ impl Poller {
         ready: &mut impl FnMut() -> Option<T>,
     ) -> Result<(), TimedOut> {
         let Some(alarm) = self.alarm() else {
-            // The connection is being torn down, and the engine's thread is about to deliver the
-            // end of the connection.
+            // The connection has no alarm to sleep on, because it is being torn down. The engine's
+            // thread is about to deliver the end of the connection.
             thread::yield_now();
             *value = ready();
             return match value {
@@ -230,10 +233,10 @@ impl Poller {
         self.sleep_result(slept, value, deadline)
     }
 
-    /// Sleeps on the alarm while the connection has no completion events. [`sleep`](Self::sleep)
-    /// has already called [`Leader::fall_asleep`]. If the connection was lost, the engine's thread
-    /// wakes the leader when the session has a new connection or ends. If the peer is in this
-    /// process, a thread of the peer wakes the leader.
+    /// Sleeps on the alarm, because the connection has no completion events. The caller,
+    /// [`sleep`](Self::sleep), has already called [`Leader::fall_asleep`]. If the connection was
+    /// lost, the engine's thread wakes the leader when the session has a new connection or has
+    /// ended. If the peer is in this process, a thread of the peer wakes the leader.
     fn sleep_without_events<T>(
         &self,
         leader: &Leader<'_>,
@@ -245,7 +248,8 @@ impl Poller {
         *value = ready();
         let slept = match value {
             Some(_) => Ok(Woken::Event),
-            // If the engine has no thread, this thread must handle the deadlines of the connection.
+            // If the engine has no thread, this thread must handle the deadlines of the connection,
+            // so the sleep is limited to the interval of deadline checks.
             None => alarm.sleep_until_event(self.notice_sender.shorten(deadline.left())),
         };
         leader.wake_up(matches!(slept, Ok(Woken::Alarm)));
@@ -273,9 +277,10 @@ impl Poller {
         }
     }
 
-    /// Requests an event for the next completion if the owner or another user needs one. The
-    /// calling thread has just slept, and may have consumed the event for which the owner waits.
-    /// Without the request, the owner could wait forever.
+    /// Requests an event for the next completion if an owner other than threads, or a user that
+    /// relies on the engine, needs the event. The calling thread has just slept, and may have
+    /// consumed the event for which the owner waits. Without the request, the owner could wait
+    /// forever.
     fn rearm_for_owner(&self, queue: &impl Completions) {
         let takes_events = !queue.stays_readable() && self.owner() != Owner::Threads;
         if !takes_events && !self.is_shared() {

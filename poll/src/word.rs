@@ -9,9 +9,9 @@
 //!
 //! One word holds the whole state because each transition depends on several fields. All
 //! read-modify-write operations on one atomic have a single order. Therefore a thread that goes to
-//! sleep cannot miss a wake-up by another thread. Likewise, an engine that stops polling a
-//! connection cannot miss that a thread has started to poll it. No fence is needed. The model
-//! checker loom runs all interleavings.
+//! sleep cannot miss a wake-up by another thread. Likewise, when the engine stops polling a
+//! connection, it cannot miss that a thread has started to poll the connection. No fence is needed.
+//! The model checker loom runs all interleavings.
 
 use super::sys::{AtomicU64, Ordering};
 
@@ -22,8 +22,9 @@ pub enum Owner {
     Engine,
     /// Threads that wait for the connection. The completion channel is registered with no epoll.
     Threads,
-    /// An event loop, a runtime or the threads of a group, with whose epoll the completion channel
-    /// is registered. The engine's thread becomes the owner if the loop does not handle the events.
+    /// An event loop, a runtime, or the threads of a group. The completion channel is registered
+    /// with the epoll of this owner. If this owner does not handle the events, the engine's thread
+    /// becomes the owner.
     Loop,
 }
 
@@ -37,7 +38,8 @@ pub enum Reliance {
     Readable = 1 << 12,
     /// An event loop that watches the fd for writing, because it waits for room to send.
     Writable = 1 << 13,
-    /// A group that receives the completions. Its threads can be the owner, as a loop is.
+    /// A group that receives the completions. If the group's threads are the owner, the owner is
+    /// [`Owner::Loop`].
     Group = 1 << 14,
     /// A task that waits outside of a runtime.
     Tasks = 1 << 15,
@@ -48,8 +50,9 @@ pub enum Reliance {
 pub(super) enum Visit {
     /// The visitor was already the owner.
     AlreadyOwner,
-    /// The visitor became the owner. The caller must move the events to the new owner's epoll and,
-    /// if `notify_engine` is set, notify the engine.
+    /// The visitor became the owner, or the engine must resume its checks of threads that are the
+    /// owner. The caller must move the events to the owner's epoll and, if `notify_engine` is set,
+    /// notify the engine.
     Acquired { notify_engine: bool },
     /// The visitor polls, and the owner does not change.
     NotOwner,
@@ -61,8 +64,8 @@ pub enum OwnerCheck {
     /// The owner has polled since the last check. The value is the visit counter, which the engine
     /// passes to the next check.
     Visited(u32),
-    /// A thread of the application sleeps in the kernel. The engine stops its checks, because that
-    /// thread notifies the engine when it wakes up.
+    /// A thread of the application sleeps in the kernel. The engine stops its checks. When the
+    /// thread wakes up and polls, the thread notifies the engine.
     Asleep,
     /// The owner has not polled since the last check, so the engine is now the owner.
     Expired,
@@ -79,9 +82,10 @@ pub(super) struct Sleepers {
     pub(super) followers: bool,
 }
 
-/// The fields of the word at the time when a leader resigned.
+/// The fields of the word just before a leader resigned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Resigned {
+    /// Whether at least one thread followed or was about to follow.
     pub(super) followers: bool,
     /// Whether the leader was still marked as asleep because a panic ended its sleep.
     pub(super) asleep: bool,
@@ -90,8 +94,8 @@ pub(super) struct Resigned {
 /// Whether the caller must notify the engine that a message is held back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum HeldBack {
-    /// No notice is needed: the engine was already notified, or the engine or a sleeping thread is
-    /// certain to poll.
+    /// No notice is needed. Either the engine was already notified, or a poll is certain: the
+    /// engine is the owner, or a sleeping thread will wake up and poll.
     Known,
     /// The caller must notify the engine.
     NotifyEngine,
@@ -159,7 +163,8 @@ impl Word {
 
     // Methods for the leader's sleep:
 
-    /// Records that the leader is about to sleep. A wake-up after this call notifies the leader.
+    /// Records that the leader is about to sleep. From now on [`sleepers`](Self::sleepers) reports
+    /// that the leader must be woken.
     #[inline]
     pub(super) fn fall_asleep(&self) {
         self.0.fetch_or(ASLEEP, Ordering::AcqRel);
@@ -203,8 +208,9 @@ impl Word {
         owner(self.0.load(Ordering::Acquire))
     }
 
-    /// Counts a poll by a thread that waits. If the engine is the owner and no user relies on it,
-    /// threads become the owner.
+    /// Counts a poll by a thread that waits. If the engine is the owner and no user relies on the
+    /// engine, makes threads the owner. If threads are the owner and the engine has stopped its
+    /// checks, makes the engine resume the checks.
     #[inline]
     pub(super) fn count_poll_as_thread(&self) -> Visit {
         let word = self.0.fetch_add(VISIT, Ordering::AcqRel);
@@ -213,8 +219,8 @@ impl Word {
         }
         self.acquire(word.wrapping_add(VISIT), |word| match owner(word) {
             Owner::Engine if word & RELIANCE == 0 => Some(word | THREADS | ATTENDED),
-            // The engine stopped its checks because the leader slept. The flag `ATTENDED` makes the
-            // engine check again.
+            // The engine stopped its checks because the leader slept. This change of the flag makes
+            // the caller notify the engine, which then resumes its checks.
             Owner::Threads => Some(word | ATTENDED),
             Owner::Engine | Owner::Loop => None,
         })
@@ -228,7 +234,7 @@ impl Word {
         word & (OWNER | ATTENDED | RELIANCE) == THREADS | ATTENDED
     }
 
-    /// Counts a poll by an event loop or a runtime. The loop or runtime becomes the owner unless a
+    /// Counts a poll by an event loop or a runtime. The loop or runtime becomes the owner if no
     /// user in `blockers` relies on the engine.
     #[inline]
     pub(super) fn count_poll_as_loop(&self, blockers: &[Reliance]) -> Visit {
@@ -239,8 +245,8 @@ impl Word {
         let relied = blockers.iter().fold(0, |all, one| all | *one as u64);
         self.acquire(word.wrapping_add(VISIT), |word| {
             let free = word & relied == 0 && owner(word) != Owner::Loop;
-            // The owner can change even while a thread sleeps in the kernel, because the events
-            // still wake that thread.
+            // The owner can change even while a thread sleeps in the kernel, because completion
+            // events wake that thread in any case.
             free.then_some((word & !(OWNER | ATTENDED)) | LOOP)
         })
     }
@@ -269,8 +275,10 @@ impl Word {
         }
     }
 
-    /// Compares the visit counter with `seen`, its value at the engine's last check. Makes the
-    /// engine the owner if both are equal and no leader sleeps.
+    /// Checks whether the owner has polled since the engine's previous check, which found the visit
+    /// counter `seen`. If the owner has not polled, makes the engine the owner. If threads are the
+    /// owner and the leader sleeps, does not compare the counter, and records that the engine stops
+    /// its checks.
     #[inline]
     pub(super) fn check_owner(&self, seen: u32) -> OwnerCheck {
         let mut word = self.0.load(Ordering::Acquire);
@@ -299,8 +307,8 @@ impl Word {
         self.0.fetch_and(!(OWNER | ATTENDED), Ordering::AcqRel);
     }
 
-    /// Makes threads the owner without counting a visit, because a thread is polling. Returns
-    /// whether the engine was the owner.
+    /// If the engine is the owner, makes threads the owner, because a thread is polling. Counts no
+    /// visit. Returns true if the engine was the owner.
     #[inline]
     pub(super) fn yield_to_threads(&self) -> bool {
         let yielded = |word| (owner(word) == Owner::Engine).then_some(word | THREADS | ATTENDED);
@@ -321,8 +329,8 @@ impl Word {
     #[inline]
     pub(super) fn rely(&self, reliance: Reliance) -> bool {
         let bit = reliance as u64;
-        // A task calls this method in each poll. The load makes every call except the first
-        // cheaper.
+        // A task calls this method in each poll. If the bit is already set, the load avoids the
+        // more expensive `fetch_or`.
         self.0.load(Ordering::Relaxed) & bit == 0
             && self.0.fetch_or(bit, Ordering::AcqRel) & bit == 0
     }
@@ -346,7 +354,8 @@ impl Word {
 
     // Methods for messages that are held back:
 
-    /// Records that a message is held back until a poll sends it. The engine clears this flag.
+    /// Sets the flag that a message is held back until a poll sends the message. The engine clears
+    /// the flag.
     #[inline]
     pub(super) fn note_held_back(&self) -> HeldBack {
         if self.0.load(Ordering::Relaxed) & HELD_BACK != 0 {
@@ -354,8 +363,8 @@ impl Word {
         }
         let word = self.0.fetch_or(HELD_BACK, Ordering::AcqRel);
         match owner(word) {
-            // The first two cases need no notice: the engine polls, or a sleeping thread wakes up
-            // and polls when room becomes available.
+            // These first two cases need no notice. Either the engine polls, or a sleeping thread
+            // wakes up and polls when room for the message becomes available.
             Owner::Engine => HeldBack::Known,
             Owner::Threads if word & ATTENDED == 0 => HeldBack::Known,
             Owner::Threads | Owner::Loop if word & HELD_BACK == 0 => HeldBack::NotifyEngine,
@@ -395,7 +404,10 @@ mod tests {
     #[test]
     fn thread_visits_as_owner_only_if_nobody_relies() {
         let word = Word::new();
-        assert!(!word.count_poll_as_owner(), "the engine is the owner");
+        assert!(
+            !word.count_poll_as_owner(),
+            "the engine must own a new connection"
+        );
         assert_eq!(
             word.count_poll_as_thread(),
             Visit::Acquired {
@@ -404,7 +416,10 @@ mod tests {
         );
         assert!(word.count_poll_as_owner());
         word.rely(Reliance::Group);
-        assert!(!word.count_poll_as_owner(), "a group relies on the engine");
+        assert!(
+            !word.count_poll_as_owner(),
+            "the result must be false while a group relies on the engine"
+        );
         word.stop_relying(Reliance::Group);
         let seen = word.visits();
         assert!(word.count_poll_as_owner());
@@ -413,7 +428,7 @@ mod tests {
         assert_eq!(word.check_owner(seen + 1), OwnerCheck::Asleep);
         assert!(
             !word.count_poll_as_owner(),
-            "the engine has stopped its checks"
+            "the result must be false after the engine has stopped its checks"
         );
     }
 }

@@ -4,8 +4,8 @@
 //! number of promised receives never exceeds the number of posted receives, so each data frame from
 //! a peer finds a receive. A promise to an idle connection cannot be revoked. Therefore half of the
 //! receives are reserved for the minimum that each current and future connection needs. Established
-//! connections share the other half. When it runs out, connections that have more than their share
-//! return receives.
+//! connections share the remaining half. When few receives of that half are free, connections that
+//! have more than their share return receives.
 
 use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};
 
@@ -16,8 +16,9 @@ use super::credit::CONTROL_RECEIVES;
 const FLOOR: u16 = 2;
 
 /// The maximum number of receives that a connection can have above its minimum, as a multiple of
-/// the spare receives left in the pool. A factor of 4 lets a few busy connections use most of the
-/// pool, while many connections together still leave some receives for the next one.
+/// the spare receives in the pool. A factor of 4 lets a few busy connections use most of the
+/// receives. Even many busy connections together do not use up the spare receives, so the next
+/// connection gets some of them.
 const SHARE: u32 = 4;
 
 /// The total number of receives in a pool, and the number of free ones.
@@ -80,13 +81,13 @@ impl Account {
         let before = self.free.fetch_add(count, Ordering::Relaxed);
         debug_assert!(
             before + count <= self.total,
-            "no more is freed than was reserved"
+            "the number of free receives must not exceed the total"
         );
     }
 
-    /// Frees `given` receives of a connection, which then still has `more` receives above its
-    /// floor. After that, reserves up to `wanted` receives for the same connection. Returns the
-    /// number of reserved receives.
+    /// Frees `given` receives of a connection, and reserves up to `wanted` receives for the same
+    /// connection. Returns the number of reserved receives. `more` is the number of receives above
+    /// its [`floor`] that the connection has between these two steps.
     ///
     /// A connection above its [`SHARE`] of the spare receives reserves fewer receives than it
     /// frees. All busy connections therefore end up with equal shares, regardless of the order in
@@ -96,8 +97,8 @@ impl Account {
         loop {
             let reserved = self.reserved.load(Ordering::Relaxed).max(0).cast_unsigned();
             let spare = (free + given).saturating_sub(reserved);
-            // Each call reserves at most a quarter of `room`. Otherwise the connection's number of
-            // receives would alternate between two values.
+            // Each call reserves at most a quarter of `room`. Without this limit, the connection's
+            // number of receives would alternate between two values.
             let room = spare.saturating_mul(SHARE).saturating_sub(more);
             let taken = wanted.min(room.div_ceil(4));
             // A busy connection usually returns here, without writing to a shared cache line.
@@ -185,18 +186,18 @@ mod tests {
         for _ in 1..4 {
             assert!(
                 account.open(64),
-                "the reserved half suffices for 4 connections"
+                "the reserved half must suffice for 4 connections"
             );
         }
         assert!(
             !account.open(64),
-            "no receives are reserved for a fifth connection"
+            "a fifth connection must find no reserved receives"
         );
         account.close(64, 17);
         assert_eq!(
             account.trade(0, 0, 64),
             0,
-            "a returned minimum is reserved again"
+            "a returned minimum must be reserved again"
         );
         assert!(account.open(64));
     }
@@ -208,14 +209,18 @@ mod tests {
         assert_eq!(
             account.trade(1, 39, 1),
             1,
-            "39 is below 4 times the 17 spare receives"
+            "39 is below 4 times the 17 spare receives, so none may be returned"
         );
-        assert_eq!(account.trade(0, 0, 40), 16, "all spare receives");
+        assert_eq!(
+            account.trade(0, 0, 40),
+            16,
+            "another connection must get all spare receives"
+        );
         assert_eq!(account.trade(1, 39, 1), 0);
         assert_eq!(
             account.trade(0, 0, 40),
             1,
-            "the next connection gets the returned receive"
+            "the next connection must get the returned receive"
         );
     }
 

@@ -10,7 +10,7 @@ pub const PART_HEADER_LEN: usize = 4;
 /// more messages, up to the peer's credit.
 pub const MAX_PARTS: usize = 64;
 
-/// The content of a Batch frame.
+/// A summary of the messages in a Batch frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(test, derive(Hash))]
 pub(crate) struct Batch {

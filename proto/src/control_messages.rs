@@ -1,5 +1,5 @@
-//! Control messages: short messages with their own order and their own credit. Control messages
-//! overtake data messages that wait for the peer's application.
+//! Control messages: short messages with their own order and their own credit. A control message
+//! overtakes data messages that wait for credit.
 //!
 //! Each direction numbers its control messages from 0. A grant is absolute, like a grant for data
 //! frames: it is the total number of control messages that the peer may send. Each side grants the
@@ -8,8 +8,9 @@
 //! sender keeps each message until a grant shows that the peer has received the message.
 //!
 //! Numbers and grants continue on the next connection of a session. The sender resends all messages
-//! that it has kept, and the receiver ignores messages that it already has. The number of the first
-//! message on a connection also shows which grant the sender of this message received last.
+//! that it has kept, and the receiver ignores messages that it already has. The number of the
+//! first message on a connection is therefore the newest grant that the message's sender has
+//! received, less [`CONTROL_WINDOW`].
 
 use std::{collections::VecDeque, sync::Arc};
 
@@ -34,7 +35,8 @@ pub enum ControlRefused {
         /// The maximum length in bytes.
         limit: u32,
     },
-    /// The peer's application has not yet taken the last [`CONTROL_WINDOW`] control messages.
+    /// This side has sent all control messages that the peer has permitted. The peer permits more
+    /// after its application has taken one of them.
     Full,
     /// The connection is ending or has ended.
     Closed(CloseReason),
@@ -47,7 +49,7 @@ pub(super) struct ControlMessages {
     /// [`CONTROL_WINDOW`], except in tests.
     window: u32,
     /// The maximum length in bytes of a message to the peer. `None` if the peer does not support
-    /// control messages, or its hello is not known yet.
+    /// control messages, or if the peer's hello is not known yet.
     longest: Option<u32>,
     /// The number of messages that the application has sent.
     sent: u32,
@@ -55,8 +57,8 @@ pub(super) struct ControlMessages {
     next_to_post: u32,
     /// The total number of messages that the peer has permitted this side to send.
     limit: u32,
-    /// The messages whose receipt has not been confirmed by a grant, oldest first. The last message
-    /// has the number `sent` − 1.
+    /// The messages whose receipt no grant has confirmed, oldest first. The newest message has the
+    /// number `sent` − 1.
     kept: VecDeque<Arc<[u8]>>,
     /// The number of the next message from the peer on the current connection. On a connection that
     /// resumes a session, the value is `None` until the peer's first message arrives.
@@ -65,7 +67,7 @@ pub(super) struct ControlMessages {
     received: u32,
     /// The number of messages from the peer that the application has taken.
     taken: u32,
-    /// The grant that was last sent to the peer.
+    /// The newest grant that was sent to the peer.
     announced: u32,
 }
 
@@ -92,8 +94,8 @@ impl ControlMessages {
         }
     }
 
-    /// Restarts all counters at `start`, with this window. Must not be called while a message is in
-    /// flight.
+    /// Sets the window, and restarts all counters at `start`. Must not be called while a message is
+    /// in flight.
     #[cfg(test)]
     pub(super) fn start_at(&mut self, start: u32, window: u32) {
         let longest = self.longest;
@@ -101,8 +103,8 @@ impl ControlMessages {
         self.longest = longest;
     }
 
-    /// Continues the numbering on the session's next connection. Must be called before anything is
-    /// sent on that connection.
+    /// Prepares for the session's next connection: the numbers continue, and all kept messages are
+    /// posted again. Must be called before anything is sent on the next connection.
     pub(super) fn resume(&mut self) {
         //= PROTOCOL.md#control-messages
         //# On a connection that resumes a session, a side sends first all control messages that it
@@ -112,7 +114,7 @@ impl ControlMessages {
     }
 
     /// Sets the maximum length in bytes of a message to the peer. `None` means that the peer does
-    /// not support control messages.
+    /// not support control messages. In that case, kept messages are not posted.
     pub(super) fn set_longest(&mut self, longest: Option<u32>) {
         self.longest = longest;
         if longest.is_none() {
@@ -163,7 +165,7 @@ impl ControlMessages {
             return Err(Violation::new(
                 "permit",
                 limit.into(),
-                "more than the last one, and no more than the messages received plus the window",
+                "1 or 2 above the previous permit, after all permitted messages were sent",
             ));
         }
         self.limit = limit;
@@ -211,13 +213,13 @@ impl ControlMessages {
     pub(super) fn take(&mut self) {
         debug_assert!(
             self.taken != self.received,
-            "a delivered message is not taken"
+            "the application must take only delivered messages"
         );
         self.taken = self.taken.wrapping_add(1);
     }
 
-    /// Returns whether a grant must be sent, because the peer has used up its credit and this side
-    /// can grant more.
+    /// Returns true if a grant must be sent: the peer has used up its credit, and this side can
+    /// grant more.
     #[inline]
     pub(super) fn grant_due(&self) -> bool {
         self.next == Some(self.announced) && self.announced != self.grant()
@@ -241,8 +243,7 @@ impl ControlMessages {
         self.window
     }
 
-    /// Returns the number of messages from the peer that were delivered and that the application
-    /// has not taken.
+    /// Returns the number of delivered messages that the application has not taken.
     #[cfg(any(test, fuzzing))]
     pub(super) fn untaken(&self) -> u32 {
         self.received.wrapping_sub(self.taken)

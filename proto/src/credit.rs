@@ -2,50 +2,55 @@
 //! the peer therefore finds a posted receive, even if the application releases no messages.
 //!
 //! A grant is absolute: it is the total number of data frames that the peer may have sent since the
-//! connection was established, modulo 2³². A repeated grant changes nothing, a later grant replaces
-//! a lost one, and an out-of-range grant is a protocol violation.
+//! connection was established, modulo 2³². A batch counts as one data frame for each of its
+//! messages. A repeated grant changes nothing, a later grant replaces an earlier one, and an
+//! out-of-range grant is a protocol violation.
 
 use super::{
     account::Account, control_messages::CONTROL_WINDOW, outbound::LARGE_IN_FLIGHT,
     reason::Violation,
 };
 
-/// The number of receives that are posted for control frames, in addition to those of the window.
+/// The number of receives that are posted for control frames, in addition to the receives of the
+/// window.
 ///
 /// Control frames consume no credit, so they have receives of their own. Each receive is reposted
 /// as soon as its frame has been processed, and before this side sends anything that the frame
 /// permits. Therefore this side can have at most the following unprocessed control frames from the
 /// peer:
 ///
-/// * **Grants: 2.** A Grant frame is sent when the limit has grown by at least half the window,
-///   rounded up, since it was last announced. Let g1 < g2 < g3 be the limits of three such frames
-///   in a row: g3 ≥ g1 + window. The limit is at most the number of frames released plus the
-///   window, so when g3 is sent, frame number g1 has been received. The peer sends that frame only
-///   after it has processed a limit of at least g1, and the first of the three frames was the first
-///   to carry such a limit. So the first of the three is processed before the third is sent. A
-///   Grant frame is also sent, for any growth, when the peer has used up its credit. In that case
-///   the peer has sent the frame whose number was last announced, so it has processed every earlier
-///   Grant. No other Grant is unprocessed when such a Grant is sent, so the argument also holds if
-///   any of the three frames is such a Grant.
+/// * **Grants: 2.** The peer sends a Grant frame when its limit has grown by at least half of its
+///   window, rounded up, since the limit was last announced. Let g1 < g2 < g3 be the limits in
+///   three such frames in a row. Then g3 ≥ g1 + window. The limit is at most the number of released
+///   frames plus the window. So when the peer sends g3, it has received data frame number g1 from
+///   this side. This side sends data frame g1 only after it has processed a limit of at least g1,
+///   and the first of the three Grants was the first frame with such a limit. So this side has
+///   processed the first Grant before the peer sends the third. The peer also sends a Grant frame,
+///   for any growth, when this side has used up its credit. In that case, this side has sent the
+///   data frame whose number is the previously announced limit, so it has processed every earlier
+///   Grant. No other Grant is unprocessed when the peer sends such a Grant, so the argument also
+///   holds if any of the three Grants is sent for this reason.
 /// * **Grants that report large messages as taken: 4**, one for each large message in flight,
-///   because each Grant reports at least one more message.
-/// * **Ping or Leave: 1**, because a side sends the next one after the Pong of the previous one.
-/// * **Pong: 1**, because only one Ping is unanswered at a time.
-/// * **Finish: 1**, **Close: 1**, **CloseAck: 1**, and **Abort or Failure: 1**, because each is
-///   sent once, and a side sends either an Abort or a Failure.
-/// * **Control messages: 2**, the window. Let g be the last grant that the peer has processed, or
-///   the window on a new connection: the peer has not sent the message with number g. This side
-///   sent that grant when its application had taken g − window messages, all of which had arrived.
-///   This side sends a later grant only after all messages below g have arrived on this connection,
-///   so none of them is unprocessed then.
-/// * **Permit: 1**, because this side sends a Permit only when the peer has used up its credit, and
-///   the peer has more credit only after it has processed the Permit. The messages that this Permit
-///   allows therefore arrive after it was processed, and the next Permit is sent after those
-///   messages arrive.
+///   because each such Grant reports at least one more message.
+/// * **Ping or Leave: 1**, because the peer sends the next Ping or Leave only after the Pong for
+///   the previous one has arrived.
+/// * **Pong: 1**, because this side has at most one unanswered Ping or Leave.
+/// * **Finish: 1**, **Close: 1**, **CloseAck: 1**, and **Abort or Failure: 1**. The peer sends each
+///   of them at most once, and sends either an Abort or a Failure.
+/// * **Control messages: 2**, the window. Let g be the newest control message grant that the peer
+///   has processed, or the window on a new connection. The peer has sent only messages with numbers
+///   below g. When this side sent the grant g, its application had taken all messages below
+///   g − window. So only the messages from g − window to g − 1 can be unprocessed. This side sends
+///   a later grant only after all messages below g have arrived on this connection, so none of them
+///   is unprocessed when the peer processes that grant.
+/// * **Permit: 1.** The peer sends a Permit only when this side has used up its credit for control
+///   messages, and this side has more credit only after it has processed the Permit. The messages
+///   that the Permit allows therefore arrive after the Permit was processed, and the peer sends the
+///   next Permit only after these messages have arrived.
 ///
-/// The last two items also hold on a connection that resumes a session. There, the peer numbers its
-/// first message with the last grant that the peer has processed, less the window, and this side
-/// counts only messages that have arrived on this connection.
+/// The last two items also hold on a connection that resumes a session. There, each side numbers
+/// its first control message with the newest grant that it has processed, less the window. Each
+/// side counts only messages that have arrived on this connection.
 pub const CONTROL_RECEIVES: u32 = 9 + LARGE_IN_FLIGHT + CONTROL_WINDOW;
 
 /// The credit that the peer has granted to this side.
@@ -84,9 +89,9 @@ impl SendCredit {
         self.window
     }
 
-    /// Returns an upper bound on the number of sent data frames that the peer might not have
-    /// received. The bound follows from the grant, which exceeds the number of received frames by
-    /// at most the window.
+    /// Returns an upper bound on the number of data frames that this side has sent and the peer has
+    /// not received. The bound holds because a grant exceeds the number of frames that the peer has
+    /// received by at most the window.
     #[inline]
     pub(super) fn unconfirmed(&self) -> u32 {
         self.window - self.available().min(self.window)
@@ -98,12 +103,12 @@ impl SendCredit {
     pub(super) fn take(&mut self, count: u32) {
         debug_assert!(
             self.available() >= count,
-            "the caller has checked the credit"
+            "the messages must not exceed the credit"
         );
         self.sent = self.sent.wrapping_add(count);
     }
 
-    /// Applies the grant in a received frame. Returns whether the grant permits more data frames
+    /// Applies the grant in a received frame. Returns true if the grant permits more data frames
     /// than the previous grant.
     #[inline]
     pub(super) fn granted(&mut self, limit: u32) -> Result<bool, Violation> {
@@ -121,7 +126,7 @@ impl SendCredit {
             return Err(Violation::new(
                 "grant",
                 limit.into(),
-                "no less than the last one and no further ahead than the window",
+                "at least the previous grant, and at most the frames sent plus the window",
             ));
         }
         self.limit = limit;
@@ -140,12 +145,12 @@ pub(super) struct RecvCredit {
     received: u32,
     /// The number of data frames whose receives have been reposted.
     released: u32,
-    /// The number of data frames for which a receive has been posted since the connection was
-    /// established. Of these receives, `limit` − `released` are promised to the peer or contain
-    /// messages from the peer. This difference equals the window, unless connections share receives
-    /// or the application still holds messages from earlier connections.
+    /// The total number of data frames for which this side has posted receives since the connection
+    /// was established. `limit` − `released` receives are promised to the peer or contain messages
+    /// from the peer. This difference equals the window, but can be smaller if connections share
+    /// receives, or if the application still holds messages from earlier connections.
     limit: u32,
-    /// The value of `limit` that was last sent to the peer.
+    /// The newest value of `limit` that was sent to the peer.
     announced: u32,
     /// Whether the peer has used up its credit since this side last reposted a receive.
     used_up: bool,
@@ -174,7 +179,7 @@ impl RecvCredit {
         }
     }
 
-    /// Disables the delay of grants for the rest of the connection.
+    /// Disables the delay of grants until the connection ends.
     pub(super) fn never_delay_grants(&mut self) {
         self.delays_grants = false;
         self.stop_delaying_grants();
@@ -189,7 +194,7 @@ impl RecvCredit {
     /// Counts the `count` messages of a received frame. The caller has checked `allows(count)`.
     #[inline]
     pub(super) fn receive(&mut self, count: u32) {
-        debug_assert!(self.allows(count), "the caller has checked the credit");
+        debug_assert!(self.allows(count), "the peer must have enough credit");
         self.received = self.received.wrapping_add(count);
         self.used_up |= self.announced == self.received;
     }
@@ -205,13 +210,14 @@ impl RecvCredit {
         self.received.wrapping_sub(self.released)
     }
 
-    /// Counts a reposted receive. If there is an `account`, the receive belongs to the pool of all
-    /// connections that share the account.
+    /// Counts a reposted receive and raises the limit. Without an `account`, the limit grows by 1.
+    /// With an `account`, the receive belongs to a shared pool, and the limit grows by the number
+    /// of receives that the account promises to the peer.
     #[inline]
     pub(super) fn release(&mut self, account: Option<&Account>) {
         debug_assert!(
             self.released != self.received,
-            "no more is released than was received"
+            "no more frames may be released than were received"
         );
         self.released = self.released.wrapping_add(1);
         let more = account.map_or(1, |account| self.trade(account));
@@ -223,13 +229,13 @@ impl RecvCredit {
         self.may_delay_grants |= self.delays_grants & (self.held() == 0);
     }
 
-    /// Returns the number of receives that the account promises to the peer in place of the
-    /// released receive.
+    /// Exchanges the released receive for receives of the account. Returns the number of receives
+    /// that the account promises to the peer in exchange.
     #[inline(never)]
     fn trade(&self, account: &Account) -> u32 {
         // If the peer has used up its credit, this side tries to double the number of promised
-        // receives. Otherwise the number does not grow, so that a peer that sends little leaves
-        // receives for busy connections.
+        // receives. Otherwise the number does not grow, so a peer that sends little does not occupy
+        // receives that busy connections need.
         let twice = if self.used_up { 2 + self.promised() } else { 1 };
         let wanted = twice.min(self.window - self.promised());
         match self.promised().checked_sub(self.floor) {
@@ -243,14 +249,14 @@ impl RecvCredit {
     pub(super) fn give_up(&mut self) {
         debug_assert!(
             self.released != self.received,
-            "no more is released than was received"
+            "no more frames may be released than were received"
         );
         self.released = self.released.wrapping_add(1);
     }
 
-    /// Promises the whole window to the peer, less `held` receives. `held` is the number of
-    /// messages from earlier connections of the session that the application still holds. Never
-    /// reduces the number of promised receives.
+    /// Raises the number of promised receives to the window less `held`. `held` is the number of
+    /// messages from earlier connections of the session that the application still holds. Changes
+    /// nothing if at least this number of receives is already promised.
     pub(super) fn withhold(&mut self, held: u32) {
         let more = self.window.saturating_sub(held + self.promised());
         self.limit = self.limit.wrapping_add(more);
@@ -271,10 +277,12 @@ impl RecvCredit {
         self.announced
     }
 
-    /// Returns whether a Grant frame is due: the limit has grown by half the window, or the peer
-    /// has used up its credit. In the second case, while grants may be delayed, the limit must also
-    /// have grown by at least the number of messages that the application holds. Otherwise each
-    /// message that a slow application releases would cause a Grant frame.
+    /// Returns true if a Grant frame is due. This is the case if the limit has grown by at least
+    /// half the window, or if the limit has grown and the peer has used up its credit.
+    ///
+    /// While grants may be delayed, the second case also requires that the limit has grown by at
+    /// least the number of messages that the application holds. Without this rule, each message
+    /// that a slow application releases would cause a Grant frame.
     #[inline]
     pub(super) fn grant_due(&self) -> bool {
         let more = self.limit.wrapping_sub(self.announced);
@@ -286,28 +294,29 @@ impl RecvCredit {
         more >= self.window.div_ceil(2) || (enough && self.is_awaited())
     }
 
-    /// Returns whether the limit has grown by less than half the window, and the peer has credit
-    /// left.
+    /// Returns true if no Grant frame is due or delayed: the limit has grown by less than half the
+    /// window, and the peer still has credit.
     #[inline]
     pub(super) fn needs_no_grant(&self) -> bool {
         let more = self.limit.wrapping_sub(self.announced);
         more < self.window.div_ceil(2) && self.announced != self.received
     }
 
-    /// Returns whether the peer waits for a grant that this side delays until the application
-    /// releases more messages. The caller must limit the delay, because the application can hold
-    /// messages forever.
+    /// Returns true if the peer has used up its credit, and this side delays the next grant until
+    /// the application releases more messages. The caller must limit the delay, because the
+    /// application can hold messages forever.
     #[inline]
     pub(super) fn delays_grant(&self) -> bool {
         self.is_awaited() && !self.grant_due()
     }
 
-    /// Returns the limit that was last sent to the peer.
+    /// Returns the newest limit that was sent to the peer.
     pub(super) fn announced(&self) -> u32 {
         self.announced
     }
 
-    /// Disables the delay of grants until the application holds no message.
+    /// Disables the delay of grants. The delay is permitted again once the application holds no
+    /// message, except after [`never_delay_grants`](Self::never_delay_grants).
     pub(super) fn stop_delaying_grants(&mut self) {
         self.may_delay_grants = false;
     }
@@ -341,11 +350,11 @@ mod tests {
             assert_eq!(credit.available(), 2);
             assert!(
                 credit.granted(limit.wrapping_sub(1)).is_err(),
-                "the grant decreases"
+                "a lower grant is a violation"
             );
             assert!(
                 credit.granted(start.wrapping_add(9)).is_err(),
-                "the grant exceeds the window"
+                "a grant above the window is a violation"
             );
             assert_eq!(credit.granted(start.wrapping_add(8)), Ok(true));
         }
@@ -366,11 +375,14 @@ mod tests {
         for (window, due_after) in [(1, 1), (2, 1), (3, 2), (4, 2), (5, 3), (64, 32)] {
             let mut credit = RecvCredit::new(window, window, u32::MAX - 1);
             for released in 1..=due_after {
-                assert!(!credit.grant_due(), "window {window} after {released}");
+                assert!(
+                    !credit.grant_due(),
+                    "window {window}: no Grant is due before release {released}"
+                );
                 credit.receive(1);
                 credit.release(None);
             }
-            assert!(credit.grant_due(), "window {window}");
+            assert!(credit.grant_due(), "window {window}: a Grant is due");
             credit.announce();
             assert!(!credit.grant_due());
         }
@@ -381,7 +393,7 @@ mod tests {
         let mut credit = RecvCredit::new(8, 8, u32::MAX - 3);
         for _ in 0..8 {
             credit.receive(1);
-            assert!(!credit.grant_due(), "nothing to grant");
+            assert!(!credit.grant_due(), "no receive was released");
         }
         credit.release(None);
         assert!(!credit.grant_due() && credit.delays_grant());
@@ -390,9 +402,9 @@ mod tests {
         credit.announce();
         assert!(!credit.grant_due());
         credit.release(None);
-        assert!(!credit.grant_due(), "the peer has one credit left");
+        assert!(!credit.grant_due(), "the peer still has one credit");
         credit.receive(1);
-        assert!(credit.grant_due(), "the peer has no credit left");
+        assert!(credit.grant_due(), "the peer has used up its credit");
     }
 
     #[test]
@@ -437,7 +449,7 @@ mod tests {
             4,
             "the number of promised receives doubles"
         );
-        assert!(credit.grant_due(), "the peer has no credit left");
+        assert!(credit.grant_due(), "the peer has used up its credit");
         credit.announce();
         credit.release(Some(&account));
         assert!(credit.promised() <= 8);
@@ -450,6 +462,6 @@ mod tests {
             credit.release(Some(&account));
             assert!(credit.promised() >= 2, "at least the minimum is promised");
         }
-        assert_eq!(credit.promised(), 4, "few spare receives are left");
+        assert_eq!(credit.promised(), 4, "the pool has few spare receives");
     }
 }

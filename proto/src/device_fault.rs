@@ -1,29 +1,28 @@
 use std::fmt;
 
-/// The object whose failure a device has reported in an asynchronous event: see
-/// `ibv_get_async_event(3)`.
+/// A fault that a device has reported in an asynchronous event: see `ibv_get_async_event(3)`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(test, derive(Hash))]
 #[non_exhaustive]
 pub enum DeviceFault {
-    /// The whole device (`DEVICE_FATAL`). All connections on the device end. Some drivers also
-    /// report this event when a device is removed.
+    /// The whole device failed (`DEVICE_FATAL`). All connections on the device end. Some drivers
+    /// also report this event when a device is removed.
     Device,
-    /// The connection's queue pair (`QP_FATAL`).
+    /// The connection's queue pair failed (`QP_FATAL`).
     QueuePair,
-    /// A request from the peer that the queue pair cannot serve (`QP_REQ_ERR`).
+    /// The peer sent a request that the queue pair cannot serve (`QP_REQ_ERR`).
     Request,
-    /// A request from the peer to access memory without the required right (`QP_ACCESS_ERR`).
+    /// The peer requested access to memory without the required right (`QP_ACCESS_ERR`).
     Access,
-    /// The connection's completion queue (`CQ_ERR`).
+    /// The connection's completion queue failed (`CQ_ERR`).
     CompletionQueue,
-    /// The connection's shared receive queue (`SRQ_ERR`).
+    /// The connection's shared receive queue failed (`SRQ_ERR`).
     SharedReceives,
 }
 
 impl DeviceFault {
-    /// Returns whether the fault is in the device or the path, and not in the peer. In that case, a
-    /// session can continue over another connection.
+    /// Returns true if a session can continue over another connection after this fault: the device
+    /// failed or lost a queue, and the peer made no invalid request.
     pub(crate) const fn is_loss(self) -> bool {
         match self {
             Self::Device | Self::QueuePair | Self::CompletionQueue | Self::SharedReceives => true,

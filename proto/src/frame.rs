@@ -46,7 +46,7 @@ pub(crate) enum Control {
     /// Answers a Ping. The sender of the Pong has processed all frames that were sent before the
     /// Ping.
     Pong,
-    /// Announces that the sender will send only control frames from this frame on.
+    /// Announces that the sender will send only control frames after this frame.
     Close,
     /// Ends the connection immediately. `arg` is the application's code.
     Abort,
@@ -56,7 +56,8 @@ pub(crate) enum Control {
     /// Ends the connection immediately, because the sender's library cannot continue. `arg` is a
     /// code for the cause, such as [`OUT_OF_RESOURCES`].
     Failure,
-    /// Half-closes the connection: the sender sends no more messages, but continues to receive.
+    /// Half-closes the connection. The sender sends no more messages except control messages, and
+    /// continues to receive.
     Finish,
     /// Permits further control messages. `arg` is the total number of control messages permitted.
     Permit,
@@ -127,19 +128,19 @@ const DATA: [u8; 2] = [Kind::Data.number(), 0];
 /// `read_timeout`. Later versions can define other codes.
 pub(crate) const OUT_OF_RESOURCES: u32 = 1;
 
-/// The `arg` of a Failure: the sender's program failed, because a waker panicked.
+/// The `arg` of a Failure: a waker of the sender's program panicked.
 pub(crate) const WAKER_PANICKED: u32 = 2;
 
 /// The `arg` of a Failure: the sender's listener ended before the sender's program accepted the
 /// connection. The program has seen no message on this connection.
 pub(crate) const NOT_TAKEN: u32 = 3;
 
-/// The `arg` of a Failure: the sender received no sign of life from the peer within
-/// `keepalive_interval` and `keepalive_timeout`.
+/// The `arg` of a Failure: the peer gave no sign of life until the sender's `keepalive_timeout`
+/// expired.
 pub(crate) const KEEPALIVE_TIMEOUT: u32 = 4;
 
-/// The `arg` of a Failure: the sender could not read any byte of a large message from the peer
-/// within `read_timeout`.
+/// The `arg` of a Failure: the sender received no byte of the peer's large message within
+/// `read_timeout`.
 pub(crate) const READ_TIMEOUT: u32 = 5;
 
 /// The answer of the passive side's application to a Request.
@@ -168,7 +169,7 @@ impl Answer {
 
 /// A frame's header.
 ///
-/// On the wire, in network order: kind `u8`, flags `u8` = 0, sequence `u16`, grant `u32`, len
+/// On the wire, in network byte order: kind `u8`, flags `u8` = 0, sequence `u16`, grant `u32`, len
 /// `u32`, arg `u32`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(test, derive(Hash))]
@@ -179,8 +180,8 @@ pub(crate) struct Header {
     /// The credit limit, modulo 2³²: the total number of data frames that the receiver of this
     /// frame may send, counted from the start of the connection.
     pub grant: u32,
-    /// The length in bytes of the payload. In a Fragment, `len` is instead the number of bytes from
-    /// the start of the payload to the end of the whole message.
+    /// The length in bytes of the payload. In a Fragment: the number of bytes from the start of the
+    /// payload to the end of the whole message.
     pub len: u32,
     /// A value whose meaning depends on the kind of the frame:
     ///
@@ -198,7 +199,7 @@ pub(crate) const DESCRIPTOR_LEN: usize = 24;
 
 /// The location of a large message in its sender's memory.
 ///
-/// On the wire, in network order: address `u64`, length `u64`, rkey `u32`, reserved `u32` = 0.
+/// On the wire, in network byte order: address `u64`, length `u64`, rkey `u32`, reserved `u32` = 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(test, derive(Hash))]
 pub struct Descriptor {
@@ -251,7 +252,7 @@ impl Descriptor {
             return Err(Violation::new(
                 "descriptor len",
                 descriptor.len,
-                "at least 1, and an end within the address space",
+                "at least 1, with the message inside the address space",
             ));
         }
         Ok(descriptor)
@@ -342,7 +343,7 @@ impl Header {
         let (fits, expected) = match kind {
             Kind::Fragment => (
                 (1..=len).contains(&received),
-                "at least the length of the received payload, which is not 0",
+                "at least the length of the received payload, which must not be 0",
             ),
             _ if len != received => (false, "the length of the received payload"),
             Kind::Data | Kind::Batch => (true, ""),
@@ -372,9 +373,9 @@ fn word<const N: usize>(bytes: &[u8; N], at: usize) -> u32 {
 
 /// The sequence number of the next frame in each direction, modulo 2¹⁶.
 ///
-/// A reliable connection neither loses nor repeats frames. If a faulty device or driver does so,
-/// the sequence numbers reveal the fault, and the connection ends. Without sequence numbers, a
-/// repeated message would be delivered twice.
+/// A reliable connection neither loses nor repeats frames. If a faulty device or driver loses or
+/// repeats a frame, the sequence numbers reveal the fault, and the connection ends. Without
+/// sequence numbers, a repeated message would be delivered twice.
 #[derive(Debug)]
 #[cfg_attr(test, derive(Clone, Hash))]
 pub(super) struct Sequence {
@@ -532,13 +533,13 @@ mod tests {
             let header = Header { kind, sequence, grant, len: payload.len() as u32 + more, arg };
             let frame = [&header.emit()[..], &payload].concat();
             prop_assert_eq!(Header::parse(&frame), Ok(header));
-            // The header of a truncated Fragment is still valid if one byte of payload remains.
+            // A truncated Fragment is still valid if at least one byte of payload remains.
             let is_cut = Header::parse(&frame[..frame.len() - 1]).is_err();
             prop_assert!(is_cut || (kind == Kind::Fragment && payload.len() > 1));
             if kind == Kind::Fragment {
-                prop_assert!(Header::parse(&frame[..HEADER_LEN]).is_err(), "the fragment is empty");
+                prop_assert!(Header::parse(&frame[..HEADER_LEN]).is_err(), "no Fragment is empty");
                 let longer = [&frame[..], &[0; 9]].concat();
-                prop_assert!(Header::parse(&longer).is_err(), "the payload exceeds the message");
+                prop_assert!(Header::parse(&longer).is_err(), "no payload exceeds its message");
             }
             if kind == Kind::Rendezvous {
                 prop_assert_eq!(Descriptor::parse(&frame), Ok(descriptor));

@@ -3,29 +3,32 @@ use std::{
     net::{IpAddr, Ipv6Addr},
 };
 
-/// Limits the memory in bytes that many connections use at the same time, and queues the claims of
+/// Limits the memory in bytes that many connections use together, and queues the claims of
 /// connections that must wait.
 ///
 /// A connection claims the memory of a message chunk by chunk, so a message that does not arrive
-/// occupies little memory. One host uses at most three quarters of the limit. Waiting hosts take
-/// turns. The claims of one host are granted in order, but claims for later chunks precede claims
-/// for the first chunks of other messages.
+/// occupies little memory. One host can use at most three quarters of the limit.
 ///
-/// Without exceptions from the limit, messages that have partly arrived could deadlock: all of them
+/// Claims for later chunks of messages precede all other claims. If several hosts wait, the next
+/// grant goes to the host whose previous grant is the oldest. Apart from this, claims are granted
+/// in the order in which they were queued.
+///
+/// If the limit had no exceptions, messages that have partly arrived could deadlock: all of them
 /// would wait for memory, and none would become complete and be released. Therefore a claim for a
-/// later chunk may exceed the limit by up to an eighth of the limit. Beyond that, one message at a
-/// time may exceed the limit until it is complete, so that the application can release it. The same
-/// rules apply to the share of each host. A claim is always granted if no bytes are in use.
+/// later chunk is granted while at most nine eighths of the limit are in use. Above that, only one
+/// message may use more memory until it is complete, so that the application can release it. The
+/// same rules apply to the share of each host. If no bytes are in use, [`claim`](Self::claim)
+/// grants any number of bytes.
 #[derive(Debug)]
 pub struct Gauge {
     total: Level,
     hosts: HashMap<Host, Share>,
     /// The number of waiting claims of all hosts.
     waiting: usize,
-    /// Granted claims that their claimants have not fetched yet. The bytes of these claims are
-    /// already in use.
+    /// Granted claims that their claimants have not fetched yet. The bytes of these claims already
+    /// count as in use.
     granted: Vec<Claim>,
-    /// The claimants whose waiting claims were granted since the last call of
+    /// The claimants whose waiting claims were granted since the previous call of
     /// [`served`](Self::served).
     served: Vec<u64>,
     /// The ticket of the next claim that is queued.
@@ -48,8 +51,7 @@ pub enum Part {
 }
 
 impl Part {
-    /// Returns the part of a message of `len` bytes that begins at byte `offset` and ends before
-    /// byte `end`.
+    /// Classifies the bytes from `offset` to `end` (exclusive) of a message of `len` bytes.
     pub fn of(len: usize, offset: usize, end: usize) -> Self {
         match (offset == 0, end == len) {
             (true, true) => Self::Whole,
@@ -59,8 +61,8 @@ impl Part {
         }
     }
 
-    /// Returns whether the claim is for a later part of a message, whose earlier parts were already
-    /// granted.
+    /// Returns true if this part is not the first part of its message. The claims for the earlier
+    /// parts were already granted.
     fn is_later(self) -> bool {
         matches!(self, Self::Middle | Self::Last)
     }
@@ -79,8 +81,8 @@ struct Claim {
 #[derive(Debug)]
 struct Share {
     level: Level,
-    /// The waiting claims. Claims for later parts of messages precede claims for first parts, and
-    /// older claims precede newer ones.
+    /// The waiting claims. Claims for later parts of messages precede all other claims. Within each
+    /// of these two groups, older claims precede newer ones.
     waiting: VecDeque<Claim>,
     /// The value of [`Gauge::turns`] when a waiting claim of the host was last granted.
     turn: u64,
@@ -111,8 +113,8 @@ impl Level {
                 && (self.exceeding == Some(claim.claimant) || self.used <= self.most()))
     }
 
-    /// Returns the number of bytes in use up to which claims for later chunks are granted: the
-    /// limit plus an eighth of the limit.
+    /// Returns nine eighths of the limit. Claims for later chunks are granted while at most this
+    /// number of bytes is in use.
     fn most(&self) -> u64 {
         self.limit.saturating_add(self.limit / 8)
     }
@@ -127,7 +129,7 @@ impl Level {
     }
 
     fn release(&mut self, bytes: u64) {
-        debug_assert!(bytes <= self.used, "at most the used bytes are released");
+        debug_assert!(bytes <= self.used, "only bytes in use may be released");
         self.used = self.used.saturating_sub(bytes);
     }
 
@@ -138,8 +140,9 @@ impl Level {
 }
 
 impl Share {
-    /// Returns the index of the claim to grant next for this host. Returns `None` if no claim
-    /// waits, or if the host's share has no room.
+    /// Returns the index of this host's next claim to grant. This is the first claim, if the share
+    /// has room for it. Otherwise it is the claim of the message that may exceed the share. Returns
+    /// `None` if there is no such claim.
     fn next(&self) -> Option<usize> {
         let front = self.waiting.front()?;
         if self.level.has_room_for(front) {
@@ -179,7 +182,7 @@ impl Gauge {
         }
     }
 
-    /// Returns the claimants whose waiting claims were granted since the last call of this
+    /// Returns the claimants whose waiting claims were granted since the previous call of this
     /// function. Each claimant must then fetch its grant with [`claim`](Self::claim).
     pub fn served(&mut self) -> Vec<u64> {
         std::mem::take(&mut self.served)
@@ -190,12 +193,12 @@ impl Gauge {
         self.total.used
     }
 
-    /// Claims `bytes` for the claimant `claimant` on this host, or fetches a grant that the
-    /// claimant has not fetched yet.
+    /// Claims `bytes` for `claimant` on this host, or fetches a grant that the claimant has not
+    /// fetched yet.
     ///
     /// Returns true if the claimant has the bytes now. Otherwise the claim is queued, and
-    /// [`served`](Self::served) returns the claimant as soon as the claim is granted. A queued
-    /// claim cannot be changed, only removed with [`forget`](Self::forget).
+    /// [`served`](Self::served) returns the claimant after the claim was granted. A queued claim
+    /// cannot be changed, only removed with [`forget`](Self::forget).
     pub fn claim(&mut self, claimant: u64, host: Host, bytes: u64, part: Part) -> bool {
         if self.fetch(claimant) {
             return true;
@@ -223,9 +226,9 @@ impl Gauge {
         self.fetch(claimant)
     }
 
-    /// Claims `bytes` without queueing. Returns true if the bytes are granted. They are granted if
-    /// no other claim waits, the host's share has room, and at most `limit` bytes are in use
-    /// afterwards.
+    /// Claims `bytes`, but does not queue the claim. Returns true if the bytes are granted. This
+    /// requires that no claim waits, that the host's share has room, and that the bytes in use then
+    /// exceed neither `limit` nor the limit of the gauge.
     pub fn try_claim(&mut self, host: Host, bytes: u64, limit: u64) -> bool {
         let claim = Claim {
             claimant: u64::MAX,
@@ -269,8 +272,8 @@ impl Gauge {
         self.serve();
     }
 
-    /// Removes the claim of `claimant`. The claim is either waiting, or granted and not fetched
-    /// yet.
+    /// Removes the claim of `claimant`, and revokes the claimant's permission to exceed the limit.
+    /// If the claim was granted but not fetched, its bytes are released.
     pub fn forget(&mut self, claimant: u64, host: Host) {
         self.served.retain(|served| *served != claimant);
         self.total.forget(claimant);
@@ -319,7 +322,7 @@ impl Gauge {
         }
     }
 
-    /// Returns the next claim to grant: its host, and its index in the queue of that host.
+    /// Returns the next claim to grant: its host, and its index in the host's queue.
     fn next(&self) -> Option<(Host, usize)> {
         if self.waiting == 0 {
             return None;
@@ -335,8 +338,8 @@ impl Gauge {
         if self.total.has_room_for(&share.waiting[at]) {
             return Some((*host, at));
         }
-        // A message already exceeds the limit. It must become complete before other claims are
-        // granted.
+        // The limit leaves no room for this claim. Only the message that may exceed the limit can
+        // continue, until it is complete.
         let claimant = self.total.exceeding?;
         waiting().find_map(|(host, share, _)| {
             let at = share.index_of(claimant)?;
@@ -368,7 +371,7 @@ impl Gauge {
     }
 }
 
-/// A peer's host, to which the limit for one host applies.
+/// A host of peers. All connections to these peers share the limit for one host.
 ///
 /// A host can use any number of IPv6 addresses in its /64 network, so all addresses of a /64
 /// network are treated as one host.
@@ -396,8 +399,8 @@ mod tests {
         Host::of([10, 8, 0, number].into())
     }
 
-    /// Releases `bytes` of the host with this number. Returns the claimants whose claims are
-    /// granted as a result.
+    /// Releases `bytes` of the host with this number. Returns the claimants whose waiting claims
+    /// were granted as a result.
     fn release(gauge: &mut Gauge, number: u8, bytes: u64) -> Vec<u64> {
         gauge.release(host(number), bytes);
         gauge.served()
@@ -536,9 +539,12 @@ mod tests {
 
         fn fetch(&mut self) {
             for claimant in self.gauge.served() {
-                assert!(self.messages[&claimant].waits, "the claim was waiting");
+                assert!(
+                    self.messages[&claimant].waits,
+                    "only waiting claims are served"
+                );
                 self.claim(claimant);
-                assert!(!self.messages[&claimant].waits, "the claim is granted");
+                assert!(!self.messages[&claimant].waits, "a served claim is granted");
             }
         }
 
@@ -609,9 +615,9 @@ mod tests {
     proptest! {
         #![proptest_config(cases(2048))]
 
-        /// Checks the limits after each step of a random sequence of claims and releases. Also
-        /// checks that every message becomes complete, provided that the application releases
-        /// complete messages.
+        /// Checks the limits after each step of a random sequence of claims and releases. Then
+        /// checks that every message becomes complete if the application releases complete
+        /// messages.
         #[test]
         fn the_bounds_hold_and_every_message_becomes_complete(
             ops in prop::collection::vec(op(), 1..200)

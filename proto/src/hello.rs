@@ -2,7 +2,7 @@ use std::{fmt, ops::Deref};
 
 use super::Capabilities;
 
-/// The first bytes of a hello: `rdms`.
+/// The first four bytes of a hello: `rdms`.
 const MAGIC: u32 = 0x7264_6d73;
 /// The version of the protocol that this crate implements.
 pub(super) const VERSION: u8 = 3;
@@ -52,7 +52,7 @@ pub(crate) struct Hello {
     /// The sender's optional features, one bit each. The receiver ignores unknown bits.
     pub features: u16,
     pub window: u16,
-    /// The number of data frames that the peer may send before the first grant. 0 means all of
+    /// The number of data frames that the peer may send before the first grant. 0 means the whole
     /// `window`.
     pub credits: u16,
     pub eager_size: u32,
@@ -146,8 +146,9 @@ impl Hello {
     }
 }
 
-/// Returns whether `bytes` are the private data of an rsocket: version 1, no unknown flags, and a
-/// table of two windows. The crate `rdmsg-rsocket` implements the rsockets protocol.
+/// Returns true if `bytes` are the private data of an rsocket: version 1, the required flag for
+/// mapped memory, no unknown flags, and a table of two windows. The crate `rdmsg-rsocket`
+/// implements the rsockets protocol.
 pub(super) fn is_rsocket(bytes: &[u8]) -> bool {
     let Some([1, flags, _, _, 0, 0, 0, rest @ ..]) = bytes.first_chunk::<40>() else {
         return false;
@@ -158,8 +159,9 @@ pub(super) fn is_rsocket(bytes: &[u8]) -> bool {
 
 /// The private data of a connection manager message.
 ///
-/// The bytes are on the heap to keep outputs small, because outputs are moved for every message.
-/// The bytes are never logged, because they can contain the secret identity of a session.
+/// The bytes are on the heap, so that an [`Output`](super::Output) is small: every message moves
+/// `Output` values. The bytes are never logged, because they can contain the secret identity of a
+/// session.
 #[derive(Clone, Default, PartialEq, Eq)]
 #[cfg_attr(test, derive(Hash))]
 pub struct PrivateBytes(Vec<u8>);
@@ -280,13 +282,13 @@ mod tests {
         assert_eq!(
             Hello::parse(&other),
             Err(HelloError::NotRdmsg),
-            "the length exceeds the private data"
+            "the length must not exceed the private data"
         );
         other[5] = 35;
         assert_eq!(
             Hello::parse(&other),
             Err(HelloError::NotRdmsg),
-            "the length is below that of a hello"
+            "the length must be at least 36"
         );
     }
 

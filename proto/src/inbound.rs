@@ -1,5 +1,5 @@
-//! The queue of messages that have arrived or were announced, in the order in which the peer sent
-//! them.
+//! The queue of messages that have arrived or were announced, but have not been delivered. The
+//! messages are in the order in which the peer sent them.
 
 use std::{collections::VecDeque, time::Instant};
 
@@ -11,13 +11,14 @@ use super::{
     reason::Violation,
 };
 
-/// The queue of messages behind a large message, and the state of reading large messages.
+/// The large messages that are being received, and the queue of messages behind them.
 ///
 /// Memory is first reserved for a large message. The reservation can take some time. If the message
 /// was announced, this side then reads it in chunks, after preparing memory for each chunk. If the
-/// message is sent in fragments, this side copies each fragment to the reserved memory. Reads
-/// complete in the order in which they were posted, and copies complete immediately, so large
-/// messages become complete in the order in which they began to arrive.
+/// message is sent in fragments, this side copies each fragment to the reserved memory.
+///
+/// Reads complete in the order in which they were posted. A message in fragments can become
+/// complete while this side still reads an earlier message, but is delivered after that message.
 #[derive(Debug)]
 #[cfg_attr(test, derive(Clone, Hash))]
 pub(super) struct Inbound {
@@ -29,7 +30,7 @@ pub(super) struct Inbound {
     demand: Demand,
     /// The lengths in bytes of the reads in progress, oldest first.
     reads: VecDeque<u64>,
-    /// The total number of chunks that have been read and fragments that have arrived.
+    /// The total number of read chunks and arrived fragments.
     chunks: u64,
     /// The total length in bytes of the chunks and fragments that `chunks` counts.
     bytes: u64,
@@ -41,9 +42,10 @@ pub(super) struct Inbound {
     announced: u32,
     /// The number of large messages that have been read completely.
     taken: u32,
-    /// The value of `taken` that was last sent to the peer.
+    /// The newest value of `taken` that was sent to the peer.
     reported: u32,
-    /// The number of unreleased large messages for which memory was requested.
+    /// The number of large messages for which memory was requested and that the application has
+    /// not released.
     held: u32,
     /// The total length in bytes of the messages that `held` counts.
     held_bytes: u64,
@@ -155,9 +157,9 @@ impl Queued {
 }
 
 impl Inbound {
-    /// Creates an empty queue. `max_held` and `limit` bound the number and the total length in
-    /// bytes of the large messages that are being received or that the application holds. Large
-    /// messages are read in chunks of at most `longest_chunk` bytes.
+    /// Creates an empty queue. At most `max_held` large messages can be in progress or held by the
+    /// application. `limit` is the maximum total length in bytes of these messages and of copied
+    /// bytes of a byte stream. Large messages are read in chunks of at most `longest_chunk` bytes.
     pub(super) fn new(max_held: u16, limit: u64, longest_chunk: u64) -> Self {
         Self {
             queue: VecDeque::new(),
@@ -183,7 +185,7 @@ impl Inbound {
         self.limit = limit;
     }
 
-    /// Returns whether an arrival can be delivered immediately, because the queue is empty.
+    /// Returns true if the queue is empty, so that an arrival can be delivered immediately.
     #[inline]
     pub(super) fn is_clear(&self) -> bool {
         self.queue.is_empty()
@@ -223,7 +225,8 @@ impl Inbound {
     }
 
     /// Returns how many bytes of the newest message have not arrived, if the message is sent in
-    /// fragments. Returns `None` if no fragment is missing.
+    /// fragments. Returns `None` if no fragment is missing, or if the message is not sent in
+    /// fragments.
     #[inline]
     pub(super) fn missing(&self) -> Option<u64> {
         match self.queue.back()? {
@@ -259,8 +262,8 @@ impl Inbound {
     }
 
     /// Returns the next step in receiving large messages, if a step is possible now. `has_slot`
-    /// states whether the send ring has a free slot for a read. If the step is a read, the caller
-    /// must set its slot.
+    /// states whether the send ring has a free slot for a read. If the step is a [`Step::Read`],
+    /// the caller must set [`Read::slot`].
     pub(super) fn next_step(&mut self, has_slot: bool) -> Option<Step> {
         match self.demand {
             Demand::Slot(read) if has_slot => {
@@ -353,7 +356,7 @@ impl Inbound {
     /// Records that memory is reserved for the large message with this id.
     pub(super) fn memory_reserved(&mut self, id: u32) {
         if !matches!(self.demand, Demand::Reservation { id: wanted, .. } if wanted == id) {
-            debug_assert!(false, "the memory was requested");
+            debug_assert!(false, "only requested memory may be reserved");
             return;
         }
         self.demand = Demand::Nothing;
@@ -362,11 +365,11 @@ impl Inbound {
         }
     }
 
-    /// Records that the fragment of the last [`Step::Copy`] has been copied. Returns the receive
+    /// Records that the fragment of the pending [`Step::Copy`] has been copied. Returns the receive
     /// buffer of the fragment, which can now be reposted.
     pub(super) fn fragment_copied(&mut self) -> Option<u32> {
         let Demand::Copy(copy) = self.demand else {
-            debug_assert!(false, "the copy was requested");
+            debug_assert!(false, "only a requested copy may complete");
             return None;
         };
         self.demand = Demand::Nothing;
@@ -382,10 +385,10 @@ impl Inbound {
     }
 
     /// Records that memory is prepared for the first `len` bytes of the next chunk. If the chunk is
-    /// shorter than `len`, memory is prepared for the whole chunk.
+    /// longer, the chunk is shortened to `len` bytes.
     pub(super) fn prepared(&mut self, len: u64) {
         if let Demand::Memory(read) = self.demand {
-            debug_assert!(len > 0, "there are bytes to read");
+            debug_assert!(len > 0, "memory must be prepared for at least one byte");
             self.demand = Demand::Slot(Read {
                 len: read.len.min(len),
                 ..read
@@ -405,13 +408,12 @@ impl Inbound {
         self.is_reading() || self.missing().is_some()
     }
 
-    /// Returns the total number of chunks that have been read and fragments that have arrived.
+    /// Returns the total number of read chunks and arrived fragments.
     pub(super) fn chunks(&self) -> u64 {
         self.chunks
     }
 
-    /// Returns the total length in bytes of the chunks that have been read and the fragments that
-    /// have arrived.
+    /// Returns the total length in bytes of the read chunks and arrived fragments.
     pub(super) fn bytes(&self) -> u64 {
         self.bytes
     }
@@ -423,7 +425,7 @@ impl Inbound {
     }
 
     /// Records that a read was posted while no other read was in progress. The pace of reading is
-    /// measured from this time.
+    /// measured from `now`.
     pub(super) fn reads_begin(&mut self, now: Instant) {
         self.pace.begin(now);
     }
@@ -431,14 +433,14 @@ impl Inbound {
     /// Records that the oldest read has completed.
     pub(super) fn chunk_completed(&mut self, now: Instant) {
         let Some(chunk) = self.reads.pop_front() else {
-            debug_assert!(false, "only reads that were posted complete");
+            debug_assert!(false, "only a posted read may complete");
             return;
         };
         self.chunks += 1;
         self.bytes += chunk;
         self.pace.completed(chunk, now);
-        // The chunk belongs to the first message with outstanding reads, because no earlier message
-        // has outstanding bytes.
+        // Reads complete in the order in which they were posted, so the chunk belongs to the first
+        // message with reads in progress.
         let large = self.queue.iter_mut().find_map(|queued| match queued {
             Queued::Large(large) if large.completed < large.requested => Some(large),
             Queued::Large(_) | Queued::Arrival(_) => None,
@@ -454,7 +456,7 @@ impl Inbound {
         }
     }
 
-    /// Returns the rkey of the large message that is being read.
+    /// Returns the rkey of the oldest large message with reads in progress.
     pub(super) fn rkey_being_read(&self) -> Option<u32> {
         self.queue.iter().find_map(|queued| match queued {
             Queued::Large(Large {
@@ -490,7 +492,7 @@ impl Inbound {
 
     /// Records that the application has released a large message of `len` bytes.
     pub(super) fn release(&mut self, len: u64) {
-        debug_assert!(self.held > 0, "no more is released than was started");
+        debug_assert!(self.held > 0, "only a started message may be released");
         self.held = self.held.saturating_sub(1);
         self.held_bytes = self.held_bytes.saturating_sub(len);
     }
@@ -507,9 +509,9 @@ impl Inbound {
         others.saturating_add(len) <= self.room()
     }
 
-    /// Returns whether the application should copy the next large message and free the memory that
-    /// the message was received into. This is the case if the application holds more than half of
-    /// the maximum number of large messages.
+    /// Returns true if the application should copy the next large message and free the memory that
+    /// the message was received into. This is the case if more than half of the maximum number of
+    /// large messages are in progress or held by the application.
     pub(super) fn may_copy_large(&self) -> bool {
         2 * self.held > self.max_held
     }
@@ -521,12 +523,12 @@ impl Inbound {
 
     /// Records that the application has read `len` of the copied bytes.
     pub(super) fn release_copied(&mut self, len: u64) {
-        debug_assert!(self.copied >= len, "no more is read than was copied");
+        debug_assert!(self.copied >= len, "only copied bytes may be released");
         self.copied = self.copied.saturating_sub(len);
     }
 
-    /// Returns the total length in bytes of the large messages that are being read or that the
-    /// application holds.
+    /// Returns the total length in bytes of the large messages that are in progress or held by the
+    /// application.
     pub(super) fn held_bytes(&self) -> u64 {
         self.held_bytes
     }
@@ -542,7 +544,8 @@ impl Inbound {
         self.queue.iter().map(messages).sum()
     }
 
-    /// Returns the number of receives that queued messages and fragments occupy.
+    /// Returns the number of receives that queued messages and fragments occupy. A batch counts as
+    /// one receive for each of its messages.
     pub(super) fn waiting(&self) -> u32 {
         let receives = |queued: &Queued| match queued {
             Queued::Arrival(Arrival::Finish) => 0,
@@ -562,18 +565,18 @@ impl Inbound {
         self.incomplete == 0
     }
 
-    /// Returns whether a Grant frame must report the number of large messages read (*taken*). A
-    /// report is due if at least `LARGE_IN_FLIGHT / 2` messages are unreported. If fewer messages
-    /// are unreported, the report is due only when no read is in progress, so that one frame
-    /// reports several messages.
+    /// Returns true if a Grant frame must report the number of large messages read (*taken*). A
+    /// report is due if at least `LARGE_IN_FLIGHT / 2` messages are unreported. A report of fewer
+    /// messages is due only when no read is in progress, so that one frame usually reports several
+    /// messages.
     #[inline]
     pub(super) fn report_due(&self) -> bool {
         let unreported = self.taken.wrapping_sub(self.reported);
         unreported >= LARGE_IN_FLIGHT / 2 || (unreported > 0 && self.reads.is_empty())
     }
 
-    /// Records the number of large messages read (*taken*) as reported, and returns it for a frame
-    /// that is being sent.
+    /// Returns the number of large messages read (*taken*) for a frame that is being sent, and
+    /// records this number as reported.
     #[inline]
     pub(super) fn report_taken(&mut self) -> u32 {
         self.reported = self.taken;

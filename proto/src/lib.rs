@@ -1,9 +1,10 @@
 //! The protocol as a pure state machine: hello, frames, credits, large messages, keepalive, close.
 //!
 //! [`Connection`] takes inputs (commands, connection manager events, completions, deadlines) and
-//! returns outputs, which its driver performs. A `Connection` does no I/O, reads no clock and calls
-//! no foreign function, so the tests can connect two of them and run any interleaving. PROTOCOL.md
-//! describes the bytes between the two sides. [`tcp`] defines the PDUs on a TCP stream.
+//! returns outputs, which its driver performs. A `Connection` does no I/O, calls no foreign
+//! function, and reads the time only from its inputs. The tests can therefore connect two
+//! `Connection`s and run any interleaving. PROTOCOL.md describes the bytes between the two sides.
+//! [`tcp`] defines the PDUs on a TCP stream.
 //!
 //! This crate's API changes with each version. Programs should use the crate `rdmsg` instead.
 #![forbid(unsafe_code)]

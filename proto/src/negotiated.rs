@@ -25,17 +25,18 @@ pub struct Negotiated {
     pub send_limit: u64,
     /// The maximum length in bytes of a message that this side accepts.
     pub recv_limit: u64,
-    /// The time without a sign of life after which this side probes the peer: the smaller of the
-    /// two sides' intervals. If the peer's interval is below 100 ms, 100 ms is used instead. `None`
-    /// if this side's configuration has no interval. This side always answers the peer's probes.
+    /// The time without a sign of life after which this side probes the peer. This is the smaller
+    /// of the two sides' intervals, or this side's interval if the peer has none. A peer's interval
+    /// below 100 ms counts as 100 ms. `None` if this side's configuration has no interval. Even
+    /// then, this side answers the peer's probes.
     pub keepalive_interval: Option<Duration>,
-    /// Whether the session resumes after the connection is lost. Both sides must set
+    /// Whether the session resumes after the connection is lost. This requires that both sides set
     /// `Config::resume`. Each side applies its own time limit, which the other side does not know.
     pub resumes: bool,
 }
 
-/// The shortest keepalive interval that the peer's hello can impose on this side. It limits the
-/// cost of this side's timer.
+/// The shortest keepalive interval that the peer's hello can impose on this side. This minimum
+/// limits the cost of this side's timer.
 const MIN_KEEPALIVE: Duration = Duration::from_millis(100);
 
 impl Negotiated {
@@ -91,17 +92,17 @@ impl fmt::Display for Negotiated {
     }
 }
 
-/// The operations that the devices of both sides support in addition to messages, READs and WRITEs.
+/// The operations that a device supports in addition to messages, READs and WRITEs.
 ///
-/// If one of the devices does not support an operation, the operation fails with
-/// `Error::NotSupported` before anything is sent, and the connection continues.
-/// `Endpoint::capabilities` returns this value. Over TCP, all operations are supported.
+/// `Endpoint::capabilities` returns the operations that the devices of both sides support. An
+/// unsupported operation fails with `Error::NotSupported` before anything is sent, and the
+/// connection continues. Over TCP, all operations are supported.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(test, derive(Hash))]
 #[non_exhaustive]
 pub struct Capabilities {
-    /// Whether `Endpoint::fetch_add` and `Endpoint::compare_swap` are supported: `atomic_cap` of
-    /// `ibv_query_device(3)`. Some adapters do not support atomic operations, and iWARP does not
+    /// Whether `Endpoint::fetch_add` and `Endpoint::compare_swap` are supported: see `atomic_cap`
+    /// in `ibv_query_device(3)`. Some adapters do not support atomic operations, and iWARP does not
     /// define them.
     pub atomic: bool,
     /// Whether `Endpoint::write_with_imm` is supported. iWARP does not define this operation

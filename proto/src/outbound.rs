@@ -1,4 +1,5 @@
-//! Outgoing large messages, whose memory is exposed to the peer until the peer has read it.
+//! Outgoing large messages. The memory of each message is exposed to the peer until the peer
+//! reports that it has read the message.
 
 use std::collections::VecDeque;
 
@@ -6,12 +7,12 @@ use super::reason::Violation;
 
 /// The maximum number of large messages in flight in one direction.
 ///
-/// While the receiver reads one message, it already knows the next ones. The number is small,
-/// because each message in flight needs a receive for a Grant that reports it as *taken*: see
-/// [`CONTROL_RECEIVES`](crate::CONTROL_RECEIVES).
+/// The number is greater than 1, so that the receiver already knows the next messages while it
+/// reads one. The number is small, because each message in flight needs a receive for a Grant that
+/// reports the message as *taken*: see [`CONTROL_RECEIVES`](crate::CONTROL_RECEIVES).
 pub(crate) const LARGE_IN_FLIGHT: u32 = 4;
 
-/// The large messages that are exposed to the peer, because the peer has not read them completely.
+/// The large messages that are exposed to the peer: those that the peer has not reported as read.
 #[derive(Debug)]
 #[cfg_attr(test, derive(Clone, Hash))]
 pub(super) struct Outbound {
@@ -21,7 +22,7 @@ pub(super) struct Outbound {
     bytes: u64,
     /// The maximum of `bytes`. A single message may exceed this maximum.
     limit: u64,
-    /// The number of large messages that the peer has read, modulo 2³².
+    /// The number of large messages that the peer has reported as read, modulo 2³².
     taken: u32,
 }
 
@@ -60,7 +61,7 @@ impl Outbound {
 
     /// Records that this side exposes a large message of `len` bytes to the peer.
     pub(super) fn expose(&mut self, len: u64) {
-        debug_assert!(self.has_room_for(len), "the caller has checked the limit");
+        debug_assert!(self.has_room_for(len), "the limits must have room");
         self.lengths.push_back(len);
         self.bytes = self.bytes.saturating_add(len);
     }
@@ -79,11 +80,12 @@ impl Outbound {
     /// Returns whether the peer has taken the first `count` large messages of the connection.
     pub(super) fn has_taken(&self, count: u32) -> bool {
         // The counts wrap around. `count` exceeds `taken` by at most `LARGE_IN_FLIGHT`, the maximum
-        // number of messages in flight.
+        // number of messages in flight. A larger difference therefore means that `taken` exceeds
+        // `count`.
         count.wrapping_sub(self.taken) == 0 || count.wrapping_sub(self.taken) > LARGE_IN_FLIGHT
     }
 
-    /// Returns whether `taken` equals the number of large messages that the peer last reported as
+    /// Returns true if `taken` equals the number of large messages that the peer has reported as
     /// read.
     #[inline]
     pub(super) fn is_reported(&self, taken: u32) -> bool {

@@ -68,8 +68,9 @@ impl CmInput<'_> {
     }
 }
 
-/// A source of the current time. Functions that rarely need the time take a `Clock`, and read it
-/// only if necessary. Reading the system's clock costs about the same as processing a message.
+/// A source of the current time. Reading the system's clock costs about the same as processing a
+/// message. Functions that rarely need the time therefore take a `Clock`, and read it only if
+/// necessary.
 pub trait Clock: Copy {
     /// Returns the current time.
     fn now(self) -> Instant;
@@ -112,7 +113,7 @@ pub enum DrainSide {
 #[derive(Debug)]
 #[cfg_attr(test, derive(Clone))]
 pub enum Output {
-    /// Make a connection manager call. The driver reports the failure of the call with
+    /// Make a connection manager call. If the call fails, the driver reports the failure with
     /// `handle_cm_failure`.
     Cm(CmOp),
     /// Post a control frame: a header without payload.
@@ -121,8 +122,8 @@ pub enum Output {
     PostWithPayload(Transmit, Arc<[u8]>),
     /// Repost this receive buffer, because its frame has been processed.
     Repost(u32),
-    /// Repost this receive buffer and call `release`. The frame in the buffer consumed a credit,
-    /// and its content is no longer needed.
+    /// Repost this receive buffer and call `release`. The buffer contains a frame that consumed a
+    /// credit, and the frame's content is no longer needed.
     Release(u32),
     /// Reserve memory for a large message from the peer with this id and length in bytes, and
     /// report the reservation with `handle_memory`. This output is repeated until memory is
@@ -160,7 +161,7 @@ pub enum Output {
 #[derive(Debug)]
 #[cfg_attr(test, derive(Clone))]
 pub(super) struct Outputs {
-    /// The first output in the queue, followed by those in `rest`.
+    /// The output that was pushed when the queue was empty. It precedes the outputs in `rest`.
     first: Option<Output>,
     rest: VecDeque<Output>,
 }
@@ -223,7 +224,7 @@ impl Outputs {
 #[cfg(test)]
 impl std::hash::Hash for Outputs {
     fn hash<H: std::hash::Hasher>(&self, _: &mut H) {
-        assert!(self.is_empty(), "the driver has performed all outputs");
+        assert!(self.is_empty(), "the queue of outputs must be empty");
     }
 }
 
@@ -264,9 +265,9 @@ impl Note {
 #[cfg_attr(test, derive(Hash))]
 pub struct TransportTraits {
     pub capabilities: Capabilities,
-    /// Whether the passive side must not send before it has received a frame, as on iWARP (RFC
-    /// 5044, section 7.1). Otherwise the active side could misread bytes that directly follow the
-    /// reply.
+    /// Whether the active side must send the first frame, as on iWARP (RFC 5044, section 7.1).
+    /// There, the active side could misread bytes that directly follow the reply. The passive side
+    /// therefore sends nothing before it has received a frame.
     pub active_speaks_first: bool,
     /// Whether the completion of a send or a write proves that the peer's device has received the
     /// data. On iWARP, a send completes as soon as its buffer can be overwritten, because TCP has
@@ -276,8 +277,8 @@ pub struct TransportTraits {
     /// error. If so, such a request can serve as a marker, because it completes after all earlier
     /// requests. On iWARP, the device driver can refuse such a request, or never complete it.
     pub flushes: bool,
-    /// Whether the event DISCONNECTED follows after this side has disconnected. If not, no event of
-    /// the connection follows, as over TCP and in memory.
+    /// Whether the event DISCONNECTED occurs after this side has disconnected. If not, no further
+    /// event of the connection occurs, as over TCP and in memory.
     pub reports_own_disconnect: bool,
 }
 
@@ -371,8 +372,9 @@ pub enum Event {
     /// in the order in which the peer sent the messages.
     Arrived(Arrival),
     /// A control message of `len` bytes has arrived. The message follows the frame's header in this
-    /// receive buffer. The driver must copy the message, because [`Output::Repost`] follows, and
-    /// must call `take_control_message` when the application has taken the message.
+    /// receive buffer. The driver must copy the message before it performs the following
+    /// [`Output::Repost`], and must call `take_control_message` when the application has taken the
+    /// message.
     ControlMessage {
         buffer: u32,
         len: u32,
@@ -409,8 +411,8 @@ pub enum Arrival {
     /// A large message that was read or copied completely. The message's memory remains in use
     /// until the call of `release_large`.
     Large { id: u32, len: u64 },
-    /// The immediate data of a write, with which the peer wrote `len` bytes to this side's memory.
-    /// The write consumed a receive buffer. The driver reposts the buffer and then calls `release`.
+    /// The immediate data of a write. The peer wrote `len` bytes to this side's memory, and the
+    /// write consumed a receive buffer. The driver reposts the buffer and then calls `release`.
     Immediate {
         buffer: u32,
         imm_data: u32,
@@ -426,8 +428,8 @@ pub enum Arrival {
 pub struct Read {
     /// The slot of the send ring that the read occupies.
     pub slot: u32,
-    /// The id of the large message that contains the chunk. Large messages are received, delivered
-    /// and reported as taken in the order of their ids.
+    /// The id of the large message that contains the chunk. Large messages are delivered and
+    /// reported as taken in the order of their ids.
     pub id: u32,
     /// The offset in bytes of the chunk within the message.
     pub offset: u64,
@@ -460,8 +462,8 @@ pub struct Transmit {
 }
 
 impl Transmit {
-    /// Returns whether the frame is a Ping or a Leave. The peer answers both with a Pong, which
-    /// [`Event::Answered`] reports.
+    /// Returns whether the frame is a Ping or a Leave. The peer answers either frame with a Pong,
+    /// and [`Event::Answered`] reports the Pong.
     pub const fn is_ping(&self) -> bool {
         let kind = self.header[0];
         kind == Kind::Control(Control::Ping).number()
@@ -482,8 +484,8 @@ pub struct BatchRoom {
 /// The reason why a message cannot be sent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SendRefused {
-    /// The peer has granted no credit, no slot of the send ring is free, or the large messages in
-    /// flight leave no room. [`Event::Writable`] follows when a retry can succeed.
+    /// The peer has granted no credit, no slot of the send ring is free, or too many large messages
+    /// are in flight. [`Event::Writable`] follows when a retry can succeed.
     Blocked,
     /// The message is longer than `limit`, the maximum length in bytes that the peer accepts.
     TooLong { limit: u64 },

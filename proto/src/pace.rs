@@ -12,18 +12,18 @@ pub const LONGEST_CHUNK: u64 = 1 << 20;
 /// transfers a chunk of this length in half a second.
 pub const SHORTEST_CHUNK: u64 = 64 << 10;
 
-/// If the read of a chunk takes at most this time, the length of the next chunks is doubled.
+/// If a read of a chunk takes at most this time, the length of the next chunks is doubled.
 const QUICK: Duration = Duration::from_millis(100);
-/// If the read of a chunk takes longer than this time, the length of the next chunks is halved.
+/// If a read of a chunk takes longer than this time, the length of the next chunks is halved.
 const SLOW: Duration = Duration::from_millis(400);
 
 /// Adapts the length of the chunks in which large messages are read, and the number of concurrent
 /// reads, to the speed of the link.
 ///
-/// Chunks are short on a slow link, because the keepalive, and connections that wait for memory,
-/// see progress only when a chunk is complete. The speed of a new connection's link is unknown, so
-/// its first chunks have the minimum length, and few reads are in progress. If a peer never answers
-/// a read, only the memory of these first chunks is pinned.
+/// On a slow link, chunks are short, because only a complete chunk shows progress to the keepalive
+/// and to the connections that wait for memory. At first, the speed of the link is unknown.
+/// Therefore the first chunks of a connection have the minimum length, and at most two reads are in
+/// progress. If a peer never answers a read, only the memory of these first chunks is pinned.
 #[derive(Debug)]
 #[cfg_attr(test, derive(Clone, Hash))]
 pub(super) struct Pace {
@@ -104,7 +104,7 @@ mod tests {
         // The rate of the link is 1 Mbit/s.
         let chunks = chunks(&mut pace, 4 << 20, 125_000);
         assert!(chunks.iter().all(|chunk| *chunk == SHORTEST_CHUNK));
-        assert_eq!(pace.depth(), 2, "few reads are in progress");
+        assert_eq!(pace.depth(), 2, "at most two reads may be in progress");
     }
 
     #[test]

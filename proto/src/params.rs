@@ -6,11 +6,11 @@ use super::{LONGEST_CHUNK, account, credit::CONTROL_RECEIVES};
 #[derive(Clone, Debug)]
 #[cfg_attr(test, derive(Hash))]
 pub struct Params {
-    /// The receive window: the maximum number of data frames that the peer has sent and this side
-    /// has not released.
+    /// The receive window: the maximum number of data frames that the peer has sent and that this
+    /// side has not released yet.
     pub window: u16,
     /// Whether the connection shares receives with other connections. If so, the peer's initial
-    /// credit is smaller than the window.
+    /// credit can be smaller than the window.
     pub shared: bool,
     /// The maximum length in bytes of the payload of a data frame that this side accepts.
     pub eager_size: u32,
@@ -27,28 +27,30 @@ pub struct Params {
     pub read_timeout: Duration,
     /// The number of data slots of the send ring, in addition to `READS` and `CONTROL_SENDS`.
     pub send_slots: u32,
-    /// The maximum number of frames in which a message above the eager size is sent. If the maximum
-    /// is 1, the peer reads each such message from this side's memory.
+    /// The maximum number of frames in which a message above the eager size is sent. If a message
+    /// needs more frames, the peer reads the message from this side's memory.
     pub max_fragments: u32,
     /// Whether the peer also acknowledges unsignalled frames, as over TCP. If so, this side signals
     /// fewer frames.
     pub completes_unsignalled: bool,
-    /// The number of bytes in consecutive data frames after which a frame must be signalled. The
-    /// completion of that frame shows the sender that the bytes have arrived.
+    /// A data frame is signalled if the payload that was sent since the previous signalled frame
+    /// reaches this number of bytes. The completion of the data frame shows the sender that the
+    /// bytes have arrived.
     pub max_unsignalled: u32,
     /// Whether a grant is delayed by up to 2 ms, until the application releases more of the
     /// messages that it holds.
     pub delays_grants: bool,
     /// The maximum time to establish the connection, including retries.
     pub connect_timeout: Duration,
-    /// The maximum time for each address resolution, and for each route resolution.
+    /// The maximum time for each resolution of an address or of a route.
     pub resolve_timeout: Duration,
-    /// Whether to retry if no program listens on the port, the peer is busy, or the peer still has
-    /// state of an earlier connection.
+    /// Whether this side tries to connect again after a refusal. Examples of refusals: no program
+    /// listens on the port, the peer is busy, or the peer still has state of an earlier connection.
     pub retry_refused: bool,
     /// The maximum time of the close handshake.
     pub close_timeout: Duration,
-    /// The maximum time for the completion of all work requests at the end of the connection.
+    /// The maximum time for which an ending connection waits for the completion of its work
+    /// requests.
     pub drain_timeout: Duration,
     /// The time without a sign of life after which this side probes the peer. `None` if this side
     /// sends no probes.
@@ -60,12 +62,13 @@ pub struct Params {
     /// Whether this side accepts control messages.
     pub takes_control_messages: bool,
     /// The number of messages from earlier connections of the session that the application still
-    /// holds. The peer's initial credit is reduced by this number.
+    /// holds. Without shared receives, the peer's initial credit is reduced by this number, but to
+    /// no less than 1.
     pub held: u16,
     /// Whether this side's hello offers or resumes a session.
     pub session: SessionOffer,
-    /// The maximum number of bytes of a byte stream that are in flight to the peer, or received and
-    /// not read. The limit applies to both directions together.
+    /// The maximum number of bytes of a byte stream in both directions together. The bytes in
+    /// flight to the peer count, and so do the received bytes that the application has not read.
     pub stream_buffer: u64,
     /// A random number with which this side identifies its engine in the hello.
     pub engine: u64,
@@ -96,9 +99,8 @@ impl Params {
         }
     }
 
-    /// Returns half of `stream_buffer`. This is the maximum number of unread bytes of a stream at
-    /// this side, and also the maximum number of bytes that the driver buffers before it sends
-    /// them.
+    /// Returns half of `stream_buffer`. The result limits two numbers: the unread bytes of a stream
+    /// at this side, and the bytes that the driver buffers before it sends them.
     pub fn half_stream_buffer(&self) -> u64 {
         self.stream_buffer / 2
     }
@@ -111,9 +113,9 @@ impl Params {
 
     /// Returns the maximum number of bytes of large messages in flight to the peer.
     ///
-    /// For a byte stream, the maximum is half of the stream buffer plus one piece. A receiver
-    /// reports two pieces at a time. The receiver can read the additional piece while its report is
-    /// in flight to the sender.
+    /// For a byte stream, the maximum is half of the stream buffer plus one piece, but no more than
+    /// `large_memory`. A receiver reports two pieces at a time. While this report is in flight to
+    /// the sender, the receiver can read the additional piece.
     pub fn outbound_limit(&self) -> u64 {
         if self.stream {
             let bytes = self.half_stream_buffer() + self.stream_piece();
@@ -123,8 +125,8 @@ impl Params {
         }
     }
 
-    /// Returns the maximum number of bytes that this side holds in large messages and, for a byte
-    /// stream, in copies.
+    /// Returns the maximum number of bytes of large messages that this side holds. For a byte
+    /// stream, the number includes copied bytes.
     pub fn inbound_limit(&self) -> u64 {
         if self.stream {
             self.large_memory.min(self.half_stream_buffer())

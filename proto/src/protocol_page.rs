@@ -144,7 +144,7 @@ fn the_constants_are_as_protocol_md_says() {
 
 /// A rule of PROTOCOL.md that a comment in the code quotes.
 struct Quote {
-    /// The file and the line of the quotation, for error messages.
+    /// The file and the line number of the quotation, for error messages.
     location: String,
     /// The anchor of the heading above the rule.
     section: String,
@@ -170,7 +170,11 @@ fn find_quotes(folder: &Path, quotes: &mut Vec<Quote>) {
                 });
                 quoting = true;
             } else if let Some(text) = line.strip_prefix("//# ") {
-                assert!(quoting, "{}:{number} names no heading", path.display());
+                assert!(
+                    quoting,
+                    "{}:{number}: a quotation must follow the name of its heading",
+                    path.display()
+                );
                 quotes.last_mut().unwrap().text += &format!("{text} ");
             } else {
                 quoting = false;
@@ -210,7 +214,7 @@ fn quote_error(quote: &Quote) -> Option<String> {
     };
     let text = with_single_spaces(text);
     let quoted = !text.is_empty() && section.contains(&text);
-    (!quoted).then(|| format!("{location}: not below {anchor}: {text}"))
+    (!quoted).then(|| format!("{location}: the section {anchor} does not contain: {text}"))
 }
 
 #[test]
@@ -220,7 +224,11 @@ fn quoted_rules_are_in_protocol_md() {
         &Path::new(env!("CARGO_MANIFEST_DIR")).join("src"),
         &mut quotes,
     );
-    assert!(quotes.len() >= 40, "found {} quotes", quotes.len());
+    assert!(
+        quotes.len() >= 40,
+        "at least 40 rules must be quoted, found {}",
+        quotes.len()
+    );
     let complaints: Vec<_> = quotes.iter().filter_map(quote_error).collect();
     assert!(complaints.is_empty(), "{complaints:#?}");
 }
@@ -241,7 +249,7 @@ fn rules_that_the_page_lacks_are_found() {
     assert!(!complains("half-close", rule));
     assert!(
         complains("closing", rule),
-        "the rule is below another heading"
+        "a rule below another heading must be reported"
     );
     assert!(complains("no-heading", rule));
     assert!(complains("half-close", "A Finish is sent twice at most."));

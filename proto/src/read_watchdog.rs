@@ -2,8 +2,8 @@ use std::time::{Duration, Instant};
 
 use rdma_status::OsError;
 
-/// The time from a failed memory allocation to the first retry. The time doubles with each further
-/// retry.
+/// The time between a failed memory allocation and the first retry. The time doubles with each
+/// further retry.
 const FIRST_BACKOFF: Duration = Duration::from_millis(10);
 /// The maximum time between two retries of a memory allocation.
 const LONGEST_BACKOFF: Duration = Duration::from_secs(1);
@@ -11,8 +11,8 @@ const LONGEST_BACKOFF: Duration = Duration::from_secs(1);
 /// Limits the time in which large messages make no progress. The limit is necessary because other
 /// connections may be waiting for the memory of these messages.
 ///
-/// While other connections wait for memory, a message must also arrive at a minimum rate: within
-/// each timeout, at least an eighth of the bytes that have been received so far.
+/// While other connections wait for memory, the messages must also arrive at a minimum rate: within
+/// each timeout, at least an eighth of the bytes that have already arrived for incomplete messages.
 ///
 /// The watchdog checks the progress of reads periodically, so no timer needs to be set when a chunk
 /// arrives. A stalled read is detected after 1 to 1.5 times the timeout.
@@ -65,7 +65,7 @@ pub(super) struct Progress {
 
 impl Progress {
     /// Returns whether the progress since `seen` is sufficient. `seen` was recorded half a timeout
-    /// earlier.
+    /// earlier, so a sixteenth of `contended_bytes` suffices.
     fn is_enough_since(&self, seen: Self) -> bool {
         self.chunks > seen.chunks && self.bytes - seen.bytes >= self.contended_bytes / 16
     }
@@ -98,19 +98,20 @@ impl ReadWatchdog {
         }
     }
 
-    /// Returns whether the watchdog is idle: no reads are watched, and no allocation must be
-    /// retried.
+    /// Returns whether the watchdog is idle: it watches no reads, and no allocation waits for a
+    /// retry.
     pub(super) fn is_off(&self) -> bool {
         matches!(self.watch, Watch::Off)
     }
 
-    /// Returns whether reads are being watched. If so, the caller need not call
-    /// [`read_posted`](Self::read_posted) for the next read.
+    /// Returns whether reads are being watched. If so, [`read_posted`](Self::read_posted) has no
+    /// effect, and the caller can skip the call.
     pub(super) fn is_watching(&self) -> bool {
         matches!(self.watch, Watch::Reading { .. })
     }
 
-    /// Records that a read is posted. `seen` is the progress before this read.
+    /// Records that a read is posted, or that fragments of a message are missing. `seen` is the
+    /// progress so far.
     pub(super) fn read_posted(&mut self, seen: Progress, now: Instant) {
         match self.watch {
             Watch::Off | Watch::OutOfMemory { .. } | Watch::Retrying { .. } => {
@@ -161,8 +162,9 @@ impl ReadWatchdog {
         }
     }
 
-    /// Checks whether a deadline has passed. `progress` is the progress up to `now`. `reading` is
-    /// true if bytes of a large message are expected.
+    /// If a deadline has passed, returns the verdict on the reads or on the missing memory. If no
+    /// deadline has passed, returns [`Verdict::Fine`]. `progress` is the progress up to `now`.
+    /// `reading` is true if bytes of a large message are expected.
     pub(super) fn check(&mut self, progress: Progress, reading: bool, now: Instant) -> Verdict {
         match self.watch {
             Watch::Reading {
@@ -265,7 +267,7 @@ mod tests {
         assert_eq!(
             read_watchdog.deadline(),
             None,
-            "no deadline before the next read"
+            "a watchdog without reads must have no deadline"
         );
     }
 
@@ -315,7 +317,7 @@ mod tests {
         };
         assert_eq!(end, (TIMEOUT, error));
         assert_eq!(tries[..3], [10, 30, 70].map(Duration::from_millis));
-        assert!(tries.len() < 20, "the retries become less frequent");
+        assert!(tries.len() < 20, "the retries must become less frequent");
 
         let mut read_watchdog = ReadWatchdog::new(TIMEOUT);
         assert_eq!(read_watchdog.out_of_memory(error, start), Verdict::Fine);

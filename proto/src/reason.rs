@@ -7,8 +7,7 @@ use crate::{
     hello::{REPLY_DATA_MAX, REQUEST_DATA_MAX},
 };
 
-/// A violation of the protocol: the name of a field in a received frame, and the invalid value of
-/// that field.
+/// A violation of the protocol: a field in a received frame has an invalid value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(test, derive(Hash))]
 pub struct Violation {
@@ -90,7 +89,7 @@ impl fmt::Display for Mismatch {
     }
 }
 
-/// The step of establishing a connection that was in progress when its deadline passed.
+/// The step that was in progress when the deadline for establishing a connection passed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(test, derive(Hash))]
 #[non_exhaustive]
@@ -120,8 +119,8 @@ impl fmt::Display for Phase {
     }
 }
 
-/// The timeout that expired at the peer, because the peer received no sign of life or no bytes from
-/// this side.
+/// The timeout that expired at the peer, because the peer received no sign of life or too few bytes
+/// from this side.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(test, derive(Hash))]
 #[non_exhaustive]
@@ -129,7 +128,7 @@ pub enum PeerTimeout {
     /// The peer received no sign of life within its `Config::keepalive_interval` and
     /// `Config::keepalive_timeout`.
     Keepalive,
-    /// The peer received no bytes of a message above the eager size within its
+    /// The peer received too few bytes of a message above the eager size within its
     /// `Config::read_timeout`.
     Read,
 }
@@ -195,7 +194,7 @@ pub enum CloseReason {
     ///
     /// A violation of the [field](Violation::field) `rkey` may have another cause: the peer's
     /// process was killed while this side was reading a message above the eager size. In that case,
-    /// the peer's kernel revokes the key of the message before it disconnects.
+    /// the peer's kernel first revokes the key of the message, and then disconnects.
     ProtocolViolation(Violation),
     /// A work request failed. The status `RETRY_EXC_ERR` means that the peer's host, or the path to
     /// it, is down.
@@ -216,13 +215,14 @@ pub enum CloseReason {
     /// The peer gave no sign of life within `Config::keepalive_interval` plus
     /// `Config::keepalive_timeout`.
     KeepaliveTimeout,
-    /// The peer announced a message above the eager size, and this side could not read any byte of
-    /// it for longer than `Config::read_timeout`.
+    /// For longer than `Config::read_timeout`, this side received too few bytes of a message above
+    /// the eager size. Usually a single byte is enough. A minimum rate applies only while other
+    /// connections wait for memory.
     ReadTimeout,
     /// The peer closed the connection, and everything that the peer sent has been delivered.
     ///
-    /// A `send` may already fail with this reason while messages are still arriving, because the
-    /// peer no longer receives messages.
+    /// The peer receives no messages after its close. Therefore a `send` can fail with this reason
+    /// while messages from the peer are still arriving.
     PeerClosed,
     /// The peer closed the connection and disconnected before this side had read all messages from
     /// the peer's memory. The last `missing` messages are lost. Either the peer's `close` failed,
@@ -234,8 +234,9 @@ pub enum CloseReason {
     /// The peer's application aborted the connection with this code.
     PeerAborted(u32),
     /// The connection was disconnected without a close. Either the peer's process has ended, or the
-    /// peer's engine ended the connection and the [notice](Self::PeerGaveUp) did not arrive. While
-    /// the connection is being established, a connector with `Config::retry_refused` retries.
+    /// peer's engine ended the connection and the [notice](Self::PeerGaveUp) did not arrive. If the
+    /// peer disconnects while the connection is being established, a connector with
+    /// `Config::retry_refused` retries.
     PeerDisconnected,
     /// The connection was lost, and the peer no longer has the session: the peer's process has
     /// ended, or the peer has ended the session.
@@ -302,8 +303,8 @@ impl CloseReason {
         }
     }
 
-    /// Returns whether the session continues if an established connection ends for this reason. It
-    /// continues if the path or the device failed, and neither side ended the connection.
+    /// Returns whether a session continues after an established connection ended for this reason.
+    /// The result is true if the path or the device failed, and neither side ended the connection.
     #[must_use]
     pub fn is_loss(&self) -> bool {
         match self {
@@ -371,7 +372,7 @@ impl fmt::Display for CloseReason {
             Self::Rejected { reason, data } => {
                 f.write_str("rejected by the peer: ")?;
                 match *reason {
-                    RejectReason::CONSUMER_DEFINED => f.write_str("by its program")?,
+                    RejectReason::CONSUMER_DEFINED => f.write_str("its program refused")?,
                     reason => reason.fmt(f)?,
                 }
                 if data.is_empty() {
@@ -411,10 +412,10 @@ impl fmt::Display for CloseReason {
                 )
             }
             Self::PeerBusy => f.write_str(
-                "the peer is busy: its listener has no room for another connection, is being \
-                 closed, or its program did not answer the request within connect_timeout; its \
-                 program has seen no message; retry later, or set retry_refused of the Connector; \
-                 at the peer, accept faster, or raise backlog and half_open",
+                "the peer is busy: its listener is full or is being closed, or its program did not \
+                 answer the request within connect_timeout; its program has seen no message; retry \
+                 later, or set retry_refused of the Connector; at the peer, accept faster, or \
+                 raise backlog and half_open",
             ),
             Self::PeerIncompatible(mismatch) => {
                 write!(f, "the two sides are incompatible: {mismatch}")

@@ -27,7 +27,7 @@ pub enum RejectCode {
     MaxMessage = 4,
     /// The rejecting side lacks memory or another resource for the connection.
     Resources = 5,
-    /// The rejected side serves no READs.
+    /// The rejected side does not let the peer READ its memory.
     ResponderResources = 6,
     /// The rejected side cannot issue READs.
     InitiatorDepth = 7,
@@ -99,7 +99,7 @@ pub struct Reject {
 }
 
 impl Reject {
-    /// The rejection of a request because too many other requests are waiting.
+    /// The rejection with the code [`Busy`](RejectCode::Busy).
     pub const BUSY: Self = Self {
         code: RejectCode::Busy,
         own: 0,
@@ -125,7 +125,7 @@ impl Reject {
         }
     }
 
-    /// Returns the message counts of the session, if this rejection states that the peer has closed
+    /// If this rejection states that the peer has closed the session, returns the message counts of
     /// the session.
     pub(super) fn session_over(&self) -> Option<SessionOver> {
         let is_over = self.code == RejectCode::Over;
@@ -226,7 +226,11 @@ mod tests {
         assert_eq!(reject.emit(&[0; REJECT_DATA_MAX]).len(), 148);
         assert_eq!(Reject::parse(b"GET / HTTP/1.1"), None);
         padded[7] = 99;
-        assert_eq!(Reject::parse(&padded), None, "the code is unknown");
+        assert_eq!(
+            Reject::parse(&padded),
+            None,
+            "the unknown code must be refused"
+        );
     }
 
     proptest! {

@@ -16,8 +16,8 @@ use super::{
     credit::{RecvCredit, SendCredit},
 };
 
-/// The number of receives per connection, in its own queue or in the pool: 16 for messages, and the
-/// rest for control frames.
+/// The number of receives per connection, in its own queue or in the pool. [`CONTROL_RECEIVES`] of
+/// these receives are for control frames, and the others are for messages.
 const RECEIVES: u32 = 33;
 
 /// The total number of messages of all connections, except under [`Load::Incast`].
@@ -62,7 +62,8 @@ enum Receives {
 enum Event {
     /// A connection wants to send the next message.
     Wanted,
-    /// A message arrives at the server. The client wanted to send it at the time `wanted`.
+    /// A message arrives at the server. `wanted` is the time at which the client wanted to send the
+    /// message.
     Arrives { connection: u32, wanted: u64 },
     /// The server has processed the first message of its queue.
     Served,
@@ -83,7 +84,7 @@ struct Simulation {
     load: Load,
     now: u64,
     /// The future events. The first number is the time of the event in nanoseconds. The second
-    /// number orders events at the same time: events that were planned earlier occur first.
+    /// number orders events that have the same time: the event that was planned first occurs first.
     events: BinaryHeap<Reverse<(u64, u64, Event)>>,
     planned: u64,
     clients: Vec<Client>,
@@ -154,13 +155,13 @@ impl Simulation {
                 Event::Served => self.served(),
                 Event::Granted { connection, limit } => {
                     let credit = &mut self.clients[connection as usize].credit;
-                    credit.granted(limit).expect("no grant breaks the protocol");
+                    credit.granted(limit).expect("each grant must be valid");
                     self.send(connection);
                 }
             }
         }
         let stuck = self.clients.iter().any(|client| !client.waiting.is_empty());
-        assert!(!stuck, "no message waits forever");
+        assert!(!stuck, "every message must be sent");
         self.outcome.times.sort_unstable();
         self.outcome.least_posted = self.server.least_posted;
         self.outcome
@@ -225,7 +226,7 @@ impl Simulation {
         let (connection, wanted) = self
             .queue
             .pop_front()
-            .expect("the server was processing a message");
+            .expect("the server must be processing a message");
         self.outcome.messages += 1;
         self.outcome.times.push(self.now - wanted);
         if let Some(limit) = self.server.release(connection as usize) {
@@ -238,8 +239,8 @@ impl Simulation {
         }
     }
 
-    /// Plans the time at which the server has processed the first message in the queue. Before
-    /// that, the server finishes sending its current grant.
+    /// Plans the time at which the server will have processed the first message in the queue. The
+    /// server first finishes sending its current grant.
     fn serve(&mut self) {
         let sending = self.busy.saturating_sub(self.now);
         self.plan(sending + SERVICE, Event::Served);
@@ -283,8 +284,8 @@ struct Server {
     credits: Vec<RecvCredit>,
     /// The account of the shared receives. `None` if each connection has its own receives.
     account: Option<Account>,
-    /// The number of posted receives that contain no message: one value for the pool, or one value
-    /// for each connection.
+    /// The numbers of posted receives that contain no message: one number for the pool, or one for
+    /// each connection.
     posted: Vec<u32>,
     /// The smallest value that `posted` has contained so far.
     least_posted: u32,
@@ -310,12 +311,12 @@ impl Server {
                 for _ in 0..connections {
                     assert!(
                         account.open(SHARED_WINDOW),
-                        "half of the receives is reserved for connections"
+                        "the pool must have enough receives for each connection"
                     );
                 }
                 let credit = account::floor(SHARED_WINDOW);
-                // `posted` excludes the receives for control frames, because they are reserved for
-                // each connection.
+                // `posted` excludes the receives that are reserved for control frames of each
+                // connection.
                 let posted = vec![total - CONTROL_RECEIVES * connections];
                 (SHARED_WINDOW, credit, Some(account), posted)
             }
@@ -330,15 +331,17 @@ impl Server {
         (this, window, credit)
     }
 
-    /// Receives a message, and checks that a receive is posted for it. If none were posted, the
+    /// Receives a message, and checks that a receive is posted for it. Without a posted receive, a
     /// device would make the sender retry, which would delay all later messages.
     fn arrive(&mut self, connection: usize) {
         let posted = self.posted_of(connection);
-        *posted = posted.checked_sub(1).expect("no message without a receive");
+        *posted = posted
+            .checked_sub(1)
+            .expect("each message must find a posted receive");
         let left = *posted;
         self.least_posted = self.least_posted.min(left);
         let credit = &mut self.credits[connection];
-        assert!(credit.allows(1), "no message without credit");
+        assert!(credit.allows(1), "each message must have a credit");
         credit.receive(1);
     }
 
@@ -366,7 +369,7 @@ fn every_message_is_served_and_finds_a_receive() {
 }
 
 #[test]
-#[ignore = "prints a table, in ten seconds of a release build"]
+#[ignore = "prints a table, and takes ten seconds in a release build"]
 fn grants_at_most_every_fourth_message_at_scale() {
     println!(
         "| load | receives | connections | cost of a message | grants a message | waits p50 \

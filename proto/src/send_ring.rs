@@ -1,21 +1,22 @@
 //! Assigns the slots of the send ring.
 //!
 //! Slots are assigned in order. Most sends are unsignalled: they have no completion of their own,
-//! but the completion of a later signalled send also covers everything posted before it. A full
-//! ring must contain a signalled send, because only its completion frees slots. Therefore the
-//! distance between two signalled sends is at most a quarter of the number of data slots. The ring
-//! always has more slots than this distance.
+//! but the completion of a later signalled send also covers everything posted before that send.
+//! Only the completion of a signalled send frees slots, so a full ring must contain a signalled
+//! send. Therefore the distance between two signalled sends is at most a quarter of the number of
+//! data slots. The ring always has more slots than this distance.
 //!
-//! Over TCP, the peer's library acknowledges sends, mostly in system calls that it makes anyway,
-//! and unsignalled sends complete as well. The distance is therefore half of the number of data
-//! slots, and a completed send counts like a signalled one.
+//! Over TCP, unsignalled sends complete as well: the peer's library acknowledges all sends, mostly
+//! in system calls that it makes anyway. Therefore fewer sends are signalled. The distance between
+//! two signalled sends is at most half of the number of data slots, and a completed send counts
+//! like a signalled send.
 
 /// The number of slots that are reserved for control frames, so that a grant never waits behind
 /// data.
 ///
-/// This is the maximum number of control frames that have not been reported as completed: two
-/// Pings, two Pongs, two Grants, a Finish, and one of each kind of frame that ends a connection. If
-/// no slot is free, a control frame waits for the next completion.
+/// The slots suffice for two Pings, two Pongs, two Grants, a Finish, and one of each kind of frame
+/// that ends a connection. If no slot is free, a control frame or a control message waits for the
+/// next completion.
 pub const CONTROL_SENDS: u32 = 10;
 
 /// The number of slots that are reserved for reads of large messages, so that data and reads do not
@@ -31,28 +32,28 @@ pub(super) struct SendRing {
     next: u32,
     /// The number of slots before `next` whose sends have not completed.
     used: u32,
-    /// The number of frames posted since the last frame that was signalled or has completed.
+    /// The number of frames posted after the newest frame that was signalled or has completed.
     unsignalled: u32,
     /// The maximum distance in frames between two signalled frames.
     interval: u32,
-    /// The number of bytes of payload posted since the last signalled frame.
+    /// The number of bytes of payload posted after the newest signalled frame.
     unsignalled_bytes: u32,
     /// The maximum value of `unsignalled_bytes`. The frame that reaches this value is signalled. On
-    /// a slow link, its completion shows the sender that the bytes arrive.
+    /// a slow link, the completion of the frame shows the sender that bytes arrive.
     max_unsignalled: u32,
     /// The number of slots assigned since the ring was created.
     taken: u64,
-    /// The number of the first slot in use that can hold data, or 0 if no slot in use holds data.
-    /// Slots are numbered from 1 in the order in which they are assigned.
+    /// The number of the oldest assignment that can hold data and is still in use. 0 if no slot in
+    /// use holds data. The assignments of slots are numbered from 1.
     first_data: u64,
-    /// The number of the last slot that was assigned to data.
+    /// The number of the newest assignment of a slot to data.
     last_data: u64,
 }
 
 impl SendRing {
     /// Creates a ring with `data_slots` slots for data, in addition to [`READS`] +
-    /// [`CONTROL_SENDS`] other slots. `completes_unsignalled` states whether unsignalled sends may
-    /// complete, too.
+    /// [`CONTROL_SENDS`] other slots. `completes_unsignalled` is true if unsignalled sends can
+    /// complete, as over TCP.
     pub(super) fn new(data_slots: u32, completes_unsignalled: bool, max_unsignalled: u32) -> Self {
         let slots = data_slots + READS + CONTROL_SENDS;
         Self {
@@ -104,11 +105,11 @@ impl SendRing {
         self.used < self.slots
     }
 
-    /// Assigns the next slot. Returns the slot, and whether the send in the slot must be signalled.
-    /// The caller has checked that a slot is free.
+    /// Assigns the next slot. Returns the slot, and true if the send in the slot must be signalled.
+    /// The caller must check that a slot is free.
     #[inline(always)]
     pub(super) fn take(&mut self, signalled: bool) -> (u32, bool) {
-        debug_assert!(self.has_room(), "the caller checked");
+        debug_assert!(self.has_room(), "the caller must check for a free slot");
         let slot = self.next;
         self.next = if slot + 1 < self.slots { slot + 1 } else { 0 };
         self.used += 1;
@@ -123,7 +124,7 @@ impl SendRing {
     }
 
     /// Assigns the next slot to a data frame with `len` bytes of payload. Returns the slot, and
-    /// whether the frame must be signalled.
+    /// true if the frame must be signalled.
     #[inline(always)]
     pub(super) fn take_data(&mut self, len: u32) -> (u32, bool) {
         self.unsignalled_bytes = self.unsignalled_bytes.saturating_add(len);
@@ -139,7 +140,7 @@ impl SendRing {
         slot
     }
 
-    /// Records that the last assigned slot holds the application's data.
+    /// Records that the most recently assigned slot holds the application's data.
     fn holds_data(&mut self) {
         self.last_data = self.taken;
         if self.first_data == 0 {
@@ -203,7 +204,7 @@ mod tests {
                 prop_assert_eq!(ring.used as usize, posted.len());
                 let mut owned: Vec<_> = posted.iter().map(|(slot, _)| *slot).collect();
                 owned.dedup();
-                prop_assert_eq!(owned.len(), posted.len(), "no slot twice");
+                prop_assert_eq!(owned.len(), posted.len(), "no slot may be assigned twice");
                 let has_signalled = posted.iter().any(|(_, signalled)| *signalled);
                 prop_assert!(ring.has_room_for_data() || has_signalled);
                 prop_assert_eq!(ring.is_unsignalled(), !(posted.is_empty() || has_signalled));

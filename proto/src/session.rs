@@ -1,5 +1,4 @@
-//! A session, which outlives its connections. Each side keeps sent messages until they have
-//! arrived. Message numbers let both sides agree on which messages have arrived.
+//! A session, which outlives its connections.
 //!
 //! Each side numbers the messages that it sends, from 0, over all connections of the session. Each
 //! side keeps a message until it knows that the peer's library has received the message. The loss
@@ -9,17 +8,18 @@
 //! the messages that the other side has not received, before any new message.
 //!
 //! One rule, *fence before count*, ensures that every message is delivered once: before a side
-//! states the number of messages that it has received, its last connection must be unable to
-//! deliver more. The active side drains its connection before it sends the request. The passive
-//! side drains its connection when the request arrives, before it replies. Only the active side
-//! connects, and each of its attempts has a higher epoch, so the passive side does not mistake a
-//! delayed request for a new request.
+//! states the number of messages that it has received, its previous connection must be unable to
+//! deliver more. The active side drains the previous connection before it sends the request. The
+//! passive side drains the previous connection when the request arrives, before it replies. Only
+//! the active side connects, and each of its attempts has a higher epoch than all earlier attempts.
+//! Therefore the passive side does not mistake a delayed request for a new request.
 //!
-//! Grants show which messages have been received, because a side grants at most its window beyond
-//! the messages that it has released. Therefore at most `window - available` of the sent messages
-//! are unconfirmed, that is, might not have been received. A message above the eager size, and each
-//! message behind it, stays unconfirmed until the peer reports the large message as taken. Sessions
-//! need no additional frames or acknowledgements.
+//! A sent message is *unconfirmed* if the peer might not have received it. Grants confirm messages,
+//! because a side grants at most its window beyond the messages that it has released. Therefore at
+//! most `window - available` of the sent messages are unconfirmed. Large messages, which are longer
+//! than the eager size, are an exception: a large message and all messages behind it stay
+//! unconfirmed until the peer reports the large message as taken. Sessions need no additional
+//! frames or acknowledgements.
 
 use std::{
     collections::VecDeque,
@@ -46,8 +46,8 @@ const REQUEST_LEN: usize = SESSION_ID_LEN + 8;
 pub struct SessionId(pub [u8; SESSION_ID_LEN]);
 
 impl PartialEq for SessionId {
-    /// Compares all bytes in constant time, so that the time does not reveal the number of equal
-    /// bytes.
+    /// Compares all bytes in constant time, so that the duration does not reveal the number of
+    /// equal bytes.
     fn eq(&self, other: &Self) -> bool {
         let pairs = self.0.iter().zip(&other.0);
         black_box(pairs.fold(0, |all, (a, b)| all | (a ^ b))) == 0
@@ -73,8 +73,8 @@ impl fmt::Debug for SessionId {
 pub struct ResumeRequest {
     /// The identity of the session.
     pub id: SessionId,
-    /// The number of this attempt to resume the session. An attempt invalidates all attempts with
-    /// lower epochs.
+    /// The number of this attempt to resume the session. An accepted attempt invalidates all
+    /// attempts with lower epochs.
     pub epoch: u32,
     /// The total number of messages that the active side has received.
     pub received: u32,
@@ -134,26 +134,28 @@ pub enum ResumeRefused {
 /// the peer might not have received.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Unconfirmed {
-    /// The maximum number of unconfirmed messages.
+    /// The maximum number of unconfirmed messages according to the peer's grants. Because of
+    /// `large`, more messages can be unconfirmed.
     pub messages: u32,
     /// The number of messages above the eager size that the peer has not read. The first of these
-    /// messages, and all messages behind it, have not been received.
+    /// messages, and all messages behind it, are unconfirmed.
     pub large: u32,
-    /// The upper bound of `messages`, if the peer follows the protocol.
+    /// The maximum number of messages that can be unconfirmed at the same time, if the peer follows
+    /// the protocol.
     pub max_messages: u32,
 }
 
 /// One side of a session. The side keeps its unconfirmed messages as values of type `M`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Session<M> {
-    /// The epoch of the last attempt to resume the session.
+    /// The epoch of the most recent attempt to resume the session.
     epoch: u32,
     /// The number of messages received over earlier connections of the session.
     received: u32,
     /// The number of the oldest kept message, or of the next message if none is kept.
     front: u32,
-    /// The last messages sent over the current connection. Once the ring has its maximum length,
-    /// [`Unconfirmed::max_messages`], the next message overwrites the oldest one.
+    /// The newest messages sent over the current connection. Once the ring has its maximum length,
+    /// [`Unconfirmed::max_messages`], the next message overwrites the oldest message.
     ring: Vec<Kept<M>>,
     /// The index in `ring` at which the next message is stored.
     next: u32,
@@ -192,8 +194,9 @@ impl<M> Default for Session<M> {
 impl<M: Default> Session<M> {
     // Functions for a session whose connection works:
 
-    /// Keeps a message that was sent. `write` must overwrite the earlier value, if any, with the
-    /// message.
+    /// Keeps a message that was sent. `write` must store the message, and receives a value to
+    /// overwrite: an earlier message or the default value. `known` is called only at the end of the
+    /// ring.
     #[inline(always)]
     pub fn keep(
         &mut self,
@@ -211,8 +214,8 @@ impl<M: Default> Session<M> {
         }
     }
 
-    /// Keeps a message when `next` has reached the end of the ring: either extends the ring, or
-    /// wraps around to its beginning.
+    /// Keeps a message when `next` has reached the end of the ring. Either extends the ring, or
+    /// continues at its beginning.
     #[cold]
     fn keep_at_ring_end(&mut self, is_large: bool, known: Unconfirmed, write: impl FnOnce(&mut M)) {
         if self.ring.len() < known.max_messages as usize {
@@ -291,21 +294,21 @@ impl<M: Default> Session<M> {
         to_resend.map(|kept| (&mut kept.message, kept.is_large))
     }
 
-    /// Returns the epoch of the last attempt to resume, or 0 before the first attempt. If a new
-    /// request has the same epoch, the peer refuses the request as stale.
+    /// Returns the epoch of the most recent attempt to resume, or 0 before the first attempt. If a
+    /// new request has the same epoch, the peer refuses the request as stale.
     #[must_use]
     pub fn epoch(&self) -> u32 {
         self.epoch
     }
 
-    /// Begins another attempt to resume, and returns its epoch.
+    /// Begins the next attempt to resume, and returns the epoch of this attempt.
     pub fn begin_attempt(&mut self) -> u32 {
         self.epoch = self.epoch.wrapping_add(1);
         self.epoch
     }
 
     /// Returns the total number of messages that this side has received. The session must be
-    /// suspended.
+    /// suspended, because messages that arrived over a working connection are not counted yet.
     #[must_use]
     pub fn received(&self) -> u32 {
         self.received
@@ -352,10 +355,14 @@ impl<M: Default> Session<M> {
     }
 
     /// Resumes the session over a new connection. Must be called before anything is sent over this
-    /// connection. `received` is the total number of messages that the peer has received. Returns
-    /// the kept messages that the peer has received, which need not be resent.
+    /// connection. `received` is the total number of messages that the peer has received. Removes
+    /// and returns the kept messages that the peer has received.
     pub fn resume(&mut self, received: u32) -> Result<impl Iterator<Item = M>, Violation> {
-        debug_assert_eq!(self.kept(), 0, "no message is sent before the peer's count");
+        debug_assert_eq!(
+            self.kept(),
+            0,
+            "no message may be sent before the session resumes"
+        );
         self.check_received(received)?;
         let count = received.wrapping_sub(self.front) as usize;
         self.front = received;
@@ -363,8 +370,8 @@ impl<M: Default> Session<M> {
         Ok(self.to_resend.drain(..count).map(|kept| kept.message))
     }
 
-    /// Returns whether new messages may be sent: the session has a connection, and no messages must
-    /// be resent first.
+    /// Returns whether new messages may be sent: the session has a connection, and no messages wait
+    /// to be resent.
     #[inline]
     #[must_use]
     pub fn is_open(&self) -> bool {
@@ -385,8 +392,8 @@ impl<M: Default> Session<M> {
         next.map(|kept| kept.message)
     }
 
-    /// Puts a message back at the front of the queue of messages to resend, because there was no
-    /// room to send it.
+    /// Puts a message back at the front of the queue of messages to resend, because the message
+    /// could not be sent yet.
     pub fn put_back(&mut self, message: M, is_large: bool) {
         self.to_resend.push_front(Kept { message, is_large });
         self.is_closed = true;

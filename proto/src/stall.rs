@@ -11,7 +11,8 @@ pub enum Stall {
     },
     /// All slots of the send ring are in use.
     SendRing,
-    /// The large messages in flight leave no room for another large message.
+    /// Another large message would exceed the limit on the number or on the bytes of large messages
+    /// in flight.
     Large {
         /// The number of large messages in flight.
         messages: u32,
@@ -37,7 +38,7 @@ impl fmt::Display for Stall {
             }
             Self::Large { messages, bytes } => write!(
                 f,
-                "the peer has not read {messages} large messages of {bytes} bytes"
+                "the peer has not read {messages} large messages, {bytes} bytes in total"
             ),
         }
     }

@@ -2,8 +2,8 @@ use std::{fmt, ops::AddAssign};
 
 /// Counters and current memory usage of a connection, or of all connections of an engine.
 ///
-/// The counters start at 0 when the connection is established. A call that reads them locks the
-/// connection briefly, and makes no system call.
+/// The counters start at 0 when the connection is established. A call that returns statistics locks
+/// the connection briefly, and makes no system call.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Statistics {
@@ -12,24 +12,26 @@ pub struct Statistics {
     /// Bytes of the messages sent.
     pub bytes_sent: u64,
     /// Messages above the eager size that were sent, and that the peer reads from this side's
-    /// memory.
+    /// memory. Messages sent in fragments are not counted.
     pub large_sent: u64,
     /// Messages received, including messages that the application has not taken yet.
     pub messages_received: u64,
     /// Bytes of the messages received.
     pub bytes_received: u64,
-    /// Messages above the eager size that were received.
+    /// Messages above the eager size that this side reads from the peer's memory. Messages received
+    /// in fragments are not counted.
     pub large_received: u64,
     /// One-sided operations started.
     pub operations: u64,
-    /// Sends and one-sided operations that waited or were refused, because no credit was left, no
-    /// slot of the send ring was free, or the large messages in flight left no room.
+    /// Sends and one-sided operations that waited or were refused, because the peer had granted no
+    /// further credit, no slot of the send ring was free, or the large messages in flight had
+    /// reached their limit.
     pub stalls: u64,
     /// Grant frames sent. Grants in the headers of other frames are not counted.
     pub grants_sent: u64,
     /// Grant frames received. Grants in the headers of other frames are not counted.
     pub grants_received: u64,
-    /// Pings sent for keepalive and for flushes.
+    /// Pings sent, mostly for keepalive and for flushes.
     pub pings_sent: u64,
     /// The number of connection losses after which the session was
     /// [resumed](https://docs.rs/rdmsg).
@@ -40,7 +42,8 @@ pub struct Statistics {
     /// resumption of the session. For several connections, this is the maximum, not the sum.
     pub longest_gap_ms: u64,
     /// Receive buffers that are not posted now, because the application holds their messages, or
-    /// the messages wait in the channel. Messages above the eager size occupy no receive buffer.
+    /// because their messages wait in the channel. Messages above the eager size occupy no receive
+    /// buffer.
     pub buffers_held: u64,
     /// Bytes of messages above the eager size that are being received now, or that the application
     /// holds.
@@ -83,8 +86,8 @@ impl Statistics {
     }
 }
 
-/// Excludes the counters from a connection's hash. This is correct because no decision depends on
-/// the counters.
+/// Excludes the statistics from a connection's hash. No decision depends on the statistics, so
+/// connections that differ only in their statistics are equivalent.
 #[cfg(test)]
 impl std::hash::Hash for Statistics {
     fn hash<H: std::hash::Hasher>(&self, _: &mut H) {}

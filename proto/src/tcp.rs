@@ -10,8 +10,8 @@ pub const PREFIX: usize = 8;
 const LONGEST_ARGUMENTS: usize = 32;
 /// The maximum length in bytes of a PDU's header: prefix and arguments.
 pub const LONGEST_HEADER: usize = PREFIX + LONGEST_ARGUMENTS;
-/// The maximum length in bytes of the payload of one part of a longer write or answer. Other PDUs
-/// can be sent between two parts.
+/// The maximum length in bytes of the payload of one PDU of a write or of an answer. A longer write
+/// or answer is sent in several parts, and other PDUs can be sent between two parts.
 pub const LONGEST_PART: u32 = 256 << 10;
 
 /// The flag of a request that the receiver must acknowledge.
@@ -197,9 +197,9 @@ impl Pdu {
         }
     }
 
-    /// Parses the Send at the beginning of `bytes`. Returns whether the Send is signalled, and the
-    /// frame that it contains. Returns `None` if the Send is incomplete or invalid, or if `bytes`
-    /// begins with another PDU: [`parse`](Self::parse) handles these cases.
+    /// Parses the Send at the beginning of `bytes`. Returns true if the Send is signalled, together
+    /// with the frame in the Send. Returns `None` if the Send is incomplete or invalid, or if
+    /// `bytes` begins with another PDU: [`parse`](Self::parse) handles these cases.
     #[inline]
     pub fn whole_send(bytes: &[u8]) -> Option<(bool, &[u8])> {
         let (prefix, rest) = bytes.split_first_chunk::<PREFIX>()?;
@@ -232,7 +232,11 @@ impl Pdu {
         };
         let missing = kind == WRITE_WITH_IMM && flags & LAST == 0;
         if flags & !allowed != 0 || missing {
-            return Err(Violation::new("pdu flags", flags.into(), "known flags"));
+            return Err(Violation::new(
+                "pdu flags",
+                flags.into(),
+                "valid flags for this kind",
+            ));
         }
         let reserved = u16::from_be_bytes([prefix[2], prefix[3]]);
         if reserved != 0 {
@@ -241,14 +245,14 @@ impl Pdu {
         let length = be32(&prefix[4..]);
         let wrong = |expected| Violation::new("pdu length", length.into(), expected);
         let Some(len) = length.checked_sub(arguments) else {
-            return Err(wrong("at least the arguments"));
+            return Err(wrong("at least the length of the arguments"));
         };
         let has_payload = matches!(kind, SEND | WRITE | WRITE_WITH_IMM | READ_PART);
         if !has_payload && len != 0 {
-            return Err(wrong("the arguments alone"));
+            return Err(wrong("the length of the arguments"));
         }
         if matches!(kind, WRITE | WRITE_WITH_IMM | READ_PART) && len > LONGEST_PART {
-            return Err(wrong("no more than the longest part"));
+            return Err(wrong("at most the arguments and 256 KiB of payload"));
         }
         let end = PREFIX + arguments as usize;
         let Some(arguments) = bytes.get(PREFIX..end) else {
@@ -517,7 +521,11 @@ mod tests {
         add[7] = 28;
         assert!(Pdu::parse(&add).is_ok());
         add[35] = 1;
-        assert_eq!(parse(&add), "pdu reserved", "behind the value to add");
+        assert_eq!(
+            parse(&add),
+            "pdu reserved",
+            "the bytes behind the value to add must be 0"
+        );
         let unknown = [NAK, 0, 0, 0, 0, 0, 0, 8, 0, 0, 0, 0, 0, 0, 0, 9];
         assert_eq!(parse(&unknown), "nak cause");
     }

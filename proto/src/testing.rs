@@ -1,6 +1,6 @@
-//! Test harnesses: functions that take bytes or small integers, and panic if the code violates the
-//! protocol. The tests call them with all small values, and the fuzz targets call them with
-//! arbitrary values.
+//! Test harnesses: each function takes bytes and integers, and panics if the code violates the
+//! protocol. The tests call these functions with many short inputs, and the fuzz targets call them
+//! with arbitrary inputs.
 
 #[cfg(test)]
 use std::env;
@@ -20,8 +20,9 @@ use super::{
     hello::{PRIVATE_DATA_MAX, REPLY_DATA_MAX},
 };
 
-/// Parses bytes as a frame. Checks that each part of a valid frame serializes to the same bytes,
-/// and that the fast parser accepts Data frames only.
+/// Parses bytes as a frame. Checks that the header of a valid frame serializes to the same bytes.
+/// Checks the same for the payload if it is a batch or a valid descriptor. Also checks the length
+/// of the payload, and that `parse_data` accepts exactly the valid Data frames.
 pub fn parse_frame(bytes: &[u8]) {
     let header = Header::parse(bytes);
     let is_data = |header: &Header| header.kind == Kind::Data;
@@ -52,7 +53,8 @@ pub fn parse_frame(bytes: &[u8]) {
 /// not empty and its messages serialize to the same bytes.
 pub fn parse_batch(payload: &[u8]) {
     let messages = || parts(payload).map(|(at, len)| &payload[at as usize..][..len as usize]);
-    let length = |message: &[u8]| u32::try_from(message.len()).expect("it is short");
+    let length =
+        |message: &[u8]| u32::try_from(message.len()).expect("the length must be below 4 GiB");
     let emitted: Vec<u8> = messages()
         .flat_map(|message| [&length(message).to_be_bytes(), message].concat())
         .collect();
@@ -68,8 +70,9 @@ pub fn parse_batch(payload: &[u8]) {
     }
 }
 
-/// Assigns the sequence numbers of two frames, from `start`, and receives a frame with the number
-/// `received`. Checks that the receiver accepts only the next number.
+/// Assigns sequence numbers to two sent frames, beginning with `start`. Then receives a frame with
+/// the number `received`. Checks that the receiver accepts this frame only if the number is
+/// `start`.
 pub fn number_frames(start: u16, received: u16) {
     let mut sequence = Sequence::new(start);
     assert_eq!(sequence.send(), start);
@@ -78,14 +81,17 @@ pub fn number_frames(start: u16, received: u16) {
     assert_eq!(sequence.is_next(received), is_next);
     assert_eq!(sequence.receive(received).is_ok(), is_next);
     let next = start.wrapping_add(is_next.into());
-    assert!(sequence.is_next(next), "a violation is not counted");
+    assert!(
+        sequence.is_next(next),
+        "only an accepted frame may advance the expected number"
+    );
 }
 
 /// Sends messages in one direction and grants in the other, in the order that `steps` describes.
 ///
-/// Checks that each message has a credit and a receive, and that at most two Grant frames are in
-/// flight. Also checks that more than half of the credits are available after all messages have
-/// been released.
+/// Checks that each message arrives within the granted credit and finds a posted receive, and that
+/// at most two Grant frames are in flight. Also checks that more than half of the credits are
+/// available after all messages have been released.
 pub fn exchange_credit(window: u16, start: u32, steps: &[u8]) {
     let window = window.max(1);
     let mut exchange = Exchange {
@@ -102,7 +108,7 @@ pub fn exchange_credit(window: u16, start: u32, steps: &[u8]) {
     exchange.finish();
 }
 
-/// One direction of messages, with its sender, its receiver and the grants in flight.
+/// A simulated connection that carries messages in one direction and grants in the other.
 struct Exchange {
     window: u32,
     sender: SendCredit,
@@ -122,7 +128,7 @@ impl Exchange {
             }
             1 if self.in_flight > 0 => {
                 self.in_flight -= 1;
-                assert!(self.receiver.allows(1), "each message has a credit");
+                assert!(self.receiver.allows(1), "each message must have a credit");
                 self.receiver.receive(1);
                 self.grant_if_due();
             }
@@ -132,7 +138,7 @@ impl Exchange {
             }
             3 => {
                 if let Some((limit, _)) = self.grants.pop_front() {
-                    self.sender.granted(limit).expect("the grant is valid");
+                    self.sender.granted(limit).expect("the grant must be valid");
                 }
             }
             // A message in the other direction carries a grant.
@@ -156,14 +162,15 @@ impl Exchange {
         assert!(self.sender.available() <= self.window);
         assert!(
             self.in_flight + held <= self.window,
-            "each message has a receive"
+            "each message must have a posted receive"
         );
         assert_eq!(self.receiver.promised(), self.window);
         let own = self.grants.iter().filter(|(_, own)| *own).count();
-        assert!(own <= 2, "two receives are reserved for Grant frames");
+        assert!(own <= 2, "the two receives for Grant frames must suffice");
     }
 
-    /// Delivers and releases all messages in flight.
+    /// Delivers all messages in flight, releases all received messages, and applies all grants.
+    /// Then checks the remaining credit.
     fn finish(&mut self) {
         while self.in_flight > 0 || self.receiver.held() > 0 || !self.grants.is_empty() {
             for step in [1, 2, 3] {
@@ -174,17 +181,18 @@ impl Exchange {
         let left = self.sender.available();
         assert!(
             left > self.window / 2,
-            "{left} credits are left, without a grant"
+            "more than half of the credits must be available, but only {left} are"
         );
     }
 }
 
 /// Sends control messages in one direction and grants in the other, in the order that `steps`
-/// describes. At any step, the connection can be lost and the session resumed.
+/// describes. A step can also break the connection and resume the session.
 ///
-/// Checks that each message is delivered once and in order, and that at most `window` messages are
-/// in flight or not taken. Also checks that at most one Permit is in flight, and that the sender
-/// has credit after all messages have been taken.
+/// Checks that each message is delivered once and in order. Checks that at most `window` messages
+/// are in flight, and that at most `window` delivered messages wait for the application to take
+/// them. Also checks that at most one Permit is in flight, and that the sender has credit after all
+/// messages have been taken.
 pub fn exchange_control_messages(window: u32, start: u32, steps: &[u8]) {
     let window = window.max(1);
     let mut sender = ControlMessages::starting_at(start, window);
@@ -205,7 +213,7 @@ pub fn exchange_control_messages(window: u32, start: u32, steps: &[u8]) {
     exchange.finish();
 }
 
-/// One direction of control messages, with its sender, its receiver and the grants in flight.
+/// A simulated connection that carries control messages in one direction and grants in the other.
 struct ControlExchange {
     window: u32,
     sender: ControlMessages,
@@ -223,17 +231,20 @@ impl ControlExchange {
         match step % 5 {
             0 if self.sender.available() > 0 => {
                 let sent = self.sender.send(&self.sent.to_be_bytes());
-                assert_eq!(sent, Ok(()), "there is credit");
+                assert_eq!(sent, Ok(()), "a sender with credit must accept a message");
                 self.sent += 1;
             }
             1 => {
                 if let Some((number, message)) = self.messages.pop_front() {
-                    let is_new = self.receiver.receive(number).expect("the number is valid");
+                    let is_new = self
+                        .receiver
+                        .receive(number)
+                        .expect("the number must be valid");
                     if is_new {
                         assert_eq!(
                             *message,
                             self.delivered.to_be_bytes(),
-                            "each message arrives once and in order"
+                            "each message must arrive once and in order"
                         );
                         self.delivered += 1;
                     }
@@ -242,7 +253,7 @@ impl ControlExchange {
             2 if self.receiver.untaken() > 0 => self.receiver.take(),
             3 => {
                 if let Some(limit) = self.grants.pop_front() {
-                    self.sender.granted(limit).expect("the grant is valid");
+                    self.sender.granted(limit).expect("the grant must be valid");
                 }
             }
             4 => {
@@ -263,17 +274,18 @@ impl ControlExchange {
         let window = self.window as usize;
         assert!(
             self.messages.len() <= window,
-            "each message in flight has a receive"
+            "each message in flight must have a posted receive"
         );
         assert!(
             self.grants.len() <= 1,
-            "one receive is reserved for a Permit"
+            "the one receive for a Permit must suffice"
         );
         assert!(self.receiver.untaken() <= self.window);
         assert!(self.delivered <= self.sent);
     }
 
-    /// Delivers all messages in flight, and takes them on behalf of the application.
+    /// Delivers all messages in flight, takes all delivered messages, and applies all grants. Then
+    /// checks that no message is lost and that the sender has credit.
     fn finish(&mut self) {
         while !self.messages.is_empty() || self.receiver.untaken() > 0 || !self.grants.is_empty() {
             for step in [1, 2, 3] {
@@ -281,8 +293,8 @@ impl ControlExchange {
                 self.check();
             }
         }
-        assert_eq!(self.delivered, self.sent, "no message is lost");
-        assert!(self.sender.available() > 0, "the sender has credit again");
+        assert_eq!(self.delivered, self.sent, "no message may be lost");
+        assert!(self.sender.available() > 0, "the sender must have credit");
     }
 }
 
@@ -399,7 +411,7 @@ mod tests {
             count += usize::from(Batch::parse(payload).is_ok());
         });
         // The accepted payloads contain one message of 0, 1 or 2 bytes, or two messages with at
-        // most one byte in all.
+        // most one byte in total.
         assert_eq!(count, 1 + 4 + 16 + 1 + 4 + 4);
     }
 

@@ -19,7 +19,7 @@ pub(crate) fn resume(text: &str) -> Result<Duration, String> {
     Ok(duration)
 }
 
-/// Parses a number of seconds above 0.
+/// Parses a number of seconds that is above 0 and at most 86400, which is one day.
 pub(crate) fn positive(text: &str) -> Result<Duration, String> {
     let duration = seconds(text)?;
     if duration.is_zero() {

@@ -43,7 +43,7 @@ pub(crate) struct ManualPages {
     folder: PathBuf,
 }
 
-/// The manual pages: their file names and texts.
+/// Expands to an array with the file name and the text of each manual page.
 macro_rules! pages {
     ($($name:literal)*) => {
         [$(($name, include_str!(concat!("../contrib/man/", $name)))),*]
@@ -92,9 +92,9 @@ mod tests {
     use super::*;
     use crate::Cli;
 
-    /// Compares the files in a directory of `contrib` with the output of `generate`, which writes
-    /// to another directory. If the environment variable `RDMSG_RENEW` is set, updates the files in
-    /// `contrib` instead.
+    /// Asserts that the files in `contrib/{folder}` are equal to the files that `generate` writes.
+    /// If the environment variable `RDMSG_RENEW` is set, replaces the files in `contrib/{folder}`
+    /// and asserts nothing.
     fn check(folder: &str, generate: impl FnOnce(&Path)) {
         let kept = Path::new(env!("CARGO_MANIFEST_DIR"))
             .join("contrib")
@@ -116,7 +116,8 @@ mod tests {
         fs::remove_dir_all(made).unwrap();
         assert_eq!(
             kept, generated,
-            "renew the files: RDMSG_RENEW=1 cargo test -p rdmsg-cli files_match"
+            "the files in contrib/{folder} must match the command line; renew them with \
+             `RDMSG_RENEW=1 cargo test -p rdmsg-cli files_match`"
         );
     }
 

@@ -10,7 +10,7 @@ use crate::styled;
 /// Prints a help text to stdout or an error to stderr, and exits.
 pub(crate) fn exit(error: &Error) -> ! {
     let text = with_headings(&error.render().to_string());
-    // Ignore a write error: the reader of a pipe may have exited.
+    // Ignore a write error: the output may be a pipe whose reader has exited.
     let _ = match error.use_stderr() {
         true => styled::stderr().write_all(text.as_bytes()),
         false => styled::stdout().write_all(text.as_bytes()),
@@ -18,8 +18,11 @@ pub(crate) fn exit(error: &Error) -> ! {
     std::process::exit(error.exit_code())
 }
 
-/// Adds styles to headings and to names of options and commands. A heading is one or two words and
-/// a colon. A name is indented and ends before two spaces.
+/// Adds styles to headings and to names of options and commands.
+///
+/// A heading is not indented. It is `error:`, `Usage:`, or a line of one or two words and a colon.
+/// A name is indented. It ends before two spaces or, if the line has only an option, at the end of
+/// the line.
 fn with_headings(text: &str) -> String {
     let is_name = |head: &str| head.split(' ').count() <= 2;
     let lines = text.split_inclusive('\n').map(|line| {

@@ -8,11 +8,11 @@ use crate::{styled, terminal};
 /// The minimum time between two updates of the status line. The eye cannot follow faster updates.
 const PERIOD: Duration = Duration::from_millis(100);
 
-/// The output of a running program: permanent lines and, on a terminal, a status line at the end.
+/// The output of a running program: permanent lines and, on a terminal, a status line below them.
 #[derive(Debug)]
 pub(crate) struct Live {
     is_shown: bool,
-    /// The time of the last update of the status line, or `None` if the terminal does not show it.
+    /// The time of the most recent update, or `None` if the terminal shows no status line.
     updated: Option<Instant>,
 }
 
@@ -35,7 +35,7 @@ impl Live {
     }
 
     /// Updates the status line. Does nothing if the output is hidden, if stdout is not a terminal,
-    /// or if the last update was less than `PERIOD` ago.
+    /// or if the status line was updated less than `PERIOD` ago.
     pub(crate) fn update(
         &mut self,
         write: impl FnOnce(&mut Vec<u8>) -> io::Result<()>,
@@ -46,7 +46,8 @@ impl Live {
         }
         let mut text = Vec::new();
         write(&mut text)?;
-        // Truncate the line to the width of the terminal, because a wrapped line cannot be removed.
+        // Make the line shorter than the terminal is wide. If the terminal wrapped the line, the
+        // next update could not remove it.
         let text: String = String::from_utf8_lossy(&text)
             .chars()
             .take(terminal::width() - 1)
@@ -62,7 +63,7 @@ impl Live {
     /// stderr if stdout is not a terminal.
     pub(crate) fn now(&mut self, text: std::fmt::Arguments<'_>) -> io::Result<()> {
         if !terminal::is_live() {
-            // Ignore an error: the results do not need this line.
+            // Ignore a write error, because the results do not depend on this line.
             let _ = writeln!(io::stderr(), "{text}");
             return Ok(());
         }

@@ -23,7 +23,7 @@ pub(crate) fn install() {
 
 #[derive(Debug)]
 struct Logger {
-    /// The levels of modules by name prefix, with longer prefixes first.
+    /// Prefixes of module names with their levels, longer prefixes first.
     levels: Vec<(String, LevelFilter)>,
 }
 

@@ -64,7 +64,8 @@ fn main() -> ExitCode {
     };
     ended.unwrap_or_else(|error| {
         if is_closed_pipe(&error) {
-            // The reader of the output has exited. A shell reports this status for SIGPIPE.
+            // The program that reads the output has exited. Exit with the status that a shell
+            // reports for a process killed by SIGPIPE.
             return ExitCode::from(128 + Signal::SIGPIPE as u8);
         }
         eprintln!("rdmsg: {error:#}");

@@ -3,7 +3,7 @@
 use anyhow::{Context, Result};
 use rdmsg::observe::Export;
 
-/// Exports the statistics until the returned value is dropped, if `is_wanted` is true.
+/// If `is_wanted` is true, exports the statistics until the returned value is dropped.
 pub(crate) fn export(is_wanted: bool) -> Result<Option<Export>> {
     let export = is_wanted.then(Export::start).transpose();
     export.context("--statistics: cannot export the statistics")

@@ -12,22 +12,22 @@ use rdmsg::crossbeam_channel::{Receiver, Select, bounded};
 pub(crate) struct Stop(Receiver<Signal>);
 
 impl Stop {
-    /// Blocks both signals in this thread and in all threads that it starts later, so that they no
-    /// longer end the process. Call this while the process has only one thread.
+    /// Blocks SIGINT and SIGTERM in the calling thread and in all threads that the calling thread
+    /// starts later, so that these signals do not kill the process. Then starts the thread that
+    /// receives the signals. Call this function while the process has only one thread.
     pub(crate) fn install() -> io::Result<Self> {
         let mut signals = SigSet::empty();
         signals.add(Signal::SIGINT);
         signals.add(Signal::SIGTERM);
         signals.thread_block()?;
-        // The channel has room for one signal. If a second signal arrives, the channel is full, and
-        // the process exits immediately.
+        // The channel holds one signal, and no thread removes the signal. When a second signal
+        // arrives, the channel is full, so the process exits immediately.
         let (sender, receiver) = bounded(1);
         thread::Builder::new()
             .name("rdmsg-signals".into())
             .spawn(move || {
                 while let Ok(signal) = signals.wait() {
                     if sender.try_send(signal).is_err() {
-                        // This is a second signal.
                         std::process::exit(128 + signal as libc::c_int);
                     }
                 }
@@ -44,7 +44,8 @@ impl Stop {
     pub(crate) fn wait(&self, time: Duration) {
         let mut select = Select::new();
         select.recv(&self.0);
-        // `ready_timeout` leaves the signal in the channel, so later calls return immediately.
+        // `ready_timeout` does not remove the signal from the channel, so later calls of `wait`
+        // return immediately.
         let _ = select.ready_timeout(time);
     }
 

@@ -46,8 +46,9 @@ pub(crate) fn plain(text: &[u8]) -> String {
     String::from_utf8_lossy(&out.out).into_owned()
 }
 
-/// Returns whether to print styles, as the environment variables `NO_COLOR`, `CLICOLOR_FORCE`,
-/// `CLICOLOR` and `TERM` request.
+/// Decides whether to print styles. Checks the environment variables `NO_COLOR`, `CLICOLOR_FORCE`
+/// and `CLICOLOR`, in this order. If none of them decides, returns true for a terminal, except if
+/// `TERM` is unset or `dumb`.
 fn shows_styles(is_terminal: bool) -> bool {
     let is_set = |name| env::var_os(name).is_some_and(|value| !value.is_empty());
     let is_zero = |name| env::var_os(name).is_some_and(|value| value == "0");

@@ -18,7 +18,7 @@ pub(crate) fn height() -> usize {
     terminal_size(stdout()).map_or(24, |(_, height)| usize::from(height).max(5))
 }
 
-/// Returns whether stdout is a terminal, so that lines can be overwritten.
+/// Returns true if stdout is a terminal, on which the program can overwrite lines.
 pub(crate) fn is_live() -> bool {
     stdout().is_terminal()
 }

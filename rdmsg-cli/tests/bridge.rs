@@ -1,6 +1,7 @@
-//! Tests of pairs of bridges, run from the command line. If the environment variable `LAB_ADDR` is
-//! set to the address of an RDMA device, the bridges connect to each other over RDMA, and otherwise
-//! over TCP.
+//! Tests of pairs of bridges. Each bridge is a process that runs `rdmsg bridge`.
+//!
+//! If the environment variable `LAB_ADDR` is set to the address of an RDMA device, the bridges
+//! connect to each other over RDMA. If the variable is not set, they connect over TCP.
 
 #[path = "bridge/early.rs"]
 mod early;
@@ -78,7 +79,11 @@ fn many_bytes_go_both_ways_at_once() {
         client.read_to_end(&mut received).unwrap();
         received
     });
-    assert!(received == sent, "{} bytes came back", received.len());
+    assert!(
+        received == sent,
+        "the client must receive the bytes that it sent, but received {} bytes",
+        received.len()
+    );
     bridges.both_report("0 open, 1 total, 0 refused, 0 failed");
     bridges.both_report("bytes: 10000000 to the target, 10000000 back");
 }
@@ -107,7 +112,11 @@ fn pieces_over_tcp_travel_without_a_read_by_the_peer() {
         stream.read_to_end(&mut received).unwrap();
         received
     });
-    assert!(received == sent, "{} bytes came", received.len());
+    assert!(
+        received == sent,
+        "the far side must receive the client's bytes, but received {} bytes",
+        received.len()
+    );
     let Statistics {
         bytes_received,
         large_received,
@@ -186,10 +195,13 @@ fn a_slow_reader_stops_the_writer() {
     let kernel = 3 * stage::socket_buffers();
     assert!(
         accepted < kernel + (4 << 20),
-        "{accepted} bytes were accepted; the kernel buffers at most {kernel}"
+        "the writer must stop, but wrote {accepted} bytes; the kernel buffers at most {kernel}"
     );
     let grown = bridges.memory().saturating_sub(before);
-    assert!(grown < 4 << 20, "the bridges grew by {grown} bytes");
+    assert!(
+        grown < 4 << 20,
+        "the memory of the bridges must not grow with the sent bytes, but grew by {grown} bytes"
+    );
 
     // The transfer continues when the server reads.
     client.shutdown(Shutdown::Write).unwrap();
@@ -228,7 +240,7 @@ fn at_once(count: usize) {
     if let Err(error) = exchange(&mut clients) {
         let BridgePair { mut near, mut far } = bridges;
         panic!(
-            "{error}: {} {}",
+            "{error}; near bridge: {}; far bridge: {}",
             near.process.kill().unwrap(),
             far.process.kill().unwrap()
         );
@@ -244,7 +256,7 @@ fn five_hundred_connections_at_once() {
 }
 
 #[test]
-#[ignore = "takes a gigabyte of locked memory over RDMA"]
+#[ignore = "needs a gigabyte of locked memory over RDMA"]
 fn two_thousand_connections_at_once() {
     at_once(2000);
 }

@@ -1,4 +1,4 @@
-//! Tests of the commands over TCP on one host, run from the command line.
+//! Tests of the commands of `rdmsg`, each run as a process, over TCP on one host.
 
 use std::{
     fs,
@@ -51,7 +51,7 @@ fn serve() -> (Process, String) {
                 return (process, words[2].to_owned());
             }
             Some(Line::Err(_)) => {}
-            None => panic!("the server does not start"),
+            None => panic!("the server must print the address on which it listens"),
         }
     }
 }
@@ -91,7 +91,7 @@ fn ping_and_bench_go_over_tcp_on_any_machine() {
     );
     assert!(
         !printed.contains('\x1b'),
-        "the output to a file has colours: {printed}"
+        "output to a pipe must contain no control sequences: {printed}"
     );
     server.signal(Signal::SIGINT).unwrap();
     let ended = server.end(TIME_LIMIT).unwrap().unwrap();
@@ -131,7 +131,7 @@ fn report_has_no_private_data() {
     assert!(output.status.success(), "{output:?}");
     assert!(
         json(&output)["points"].is_array(),
-        "stdout contains only JSON"
+        "stdout must contain only JSON, with the measured points"
     );
     let text = fs::read_to_string(folder.join("results.json")).unwrap();
     let markdown = fs::read_to_string(folder.join("results.md")).unwrap();
@@ -145,7 +145,7 @@ fn report_has_no_private_data() {
     assert_eq!(variable, "(home) (user) (address) (address)");
     assert_eq!(value["is_complete"], true);
     assert_eq!(value["points"][0]["transport"], "TCP");
-    // A finding about the route contained the peer's address, which the report has replaced.
+    // The report replaces the peer's address in the finding about the route.
     let findings = value["findings"].to_string();
     assert!(findings.contains("(address)"), "{findings}");
     assert!(markdown.contains("latency: round trip"), "{markdown}");
@@ -211,9 +211,11 @@ fn ping_goes_on_over_a_cut() {
     assert!(ended.output.contains(summary), "{ended}");
 }
 
-/// Limits the address space of the process to its current size plus `more` bytes, or removes the
-/// limit. With a small `more`, the process cannot start a thread, because a thread's stack is
-/// larger than all other allocations of the process.
+/// Limits the address space of the process to its current size plus `more` bytes. Removes the limit
+/// if `more` is `None`.
+///
+/// The stack of a new thread is larger than any other allocation of the process. With a small
+/// `more`, the process therefore cannot start a thread, but can continue to run.
 fn limit_address_space(process: &Process, more: Option<u64>) {
     let pid = process.id();
     let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
@@ -474,13 +476,16 @@ fn completions_and_manual_cover_each_command() {
     fs::remove_dir_all(folder).unwrap();
 }
 
-/// Reads further output of a program until it ends with `text`.
+/// Reads from the output of a program until the bytes that this call has read end with `text`.
 fn await_text(output: &mut impl Read, text: &str) {
     let mut read = Vec::new();
     let mut byte = [0];
     while !read.ends_with(text.as_bytes()) {
         output.read_exact(&mut byte).unwrap_or_else(|error| {
-            panic!("{error}, after {}", String::from_utf8_lossy(&read));
+            panic!(
+                "{text:?} must follow {}: {error}",
+                String::from_utf8_lossy(&read)
+            );
         });
         read.push(byte[0]);
     }

@@ -39,7 +39,7 @@ impl Default for Config {
 }
 
 impl Config {
-    /// Returns `InvalidInput` if a value is out of range.
+    /// Returns an error of the kind `InvalidInput` if a value is out of range.
     pub(super) fn check(&self) -> io::Result<()> {
         let wrong = |what: &str| Err(io::Error::new(io::ErrorKind::InvalidInput, what));
         if self.send_buffer == 0 {

@@ -17,7 +17,7 @@
 //! println!("{peer} has connected");
 //! stream.write_all(b"hello")?;
 //!
-//! // On another, in Rust or in C:
+//! // On another host, in Rust or in C:
 //! let mut stream = Stream::connect("10.8.0.1:7471")?;
 //! let mut greeting = String::new();
 //! stream.read_to_string(&mut greeting)?;
@@ -34,22 +34,24 @@
 //!
 //! # Protocol
 //!
-//! Each side has a ring of memory for incoming bytes, and announces one half of it to the other
-//! side when the connection is established. The sender writes bytes directly into that memory, with
-//! immediate data that contains the number of bytes. When the receiver has read one half, it
-//! announces that half again. Credits limit the number of outstanding writes. iWARP has no
-//! immediate data. Therefore on iWARP a four-byte message follows each write, and the connecting
-//! side sends the first message. See
+//! Each side has a ring of memory for incoming bytes. It announces the first half of the ring to
+//! the peer in the private data of the connection, and the second half after the connection is
+//! established. The sender writes bytes directly into announced memory, with immediate data that
+//! contains the number of bytes. When the receiver has read one half, it announces that half again.
+//! Credits limit the number of outstanding writes.
+//!
+//! iWARP has no immediate data. Therefore on iWARP a four-byte message follows each write, and the
+//! connecting side sends the first message. See
 //! [`rsocket(7)`](https://man7.org/linux/man-pages/man7/rsocket.7.html).
 //!
-//! A stream makes progress during the calls of the threads that use it. Between these calls the
+//! A stream makes progress only while a thread calls one of its methods. Between these calls the
 //! peer can continue to write until the ring is full.
 
-// The rsockets protocol is defined elsewhere. Therefore this crate shares no code with `proto` and
-// the engine, and uses only `cm` and `verbs`, as a program would. It owns the queue pairs and the
+// librdmacm defines the rsockets protocol. Therefore this crate shares no code with `proto` and the
+// engine, and uses only `cm` and `verbs`, as an application would. It owns the queue pairs and the
 // memory of its connections. It guarantees that bytes arrive unchanged and in order, or that the
-// stream fails. It disconnects a peer that exceeds its windows or credits. It starts no thread,
-// except one for keepalive if the program enables keepalive.
+// stream fails. It disconnects a peer that exceeds its windows or credits. It starts one thread for
+// each stream with keepalive, and no other threads.
 
 #[macro_use(debug, warn_sparsely)]
 extern crate rdmsg_os;

@@ -23,22 +23,22 @@ use crate::sending::SendRing;
 /// The number of work requests reserved for control messages, so that a control message never waits
 /// for data requests to complete.
 const CONTROL: u32 = 4;
-/// The number of `CONTROL` work requests reserved for shutdown and disconnect messages.
+/// The number of the `CONTROL` work requests that only shutdown and disconnect messages can use.
 const CLOSING: u32 = 2;
-/// The number of receives posted in addition to the peer's credits. They are for control messages,
-/// which need no credits.
+/// The number of receives posted in addition to one for each of the peer's credits. These receives
+/// are for control messages, which need no credits.
 const EXTRA_RECEIVES: u16 = 8;
 /// The encoded RNR timer of 0.64 ms: the time that the peer waits before it retries a send, if this
 /// side has no posted receive.
 const MIN_RNR_TIMER: u8 = 12;
 /// The length in bytes of the table into which the peer writes its windows.
 ///
-/// In the memory region, this table is followed by a buffer of the same length, which holds the
-/// windows that this side writes into the peer's table.
+/// A buffer of the same length follows the table in the memory region. The buffer holds the windows
+/// that this side writes into the peer's table.
 const TABLE: usize = WINDOWS as usize * Window::LEN;
 
-/// The id of all work requests other than receives and data requests. The id of a data request is
-/// the number of bytes of the send buffer that are freed when the request completes.
+/// The id of the work requests for control messages and keepalive probes. The id of a data request
+/// is the number of bytes of the send buffer that its completion frees.
 const OTHER: u64 = 1 << 62;
 
 /// A connection: its queue pair, its memory, and its state.
@@ -66,7 +66,7 @@ pub(super) struct Link {
     free: u32,
     /// The number of control work requests that can still be posted.
     free_control: u32,
-    /// The number of outstanding work requests.
+    /// The number of outstanding work requests, without the receives.
     posted: u32,
 
     /// Whether the ESTABLISHED event was read.
@@ -78,8 +78,8 @@ pub(super) struct Link {
     readable: bool,
     /// The shutdown message to send when the connection is established.
     ///
-    /// A later shutdown message replaces an earlier one, because it includes the effect of the
-    /// earlier message.
+    /// A later shutdown message replaces an earlier one, because the later message includes the
+    /// effect of the earlier message.
     pending: Option<Immediate>,
     end: Option<End>,
 }
@@ -264,7 +264,7 @@ impl Link {
         })
     }
 
-    /// Returns the window that begins at the position `start` of the ring, in bytes.
+    /// Returns the window that begins at the byte offset `start` in the ring.
     fn window(&self, start: usize) -> Window {
         Window {
             addr: self.incoming.addr() + start as u64,
@@ -284,7 +284,7 @@ impl Link {
         self.is_established() && self.opening == Opening::Unanswered && self.end.is_none()
     }
 
-    /// Returns the reason if the connection has failed or the peer has closed it.
+    /// If the connection has failed or the peer has closed it, returns an error with the reason.
     pub(super) fn error(&self) -> Option<io::Error> {
         match self.end.as_ref()? {
             End::Disconnected => {
@@ -375,13 +375,13 @@ impl Link {
         }
     }
 
-    /// Returns whether all shutdown messages have been sent, or the connection has ended.
+    /// Returns true if all shutdown messages have been sent or the connection has ended.
     pub(super) fn has_notified(&self) -> bool {
         self.pending.is_none() || self.end.is_some()
     }
 
-    /// Returns whether all shutdown messages have been sent and all work requests have completed,
-    /// or the connection has ended.
+    /// Returns true if all shutdown messages have been sent and all work requests have completed.
+    /// Always returns true if the connection has ended.
     pub(super) fn is_drained(&self) -> bool {
         self.has_notified() && (self.posted == 0 || self.end.is_some())
     }

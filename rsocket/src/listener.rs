@@ -27,7 +27,7 @@ impl Listener {
     /// # Errors
     ///
     /// Returns `AddrInUse`, `AddrNotAvailable`, and the other errors of `rdma_bind_addr` and
-    /// `rdma_listen`.
+    /// `rdma_listen`. Returns `InvalidInput` if the name has no address.
     pub fn bind(address: impl ToSocketAddrs) -> io::Result<Self> {
         Self::bind_with(address, &Config::default())
     }
@@ -81,7 +81,8 @@ impl Listener {
     ///
     /// # Errors
     ///
-    /// Returns `NotConnected` if the device was removed.
+    /// Returns `NotConnected` after an event that is not a connection request, such as the removal
+    /// of the device.
     pub fn accept(&self) -> io::Result<(Stream, SocketAddr)> {
         loop {
             if let Some(accepted) = self.accept_timeout(Duration::MAX)? {
@@ -115,7 +116,8 @@ impl Listener {
                     let peer = stream.peer_addr()?;
                     return Ok(Some((stream, peer)));
                 }
-                // `serve` dropped the request's id, which rejects the request.
+                // `serve` has rejected the request, either explicitly or by dropping the request's
+                // id.
                 Err(error) => {
                     warn_sparsely!(Rsocket, "rsocket: rejected a connection request: {error}")
                 }

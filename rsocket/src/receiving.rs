@@ -2,11 +2,11 @@ use std::{collections::VecDeque, ops::Range};
 
 use super::wire::WINDOWS;
 
-/// The state of the ring that contains the received, unread bytes. It decides when this side sends
-/// updates of windows and credits to the peer.
+/// The state of the ring that contains the received, unread bytes. This state determines when this
+/// side announces a window or grants credits to the peer.
 ///
-/// The peer fills the two halves of the ring in turn. Each write begins at the end of the previous
-/// write.
+/// Each window is one half of the ring, and the peer fills the two halves alternately. Each write
+/// begins where the previous write ended.
 #[derive(Debug)]
 pub(super) struct Receiving {
     /// The length of the ring in bytes.
@@ -43,7 +43,7 @@ pub(super) struct Update {
     pub(super) window: Option<(Range<usize>, u32)>,
 }
 
-/// The error of a peer that has exceeded its windows or credits.
+/// The error if the peer writes more than its windows or credits allow.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Overrun;
 
@@ -129,7 +129,9 @@ impl Receiving {
         }
     }
 
-    /// Returns the update that is due, if half of the ring is free or half of the credits are used.
+    /// Returns an update if one is due, and assumes that the caller sends it. An update is due if
+    /// half of the ring is free, or if half of the credits have been used since the previous
+    /// update.
     pub(super) fn update(&mut self) -> Option<Update> {
         let half = self.half();
         // Both counters wrap, so their difference decides whether `consumed` has reached

@@ -20,8 +20,7 @@ impl Sending {
     /// Creates the initial state.
     ///
     /// `first` is the window in the peer's private data; the peer will store its next window at
-    /// index 1 of the table. If the length of `first` is 0, the window is ignored, as an empty
-    /// entry of the table is.
+    /// index 1 of the table. A `first` of length 0 is ignored, like an empty entry of the table.
     pub(super) fn new(credits: u16, first: Window) -> Self {
         Self {
             next: 0,
@@ -56,14 +55,14 @@ impl Sending {
         }
     }
 
-    /// Handles a grant of credits for all writes before the number `limit`.
+    /// Handles a message in which the peer allows all writes with numbers below `limit`.
     ///
     /// The peer may have stored a window in the table before this grant. `take` removes the window
     /// at an index from the table, or returns `None` if the window is not complete yet. A window
     /// that is still in flight is removed at the next grant.
     pub(super) fn allowed(&mut self, limit: u16, take: impl FnOnce(u32) -> Option<Window>) {
         self.limit = limit;
-        // If all windows are in use, the peer cannot have announced another one.
+        // While two windows still have unused bytes, the peer cannot have announced a third.
         if self.windows.len() < WINDOWS as usize
             && let Some(window) = take(self.table_index)
         {

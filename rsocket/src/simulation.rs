@@ -83,8 +83,8 @@ impl Scene {
                     return;
                 };
                 let start = (addr - BASE) as usize;
-                // As a device does, write without checking whether the bytes in the range have been
-                // read.
+                // Like a device, write without checking whether the old bytes in the range have
+                // been read.
                 for byte in &mut self.ring[start..start + len as usize] {
                     *byte = self.written as u8;
                     self.written += 1;

@@ -22,7 +22,8 @@ use super::{
     wire::ConnData,
 };
 
-/// The time limit for resolving an address, and also for resolving a route.
+/// The time limit for resolving an address. Resolving a route has a separate limit of the same
+/// length.
 const RESOLVE: Duration = Duration::from_secs(2);
 
 /// A connection to an rsocket: a byte stream in both directions.
@@ -47,8 +48,8 @@ struct Options {
     keepalive: Option<Sender<()>>,
 }
 
-/// Returns whether connecting failed immediately because of the local port: the port is in use, or
-/// was used recently for a connection to the same peer.
+/// Returns true if connecting failed because the local port is in use, or was recently used for a
+/// connection to the same peer.
 fn is_local_port_unavailable(error: &io::Error) -> bool {
     matches!(
         error.kind(),
@@ -61,8 +62,8 @@ impl Stream {
     ///
     /// # Errors
     ///
-    /// Returns the error for the last address: `TimedOut` if a time limit expired, otherwise the
-    /// error of the connection manager.
+    /// Returns the error for the last address: `TimedOut` if a time limit expired, or an error of
+    /// the connection manager or the device. Returns `InvalidInput` if the name has no address.
     pub fn connect(address: impl ToSocketAddrs) -> io::Result<Self> {
         Self::connect_with(address, &Config::default())
     }
@@ -240,10 +241,11 @@ impl Stream {
         })
     }
 
-    /// Waits up to `timeout` until a read would not block. `None` means no limit. Programs use this
-    /// function for non-blocking streams.
+    /// Waits up to `timeout` until a read would not block. `None` means no limit. This function is
+    /// for non-blocking streams.
     ///
-    /// A read does not block if bytes have arrived or the stream has ended.
+    /// A read does not block if bytes have arrived, the stream has ended, or this side has shut
+    /// down reading.
     ///
     /// # Errors
     ///
@@ -253,10 +255,11 @@ impl Stream {
         self.waiting.wait(Until::after(timeout), ready)
     }
 
-    /// Waits up to `timeout` until a write would not block. `None` means no limit. Programs use
-    /// this function for non-blocking streams.
+    /// Waits up to `timeout` until a write would not block. `None` means no limit. This function is
+    /// for non-blocking streams.
     ///
-    /// A write does not block if a byte can be sent or the stream has failed.
+    /// A write does not block if a byte can be sent, the stream has ended, or this side has shut
+    /// down writing.
     ///
     /// # Errors
     ///
@@ -329,9 +332,9 @@ impl fmt::Debug for Stream {
 impl Drop for Stream {
     fn drop(&mut self) {
         if self.waiting.check().is_err() {
-            // This process is a forked child, and the connection belongs to the parent. Another
-            // thread of the parent may have held these locks during the fork, so the child leaks
-            // its copy.
+            // This process is a forked child, and the connection belongs to the parent. A thread of
+            // the parent may have held a lock of the connection or of the keepalive channel during
+            // the fork. Dropping the copies could wait for such a lock, so the child leaks them.
             leak(Arc::clone(&self.waiting));
             let options = unpoisoned(self.options.get_mut());
             leak(mem::take(options));

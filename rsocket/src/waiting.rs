@@ -14,7 +14,7 @@ use rdmsg_os::{Process, lock, millis, unpoisoned};
 
 use super::link::Link;
 
-/// The time that a thread polls before it sleeps, the same as in librdmacm.
+/// The time for which a thread polls before it sleeps. librdmacm polls for the same time.
 const SPIN: Duration = Duration::from_micros(10);
 
 /// The time after which this side sends a probe to a peer that has not responded to the first
@@ -25,8 +25,9 @@ const MAX_PROBE_DELAY: Duration = Duration::from_secs(1);
 /// A connection on which several threads can wait.
 ///
 /// One of the threads is the leader: it sleeps on the descriptors. The other threads are followers:
-/// they sleep until the leader wakes up, and then one of them becomes the leader. A stream has no
-/// engine, and one lock guards its whole state, so it does not use `poll::Poller`.
+/// they sleep until the leader wakes up. Then a thread that still has to wait becomes the leader. A
+/// stream has no engine, and one lock guards its whole state. Therefore streams do not use
+/// `poll::Poller`.
 #[derive(Debug)]
 pub(super) struct Waiting {
     /// The process that created the connection.
@@ -46,10 +47,10 @@ struct State {
 
 impl State {
     fn progress(&mut self) -> bool {
-        // If another thread sleeps on the descriptors or is about to sleep, leave
-        // connection-manager events unread, because they must wake that thread. Polling completions
-        // is always safe, because the event on the completion channel stays pending and wakes that
-        // thread.
+        // If another thread sleeps on the descriptors or is about to sleep, do not read
+        // connection-manager events, because these events must wake that thread. Polling
+        // completions is always safe: the event on the completion channel stays pending, so it
+        // still wakes that thread.
         self.link.progress(!self.sleeper)
     }
 }
@@ -70,8 +71,8 @@ impl Until {
             .map_or(Self::Ever, Self::Deadline)
     }
 
-    /// Returns the remaining time, or `None` if there is no limit. Returns `WouldBlock` or
-    /// `TimedOut` if no time remains.
+    /// Returns the remaining time, or `None` if there is no limit. Returns the error `WouldBlock`
+    /// for `Now`, and `TimedOut` after the deadline.
     fn left(self) -> io::Result<Option<Duration>> {
         match self {
             Self::Now => Err(io::ErrorKind::WouldBlock.into()),
@@ -111,7 +112,8 @@ impl Waiting {
         Err(io::Error::new(io::ErrorKind::NotConnected, text))
     }
 
-    /// Makes progress without waiting, then calls `f` with the connection.
+    /// Handles the pending events and completions without waiting, then calls `f` with the
+    /// connection.
     pub(super) fn with<T>(&self, f: impl FnOnce(&mut Link) -> T) -> T {
         let mut state = self.lock();
         state.progress();
@@ -149,8 +151,8 @@ impl Waiting {
                 };
                 continue;
             }
-            // These steps must be in this order, or a completion could be missed: request an event,
-            // poll the queue, sleep.
+            // Keep these steps in this order: request an event, poll the queue, sleep. In another
+            // order this thread could miss a completion.
             state.link.arm()?;
             if state.progress() {
                 continue;
@@ -173,7 +175,7 @@ impl Waiting {
     fn sleep(&self, left: Option<Duration>) -> io::Result<()> {
         let mut files = [self.done.as_fd(), self.events.as_fd()]
             .map(|file| PollFd::new(file, PollFlags::POLLIN));
-        // `poll` may return early. The caller's loop checks the time again.
+        // `poll` may return before the timeout. The caller's loop then checks the remaining time.
         let timeout = left.map_or(PollTimeout::NONE, |left| {
             PollTimeout::try_from(millis(left)).unwrap_or(PollTimeout::MAX)
         });

@@ -1,7 +1,8 @@
 //! The wire format: the private data of connection requests and replies, the immediate data of
 //! writes, and windows.
 
-/// The number of windows in one side's table. The peer stores its windows in the table in rotation.
+/// The number of entries in the table of windows that each side has. The peer announces its windows
+/// in these entries in rotation.
 pub(super) const WINDOWS: u32 = 2;
 
 /// A range of memory to which the other side may write.
@@ -153,7 +154,8 @@ impl ConnData {
     /// Decodes private data. Returns `None` if the data belongs to another protocol or to another
     /// version of this protocol.
     pub(super) fn from_bytes(bytes: &[u8]) -> Option<Self> {
-        // The connection manager may have padded the data with zeros.
+        // The connection manager may have padded the data with zeros, so any bytes after the first
+        // `LEN` are ignored.
         let bytes: &[u8; Self::LEN] = bytes.first_chunk()?;
         let [version, flags, high, low, ..] = *bytes;
         let this = Self {

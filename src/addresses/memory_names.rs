@@ -8,14 +8,14 @@ use std::{
 
 use crate::os::{PerProcess, lock};
 
-/// The scheme of the names of in-process listeners.
+/// The scheme that precedes the name of an in-process listener.
 const SCHEME: &str = "memory://";
 
 /// The first 96 bits of the addresses that stand for names. They are in the discard-only block
 /// `100::/64` (RFC 6666), so no host has such an address.
 const PREFIX: [u16; 6] = [0x0100, 0, 0, 0, 0x7264, 0x6d73];
 
-/// The port of all these addresses. It is not 0, which would request a free port.
+/// The port of all these addresses. Port 0 cannot be used, because it would request a free port.
 const PORT: u16 = 1;
 
 /// All names that the process has used. The index of a name is the last 32 bits of its address, so
@@ -48,7 +48,7 @@ fn name_of(address: SocketAddr) -> Option<String> {
     lock(NAMES.get()).get(number).cloned()
 }
 
-/// Displays an address, as `memory://name` if it stands for a name.
+/// Displays an address. If the address stands for a name, the text is `memory://name`.
 pub(crate) struct Shown(pub(crate) SocketAddr);
 
 impl Shown {
@@ -74,9 +74,9 @@ impl fmt::Debug for Shown {
     }
 }
 
-/// Returns whether an in-process listener on one address accepts connections to another address. It
-/// does if the ports are equal, and the hosts are equal or one of them is unspecified (`0.0.0.0`,
-/// `::`).
+/// Returns true if an in-process listener on the address `listener` accepts connections to the
+/// address `wanted`. The ports must be equal, and the hosts must be equal or one of them
+/// unspecified (`0.0.0.0`, `::`).
 pub(crate) fn serves(listener: SocketAddr, wanted: SocketAddr) -> bool {
     let (own, other) = (listener.ip(), wanted.ip());
     let is_same = own == other || own.is_unspecified() || other.is_unspecified();

@@ -35,7 +35,7 @@ impl Label {
         }
     }
 
-    /// Returns the text as the program set it.
+    /// Returns the text as the program set it, without escapes.
     pub(crate) fn as_str(&self) -> Option<&str> {
         self.0.as_deref()
     }

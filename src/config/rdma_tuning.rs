@@ -14,10 +14,10 @@ use crate::error::Error;
 pub struct RdmaTuning {
     /// The maximum size in bytes of a message that is stored inside the work request (inline data).
     ///
-    /// The size includes a header of 16 bytes. It is a hint: the device may grant another size. If
-    /// the device refuses this size, the connection tries 256, 128, 96 and 64 bytes, and then no
-    /// inline data. The granted size is logged once for each device of an engine. A larger size
-    /// costs memory in the driver's send queue.
+    /// The size includes a header of 16 bytes. The value is a hint: the device may grant another
+    /// size. If the device refuses this size, the connection tries 256, 128, 96 and 64 bytes, and
+    /// then no inline data. The granted size is logged once for each device of an engine. A larger
+    /// size costs memory in the driver's send queue.
     ///
     /// 0 to 1024 bytes, default 256.
     #[cfg_attr(feature = "serde", serde(with = "super::text::as_number"))]
@@ -35,7 +35,7 @@ pub struct RdmaTuning {
     /// The number of times that the device retransmits a packet that the peer does not acknowledge.
     ///
     /// The device waits for [`ack_timeout`](Self::ack_timeout) before each retransmission. If the
-    /// last one is not acknowledged either, the connection ends with
+    /// peer does not acknowledge the final retransmission either, the connection ends with
     /// [`WcStatus::RETRY_EXC_ERR`](crate::status::WcStatus::RETRY_EXC_ERR).
     ///
     /// Over TCP the connection ends when bytes stay unacknowledged for the total time of all
@@ -51,11 +51,11 @@ pub struct RdmaTuning {
     /// The exponent *n* of the time 4.096 µs × 2ⁿ that the device waits for an acknowledgement.
     ///
     /// In most cases the peer detects a lost packet sooner, when the next packet arrives. A shorter
-    /// time is not safer, because the device would then retransmit packets to a host that is only
-    /// busy. The total time of [`retry_count`](Self::retry_count) retransmissions depends on the
-    /// device, which may increase the wait before each of them. On software RoCE the total of the
-    /// default `retry_count` is longer than the keepalive time. Even while this side sends, only
-    /// keepalive therefore detects a dead host on software RoCE
+    /// time has a disadvantage: the device would retransmit packets to a host that is only busy.
+    /// The total time of [`retry_count`](Self::retry_count) retransmissions depends on the device,
+    /// which may increase the wait before each of them. Software RoCE with the default
+    /// `retry_count` retransmits for longer than the keepalive time. There, only keepalive detects
+    /// a dead host, even while this side sends
     /// ([`KeepaliveTimeout`](crate::CloseReason::KeepaliveTimeout)).
     ///
     /// 1 to 31, or `None` to let the connection manager choose. Default 18 (1.07 s).
@@ -67,7 +67,7 @@ pub struct RdmaTuning {
     ///
     /// The interrupt's affinity in the kernel (`/proc/irq/*/smp_affinity_list`) selects the
     /// processor that handles it. With `None` the connections of a process use the vectors of a
-    /// device in rotation, so that all of these processors share the interrupts.
+    /// device in rotation, so that the processors of all vectors share the interrupts.
     ///
     /// 0 to the device's `num_comp_vectors` − 1 (`ibv_devinfo -v`); with a larger value, connecting
     /// and accepting fail with [`Error::InvalidConfig`]. Default `None`.
@@ -85,9 +85,9 @@ pub struct RdmaTuning {
     /// Whether the queue pair of the connection gets its own thread domain, and therefore its own
     /// doorbell register.
     ///
-    /// The driver then posts without locks; the lock of the connection suffices. If the device has
-    /// no thread domain left, the connection works without one. The log reports the first such
-    /// connection at the level `debug`.
+    /// With a thread domain the driver posts without its own locks; the lock of the connection
+    /// suffices. If the device has no free thread domain, the connection works without one. The log
+    /// reports the first such connection at the level `debug`.
     ///
     /// Default `true`.
     #[cfg_attr(feature = "serde", serde(with = "super::text::as_number"))]
@@ -112,7 +112,7 @@ impl Default for RdmaTuning {
 }
 
 impl RdmaTuning {
-    /// Returns an error for a value that is outside of its range.
+    /// Checks that each value is within its range.
     pub(super) fn check(&self) -> Result<(), Error> {
         let (least, most) = (Duration::from_millis(10), Duration::from_secs(60));
         within("rdma.max_inline", self.max_inline, 0, 1024)?;
@@ -124,8 +124,8 @@ impl RdmaTuning {
         Ok(())
     }
 
-    /// Raises `retry_count` and `ack_timeout`, so that the device retransmits for at least `time`
-    /// if the limits of these fields permit it.
+    /// Raises `retry_count` to 7, and `ack_timeout` until the device retransmits for at least
+    /// `time` or `ack_timeout` is at its limit.
     pub(super) fn retry_for_at_least(&mut self, time: Duration) {
         self.retry_count = 7;
         let least = self.ack_timeout.unwrap_or(DEFAULT_ACK_TIMEOUT);

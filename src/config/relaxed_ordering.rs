@@ -8,8 +8,9 @@ use super::text::Text;
 /// a [`Region`](crate::Region), in which a peer's writes must stay in order, or to memory that
 /// peers read.
 ///
-/// Some processors need relaxed ordering for the full rate: on AMD EPYC, UCX measured 150 Gb/s
-/// without it and 200 Gb/s with it. Other processors are slower with relaxed ordering.
+/// Some processors need relaxed ordering for the full rate: on AMD EPYC, the UCX project measured
+/// 150 Gb/s without relaxed ordering and 200 Gb/s with it. Other processors are slower with relaxed
+/// ordering.
 #[cfg_attr(
     feature = "serde",
     derive(serde::Serialize, serde::Deserialize),

@@ -1,5 +1,5 @@
-//! Parses configurations from a string or from environment variables. Each value is preceded by the
-//! name of its field.
+//! Parses configurations from strings such as `send_depth=8`, or from environment variables. Both
+//! assign values to fields by name.
 
 use std::{env, str::FromStr, time::Duration};
 
@@ -34,7 +34,7 @@ const NAMES: [&str; 24] = [
 ];
 
 impl Config {
-    /// Sets the field with this name to the value that the text describes. Does not check the range
+    /// Sets the field with this name to the value in the text. This method does not check the range
     /// of the value; [`check`](Self::check) does.
     ///
     /// | field | text |
@@ -43,7 +43,7 @@ impl Config {
     /// | a duration | a number and a unit: `200us`, `500ms`, `1.5s`, `2min` or `1h` |
     /// | an `Option` | its value, or `none` |
     /// | a `bool` | `true` or `false` |
-    /// | `transport` | `environment`, `auto`, `rdma`, `tcp` or `memory`, in any case |
+    /// | `transport` | `environment`, `auto`, `rdma`, `tcp` or `memory`, in upper or lower case |
     /// | `rdma.relaxed_ordering` | `auto`, `on` or `off` |
     /// | `polling` | `event`, `busy`, `adaptive`, or `adaptive:500us` with the longest spin |
     ///
@@ -80,7 +80,7 @@ impl Config {
         })
     }
 
-    /// Returns the default configuration, changed by environment variables: see
+    /// Returns the default configuration after environment variables have changed it: see
     /// [`apply_env`](Self::apply_env).
     ///
     /// # Errors
@@ -123,7 +123,8 @@ impl Config {
     ///
     /// ```no_run
     /// # fn main() -> Result<(), rdmsg::Error> {
-    /// let mut config: rdmsg::Config = "receive_window=64 polling=event".parse()?; // or of a file
+    /// // The text could also come from a file.
+    /// let mut config: rdmsg::Config = "receive_window=64 polling=event".parse()?;
     /// config.apply_env("MY_SERVICE_RDMSG_")?; // MY_SERVICE_RDMSG_RECEIVE_WINDOW=128
     /// # Ok(())
     /// # }
@@ -177,12 +178,12 @@ impl Config {
             "rdma.completion_vector" => &mut self.rdma.completion_vector,
             "rdma.relaxed_ordering" => &mut self.rdma.relaxed_ordering,
             "rdma.thread_domain" => &mut self.rdma.thread_domain,
-            other => unreachable!("{other} is none of the names"),
+            other => unreachable!("{other} must be one of NAMES"),
         }
     }
 }
 
-/// Adds to the error the name of the environment variable that set the field.
+/// Extends the error by the name of the environment variable that set the field.
 fn in_variable(mut error: Error, variables: &[(&str, String)]) -> Error {
     if let Error::InvalidConfig { field, value, .. } = &mut error {
         // The spin time is set as a part of the field `polling`.
@@ -534,14 +535,14 @@ mod tests {
         for name in others {
             let known =
                 ["rdma", "spin"].contains(&name.as_str()) || private.contains(&name.as_str());
-            assert!(known, "{name} has no name for text");
+            assert!(known, "{name} must be in NAMES or in the private fields");
         }
         let texts = NAMES.map(|name| config.field(name).write());
         let mut again = Config::default();
         for (name, text) in NAMES.iter().zip(&texts) {
             let field = |config: &mut Config| config.field(name).write();
             if *name != "resume" {
-                assert_ne!(field(&mut again), *text, "{name} is not set by the text");
+                assert_ne!(field(&mut again), *text, "the text must change {name}");
             }
             again.set(name, text).unwrap();
         }

@@ -12,8 +12,8 @@ use crate::{
     transport_choice::{Transport, TransportChoice},
 };
 
-/// The attempts of one connect: addresses and transports in the order in which they are tried, and
-/// their common time limit.
+/// The attempts of one connect. They try the addresses and transports one after the other, within a
+/// common time limit.
 #[derive(Debug)]
 pub(super) struct Attempts {
     transport: TransportChoice,
@@ -31,7 +31,7 @@ pub(super) struct Attempts {
 struct Tried {
     address: SocketAddr,
     transport: Transport,
-    /// The attempt over the other transport, if that transport is allowed and has not been tried.
+    /// The attempt over the second transport, if a second one is allowed and has not been tried.
     fallback: Option<Attempt>,
     /// Whether the host did not answer an attempt over RDMA.
     is_silent: bool,
@@ -42,7 +42,8 @@ struct Tried {
 pub(super) struct Attempt {
     pub(super) address: SocketAddr,
     pub(super) transport: Transport,
-    /// The path to the address over the other transport, if both transports are allowed.
+    /// The path to the address over the transport that this attempt does not use, if both are
+    /// allowed.
     pub(super) other: Option<PeerPath>,
     pub(super) deadline: Instant,
 }
@@ -83,15 +84,16 @@ impl Attempts {
         }
     }
 
-    /// Returns the next attempt. `failed` is the error of the last attempt.
+    /// Returns the next attempt, or `None` if none is left. `failed` is the error of the previous
+    /// attempt.
     pub(super) fn next(&mut self, failed: Option<&Error>) -> Option<Attempt> {
         if let (Some(last), Some(error)) = (&mut self.last, failed)
             && let Some(fallback) = last.fallback.take()
         {
             let is_tcp = last.transport == Transport::Tcp;
             if is_tcp && error.is_refusal() {
-                // The host has no TCP listener but may have one over RDMA, so the next connect
-                // tries RDMA first.
+                // The host has no TCP listener but may have a listener over RDMA, so the next
+                // connect tries RDMA first.
                 self.hosts_without_rdma.remove(last.address);
             } else if error.leaves_other_transports() && Instant::now() < fallback.deadline {
                 return Some(last.fall_back(fallback, error));
@@ -123,8 +125,8 @@ impl Attempts {
             }
             TransportChoice::Auto | TransportChoice::Environment => (rdma, Some(tcp)),
         };
-        // An attempt over TCP gets the address's whole share of the time. A first attempt over RDMA
-        // gets half of it, so that time remains for TCP.
+        // If RDMA is tried before TCP, the attempt over RDMA gets half of the address's share, so
+        // that time remains for TCP. Any other attempt may use the whole share.
         let time = match (first, second) {
             (Transport::Rdma, Some(_)) => share / 2,
             (_, _) => share,
@@ -138,7 +140,7 @@ impl Attempts {
         Some(over(first, now + time))
     }
 
-    /// Updates the list of silent hosts after the last attempt has succeeded.
+    /// Updates the list of silent hosts. Called after the most recent attempt has succeeded.
     pub(super) fn succeeded(&self) {
         if let Some(last) = &self.last {
             match last.transport {
@@ -153,7 +155,7 @@ impl Attempts {
 }
 
 impl Tried {
-    /// Returns the attempt over the other transport and logs `error` as the cause.
+    /// Switches to the attempt `to` over the second transport, and logs `error` as the cause.
     fn fall_back(&mut self, to: Attempt, error: &Error) -> Attempt {
         let (address, over) = (to.address, to.transport);
         let from = self.transport;
@@ -168,8 +170,8 @@ impl Tried {
     }
 }
 
-/// Replaces `0.0.0.0` or `[::]` by an address at which this host reaches itself over `transport`.
-/// Returns other addresses unchanged. A TCP socket can connect to `0.0.0.0`, which leads to the
+/// Replaces `0.0.0.0` or `[::]` with an address at which this host reaches itself over `transport`.
+/// Returns any other address unchanged. A TCP socket can connect to `0.0.0.0`, which leads to the
 /// loopback interface, but RDMA needs the address of a device.
 fn reachable(address: SocketAddr, transport: Transport) -> SocketAddr {
     let ip = address.ip().to_canonical();
@@ -265,7 +267,11 @@ mod tests {
         assert_eq!(over(attempts.next(Some(&silence))), Some(tcp));
         let refused = Error::from_connect(peer, tcp, CloseReason::Refused);
         assert_eq!(attempts.next(Some(&refused)), None);
-        assert_eq!(over(new().next(None)), Some(rdma), "it may be down");
+        assert_eq!(
+            over(new().next(None)),
+            Some(rdma),
+            "a host that answers over no transport must not count as silent"
+        );
 
         for (error, is_silent) in [
             (Error::from_connect(peer, rdma, CloseReason::Refused), false),
@@ -286,16 +292,24 @@ mod tests {
         assert_eq!(over(attempts.next(Some(&no_way))), Some(rdma));
         assert_eq!(over(new().next(None)), Some(tcp));
         attempts.succeeded();
-        assert_eq!(over(new().next(None)), Some(rdma), "it answers");
+        assert_eq!(
+            over(new().next(None)),
+            Some(rdma),
+            "a host that answers over RDMA must no longer count as silent"
+        );
 
         hosts.insert(peer, Instant::now());
         let mut attempts = new();
         assert_eq!(over(attempts.next(None)), Some(tcp));
-        assert_eq!(attempts.next(Some(&refused)), None, "without delay");
+        assert_eq!(
+            attempts.next(Some(&refused)),
+            None,
+            "a refusal over TCP must end the connect without an attempt over RDMA"
+        );
         assert_eq!(
             over(new().next(None)),
             Some(rdma),
-            "its listener may be there"
+            "a host that refuses TCP must be tried over RDMA first"
         );
     }
 

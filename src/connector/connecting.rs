@@ -17,7 +17,7 @@ use crate::{
 
 /// A connection that is being established, returned by [`Connector::start`].
 ///
-/// Dropping it cancels the connection attempt.
+/// Dropping this value cancels the connection attempt.
 #[derive(Debug)]
 #[must_use = "a connection that is not awaited is given up"]
 pub struct Connecting {
@@ -59,8 +59,8 @@ fn attempt_first(connector: &Connector, addresses: &Addresses) -> Result<(Engine
     Ok((engine, Step::Attempt(attempts, promise)))
 }
 
-/// Starts the next attempt. `failed` is the error of the previous attempt, which is returned if no
-/// attempt is left.
+/// Starts the next attempt. `failed` is the error of the previous attempt. If no attempt is left,
+/// returns this error.
 fn attempt(
     connector: &Connector,
     engine: &Engine,
@@ -89,7 +89,7 @@ impl Future for Connecting {
 }
 
 impl Connecting {
-    /// Polls the attempts one after the other, until one succeeds or none is left.
+    /// Polls the lookup, then the attempts one after the other, until one succeeds or none is left.
     fn advance(&mut self, cx: &mut Context<'_>) -> Poll<Result<Endpoint, Error>> {
         let Self {
             connector,
@@ -118,8 +118,8 @@ impl Connecting {
 impl Drop for Connecting {
     fn drop(&mut self) {
         if self.engine.handle().is_inherited() {
-            // In a forked child the promise may hold a connection that belongs to the parent, so it
-            // must not be dropped.
+            // In a forked child the promise may hold a connection that belongs to the parent, so
+            // the child must not drop the promise.
             match &self.step {
                 Step::LookUp(promise) => leak(Arc::clone(promise)),
                 Step::Attempt(_, promise) => leak(Arc::clone(promise)),
@@ -135,7 +135,7 @@ impl Drop for Connecting {
             }
             Step::Attempt(_, promise) => {
                 if let Some(key) = promise.give_up() {
-                    // The send fails if the engine has ended. Then the connection has ended too.
+                    // This call fails if the engine has ended. Then the connection has ended too.
                     let _ = self.engine.send(Command::GiveUp { key });
                 }
             }

@@ -1,4 +1,4 @@
-//! Remembers silent hosts: hosts that answered over TCP but not over RDMA. For a while,
+//! Remembers silent hosts: hosts that answered over TCP but not over RDMA. For 60 s after that,
 //! [`TransportChoice::Auto`](crate::TransportChoice) tries TCP first at these hosts.
 
 use std::{
@@ -12,10 +12,11 @@ use crate::os::{PerProcess, lock};
 
 /// The time for which connectors try TCP first at a silent host.
 const MEMORY: Duration = Duration::from_secs(60);
-/// The maximum number of silent hosts. A further host replaces the oldest.
+/// The maximum number of silent hosts. A further host replaces the one that was added first.
 const MOST: usize = 256;
 
-/// The silent hosts with the time of the last failed attempt over RDMA, the oldest first.
+/// The silent hosts, each with the time when it was last added, the oldest first. A host is added
+/// when a connector reaches the host over TCP after an unanswered attempt over RDMA.
 #[derive(Debug, Default)]
 pub(super) struct HostsWithoutRdma(Mutex<VecDeque<(SocketAddr, Instant)>>);
 
@@ -46,8 +47,8 @@ impl HostsWithoutRdma {
         hosts.push_back((host(address), now));
     }
 
-    /// Removes the host of this address, because it has answered over RDMA or refused a connection
-    /// over TCP.
+    /// Removes the host of this address. Called when the host has answered over RDMA or refused a
+    /// connection over TCP.
     pub(super) fn remove(&self, address: SocketAddr) {
         let host = host(address);
         lock(&self.0).retain(|(silent, _)| *silent != host);
@@ -74,12 +75,15 @@ mod tests {
         let (hosts, start) = (HostsWithoutRdma::default(), Instant::now());
         hosts.insert(address(1, 7471), start);
         let (before, after) = (start + MEMORY - Duration::from_millis(1), start + MEMORY);
-        assert!(hosts.contains(address(1, 80), before), "at each port");
+        assert!(
+            hosts.contains(address(1, 80), before),
+            "a silent host must be remembered for all ports"
+        );
         assert!(!hosts.contains(address(2, 7471), before));
         hosts.insert(address(1, 7471), before);
         assert!(
             hosts.contains(address(1, 7471), after),
-            "from the last time"
+            "adding a host again must restart its 60 s"
         );
         hosts.remove(address(1, 7471));
         assert!(!hosts.contains(address(1, 7471), before));

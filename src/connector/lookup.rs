@@ -1,5 +1,4 @@
-//! Looks up host names in separate threads, so that a task is not blocked until the name server
-//! answers.
+//! Looks up host names in separate threads, so that no task blocks while a name server answers.
 
 use std::{
     collections::VecDeque,
@@ -25,7 +24,7 @@ struct Lookups {
 
 static LOOKUPS: PerProcess<Mutex<Lookups>> = PerProcess::new(Mutex::default);
 
-/// Looks up a host name in another thread. Dropping the promise cancels a lookup that has not
+/// Looks up a host name in another thread. [`Promise::give_up`] cancels a lookup that has not
 /// begun.
 pub(super) fn look_up(name: String) -> Arc<Promise<Addresses>> {
     let (promise, promise_sender) = Promise::new();
@@ -36,7 +35,8 @@ pub(super) fn look_up(name: String) -> Arc<Promise<Addresses>> {
         match thread.spawn(work) {
             Ok(_) => lookups.threads += 1,
             Err(_) if lookups.threads > 0 => {}
-            // If no thread can be started, this thread looks up the name, which blocks the task.
+            // If there is no lookup thread and none can be started, this thread looks up the name,
+            // which blocks the task.
             Err(_) => {
                 lookups.threads += 1;
                 drop(lookups);
@@ -68,7 +68,8 @@ fn work() {
     }
 }
 
-/// Looks up the addresses without blocking the task.
+/// Returns the addresses of `of`. Looks up a host name in another thread, without blocking the
+/// task.
 #[cfg(feature = "tokio")]
 pub(crate) async fn addresses(of: impl ToAddresses) -> Result<Addresses, crate::error::Error> {
     match of.name() {

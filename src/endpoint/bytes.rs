@@ -15,12 +15,12 @@ use crate::{
     proto::CloseReason,
 };
 
-/// The number of bytes that a program can write after the peer has closed, before writes fail. A
-/// TCP socket also accepts some bytes before the peer's reset arrives.
+/// The number of bytes that a program can write after the peer has closed the stream, before writes
+/// fail. A TCP socket also accepts some bytes until the peer's reset arrives.
 const MAX_LATE: usize = 64 << 10;
 
 impl Endpoint {
-    /// Makes the connection a stream. Messages that arrived before become part of the stream.
+    /// Makes the connection a stream. Messages that have already arrived become part of the stream.
     pub(crate) fn carry_bytes(&self) {
         let Inner { link, inflow, .. } = &*self.inner;
         if inflow.get().is_some() {
@@ -34,9 +34,9 @@ impl Endpoint {
         inflow.put_first(before);
         self.update_readiness();
     }
-    /// Returns the next message of a stream. `taken` is the item that the caller has removed from
-    /// the queue. If it reports the end of the stream, messages in the stream's queue are
-    /// returned before the end.
+    /// Returns the next message of a stream. `taken` is the item, if any, that the caller has
+    /// removed from the completion queue. If `taken` reports the end of the stream, the messages in
+    /// `inflow` are returned before the end.
     pub(super) fn take_bytes_before(
         &self,
         taken: Option<Result<Message, Error>>,
@@ -52,14 +52,15 @@ impl Endpoint {
         let end = taken?;
         self.inner.end_taken.store(true, Ordering::Relaxed);
         if self.inner.link.peer_has_finished() {
-            // An earlier call may have removed the Finish from the queue and returned queued
-            // bytes instead.
+            // The peer's Finish comes first, even if `end` is a later event: an earlier call may
+            // have removed the Finish from the completion queue, but returned a message of
+            // `inflow`.
             return Some(Err(Error::PeerFinished));
         }
         Some(end)
     }
 
-    /// Takes the next bytes of a stream.
+    /// Removes the oldest message from the unread bytes of a stream, and returns it.
     pub(crate) fn take_bytes(&self) -> Option<Message> {
         let message = self.inner.inflow.get()?.take()?;
         self.update_readiness();
@@ -103,9 +104,10 @@ impl Endpoint {
         self.poll_for_room(cx, Awaited::Room.common(), || self.write_some(parts))
     }
 
-    /// Writes some of the bytes. After the peer's close, discards the bytes without an error until
-    /// the application has read to the end of the stream, because many programs would stop reading
-    /// after a write error. A TCP socket also accepts writes until the peer's reset arrives.
+    /// Writes some of the bytes. After the peer has closed the stream, discards up to [`MAX_LATE`]
+    /// bytes without an error, until the application has read to the end of the stream. The reason
+    /// is that many programs would stop reading after a write error. A TCP socket also accepts
+    /// writes until the peer's reset arrives.
     pub(super) fn write_some(&self, parts: &[IoSlice<'_>]) -> Result<usize, TrySendError> {
         match self.inner.link.try_write(parts) {
             Err(TrySendError::Failed(Error::Disconnected(CloseReason::PeerClosed)))
@@ -117,14 +119,15 @@ impl Endpoint {
         }
     }
 
-    /// Makes writes fail immediately once the peer has closed, instead of discarding their bytes.
-    /// Called when this side has finished sending.
+    /// Makes writes fail immediately once the peer has closed the stream, so that no more bytes are
+    /// discarded. Called when this side has finished sending.
     pub(super) fn refuse_late_writes(&self) {
         self.inner.late.store(MAX_LATE, Ordering::Relaxed);
     }
 
     fn write_late(&self, len: usize) -> Result<usize, TrySendError> {
-        // The counter includes the bytes of concurrent writes by other threads.
+        // All threads share the counter, so their concurrent writes together discard at most
+        // `MAX_LATE` bytes.
         let after = |before: usize| MAX_LATE.min(before.saturating_add(len));
         let all = |before| (before < MAX_LATE).then(|| after(before));
         match (self.inner.late).fetch_update(Ordering::Relaxed, Ordering::Relaxed, all) {
@@ -151,13 +154,13 @@ impl Endpoint {
             .unwrap_or(Err(Error::TimedOut))
     }
 
-    /// Wakes the threads that wait on this connection. They check their conditions again.
+    /// Wakes the threads that wait on this connection, so that they check their conditions again.
     pub(crate) fn wake_waiting(&self) {
         self.inner.link.wake();
     }
 
-    /// Sets whether the fd stays readable even if the endpoint has no completion. A stream needs
-    /// this after it has read only a part of a message.
+    /// Sets whether the fd stays readable even if the endpoint has no completion. A stream sets
+    /// this while it holds a message that it has read only in part.
     pub(crate) fn keep_readable(&self, readable: bool) {
         let set_aside = &self.inner.link.set_aside;
         if readable {
@@ -203,8 +206,8 @@ impl Endpoint {
         self.inner.link.has_room_to_write(len)
     }
 
-    /// Writes like [`try_write_bytes`](Self::try_write_bytes), for a task. After a refusal, neither
-    /// a completion nor a file descriptor reports room.
+    /// Writes like [`try_write_bytes`](Self::try_write_bytes), but requests no report of room after
+    /// a refusal: no completion is delivered, and no file descriptor becomes readable.
     pub(crate) fn write_now(&self, parts: &[IoSlice<'_>]) -> Result<usize, TrySendError> {
         match self.write_some(parts) {
             Err(TrySendError::Full) => {

@@ -23,8 +23,8 @@ impl Endpoint {
     /// delivered once: by the channel, by [`recv`](Self::recv), or by
     /// [`next_completion`](Self::next_completion). When `recv` finds completions before a message,
     /// it stores them for `next_completion`, and the channel does not deliver them. So use only one
-    /// way to take completions: this channel, `next_completion`, or `recv`. While the endpoint is
-    /// in a [`Group`](crate::Group), the channel is empty.
+    /// of the three ways to take completions. While the endpoint is in a [`Group`](crate::Group),
+    /// the channel is empty.
     ///
     /// The engine's thread fills the channel while no thread waits in `recv`. For some milliseconds
     /// after a `recv` or `try_recv`, completions may be delayed.
@@ -44,7 +44,7 @@ impl Endpoint {
     ///         Ok(Completion::Received(message)) => println!("{name}: {} bytes", message.len()),
     ///         Ok(Completion::Disconnected(reason)) => println!("{name}: {reason}"),
     ///         Ok(_) => {}
-    ///         Err(_) => break, // one of them has ended
+    ///         Err(_) => break, // one connection has ended
     ///     }
     /// }
     /// # }
@@ -56,7 +56,7 @@ impl Endpoint {
         self.inner.completions.channel()
     }
 
-    /// Takes the next completion of any kind. Waits for it without a time limit.
+    /// Takes the next completion of any kind. Waits for a completion without a time limit.
     ///
     /// Messages are completions, too: [`Completion::Received`]. The waiting thread itself polls the
     /// completion queue, as [`Polling`](crate::Polling) describes.
@@ -95,9 +95,10 @@ impl Endpoint {
 
     /// Returns a file descriptor for event loops, one for each [`Interest`].
     ///
-    /// It works with `epoll`, `poll`, mio, polling, and with tokio's `AsyncFd` on a
-    /// [`try_clone_to_owned`](BorrowedFd::try_clone_to_owned). The first call creates it. Register
-    /// it for *reading*, also for `Interest::Writable`; never read from it or write to it yourself.
+    /// The fd works with `epoll`, `poll`, the crates mio and polling, and with tokio's `AsyncFd` on
+    /// a [`try_clone_to_owned`](BorrowedFd::try_clone_to_owned). The first call creates the fd.
+    /// Register it for *reading*, even for `Interest::Writable`; never read from it or write to it
+    /// yourself.
     ///
     /// * [`Interest::Readable`]: the fd is readable while
     ///   [`try_next_completion`](Self::try_next_completion) has a result to return: a message,
@@ -108,14 +109,14 @@ impl Endpoint {
     /// * [`Interest::Writable`]: the fd is readable from the beginning until a
     ///   [`try_send`](Self::try_send) is refused as [full](crate::TrySendError::Full). It becomes
     ///   readable again when there is room, until the next refusal, and stays readable after the
-    ///   end of the connection. It is readable nearly all the time. So a level-triggered loop
-    ///   should watch it only while the program has something to send, as with a socket.
+    ///   end of the connection. Since the fd is readable nearly all the time, a level-triggered
+    ///   loop should watch it only while the program has something to send, as with a socket.
     ///
     /// Both level-triggered and edge-triggered loops work: each arrival is a new edge, and so is
     /// room after a refused send. Before an edge-triggered loop waits, it must call
     /// `try_next_completion` or `try_recv` until the call returns `None`, and `try_send` until it
-    /// is refused or no message is left. With `AsyncFd`, create one for each interest, and return
-    /// [`WouldBlock`](std::io::ErrorKind::WouldBlock) to `try_io` for `None` and for `Full`.
+    /// is refused or no message is left. With tokio, create one `AsyncFd` for each interest, and
+    /// return [`WouldBlock`](std::io::ErrorKind::WouldBlock) to `try_io` for `None` and for `Full`.
     ///
     /// Clones of the endpoint share these fds. The library closes them when the last handle and the
     /// last message of the connection are dropped. Taking a completion from
@@ -123,14 +124,14 @@ impl Endpoint {
     /// until the next `try_next_completion` or `try_recv`.
     ///
     /// Over RDMA, `try_next_completion` and `try_recv` poll the device in the loop's own thread, so
-    /// no other thread is involved. When the loop is busy for about 20 milliseconds, the engine's
-    /// thread polls in its place. A loop must not call [`recv`](Self::recv), which blocks until the
-    /// next message. The readable fd is itself an epoll instance, so it cannot be added to another
-    /// one with `EPOLLEXCLUSIVE`.
+    /// no other thread is involved. When the loop's thread has not polled for about 20
+    /// milliseconds, the engine's thread polls in its place. A loop must not call
+    /// [`recv`](Self::recv), which blocks until the next message. The readable fd is itself an
+    /// epoll instance, so it cannot be added to another one with `EPOLLEXCLUSIVE`.
     ///
     /// # Errors
     ///
-    /// [`Error::Os`] when the process has no free file descriptor.
+    /// [`Error::Os`] when the process cannot open another file descriptor.
     ///
     /// # Examples
     ///
@@ -155,7 +156,8 @@ impl Endpoint {
         self.inner.link.event_fd(interest).map_err(Error::from_os)
     }
 
-    /// Makes the fd readable if there is a completion to take, and otherwise unreadable.
+    /// Makes the fd readable if there is something to take: a completion, bytes of a stream, or the
+    /// end of the connection. Makes the fd unreadable if there is nothing.
     pub(super) fn update_readiness(&self) {
         let inner = &*self.inner;
         let unread = || !inner.completions.is_empty() || inner.has_bytes();
@@ -182,8 +184,9 @@ impl Endpoint {
         taken
     }
 
-    /// Returns the end of the connection, even if another handle has already removed it from the
-    /// queue. Returns an error while the connection is in a group.
+    /// Returns [`Error::Disconnected`] if the connection has ended and the queue is empty, even if
+    /// another handle has already taken [`Completion::Disconnected`]. Returns [`Error::Grouped`]
+    /// while the connection is in a group.
     pub(super) fn take_end<T>(&self) -> Option<Result<T, Error>> {
         let link = &self.inner.link;
         if link.is_grouped() {
@@ -227,13 +230,13 @@ impl Endpoint {
         self.inner.link.leave(queue)
     }
 
-    /// Stores a completion that preceded a message, for `next_completion`.
+    /// Stores a completion that preceded a message, so that `next_completion` returns it.
     pub(super) fn set_aside(&self, completion: Completion) {
         self.inner.link.set_aside.fetch_add(1, Ordering::Relaxed);
         self.lock_set_aside().push_back(completion);
         if self.inner.link.is_grouped() {
-            // The connection has joined a group after this thread removed the completion from the
-            // queue, so the completion moves to the group.
+            // The connection has joined a group since this thread removed the completion from the
+            // queue, so the completion must move to the group.
             self.inner.link.put_after_join(|| self.take_set_aside());
         }
     }

@@ -22,12 +22,13 @@ pub struct Info {
     /// The size in bytes of the largest message that can be sent: the peer's
     /// [`max_message`](crate::Config::max_message), or 0 after the connection has ended.
     pub send_limit: u64,
-    /// The private data that the peer's program sent while connecting; may be empty.
+    /// The private data that the peer's program sent while the connection was being established;
+    /// may be empty.
     ///
     /// A connecting peer sets it with [`Connector::private_data`](crate::Connector::private_data),
     /// an accepting peer with [`Request::accept_with`](crate::Request::accept_with).
     pub peer_data: Vec<u8>,
-    /// Whether the connection is lost and is trying to resume.
+    /// Whether the connection is lost and has not resumed yet.
     ///
     /// Always `false` without [`Config::resume`](crate::Config::resume).
     pub is_suspended: bool,

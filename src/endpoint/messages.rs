@@ -9,7 +9,8 @@ use crate::{
     transport::OutboundBuffer,
 };
 
-/// The interval at which a waiting call checks whether the channel has room for its completion.
+/// The interval at which a waiting call checks whether the channel has room for the completion of
+/// the call's message.
 const ROOM_CHECK_INTERVAL: Duration = Duration::from_millis(1);
 
 /// Sends and receives messages.
@@ -61,7 +62,8 @@ impl Endpoint {
     /// # }
     /// ```
     pub fn send<'a>(&self, message: impl Into<Outgoing<'a>>) -> Result<(), Error> {
-        // Most messages are sent here. They consist of borrowed bytes, so they need not be dropped.
+        // Most messages are sent by `send_at_once`. That method sends only borrowed bytes, so such
+        // a message needs no destructor.
         let message = ManuallyDrop::new(message.into());
         if self.send_at_once(&message) {
             return Ok(());
@@ -69,13 +71,13 @@ impl Endpoint {
         self.send_slowly(ManuallyDrop::into_inner(message))
     }
 
-    /// Receives the next message. Waits for it without a time limit.
+    /// Receives the next message. Waits for a message without a time limit.
     ///
     /// The waiting thread itself polls the completion queue, as [`Polling`](crate::Polling)
     /// describes. The [`Message`] is a view of the buffer that the device wrote, so no byte is
-    /// copied. While the program holds it, it occupies one credit of the window; the peer's `send`
-    /// waits when none is left. To free the credit, drop the message, or copy its bytes with
-    /// [`Message::into_vec`].
+    /// copied. While the program holds the message, it occupies one credit of the window; the
+    /// peer's `send` waits when no credit is left. To free the credit, drop the message, or copy
+    /// its bytes with [`Message::into_vec`].
     ///
     /// When completions of other kinds precede the message, they are stored for
     /// [`next_completion`](Self::next_completion).
@@ -150,7 +152,7 @@ impl Endpoint {
         let link = &self.inner.link;
         match link.wait_until(&Deadline::never(), None, || link.ended()) {
             Ok(ended) => super::verdict(ended),
-            // This cannot happen, because the deadline is infinite.
+            // The wait cannot time out, because it has no deadline.
             Err(_) => Err(Error::TimedOut),
         }
     }
@@ -159,8 +161,9 @@ impl Endpoint {
     ///
     /// # Errors
     ///
-    /// [`Error::TimedOut`] when the window stayed full: nothing was sent, and the connection stays
-    /// open. Otherwise the errors of [`send`](Self::send).
+    /// * [`Error::TimedOut`] when the window stayed full: nothing was sent, and the connection
+    ///   stays open.
+    /// * All errors of [`send`](Self::send).
     ///
     /// # Examples
     ///
@@ -195,7 +198,7 @@ impl Endpoint {
 
     /// Sends one message if there is room for it, without waiting.
     ///
-    /// When there is room again after a [`TrySendError::Full`], the fd for
+    /// When room becomes available after a [`TrySendError::Full`], the fd for
     /// [`Interest::Writable`](crate::Interest::Writable) becomes readable, and [`Completion::Room`]
     /// is delivered.
     ///
@@ -264,7 +267,8 @@ impl Endpoint {
         self.with_sending(message, |sending| self.send_until_taken(sending))
     }
 
-    /// Sends the message if it is short, has no id, and there is room. Returns whether it was sent.
+    /// Sends the message if it consists of borrowed bytes, is short and has no id, and if there is
+    /// room. Returns true if the message was sent.
     #[inline(always)]
     pub(super) fn send_at_once(&self, message: &Outgoing<'_>) -> bool {
         match (&message.content, message.id) {
@@ -273,7 +277,8 @@ impl Endpoint {
         }
     }
 
-    /// Calls `send` with a message. If `send` fails, a [`SendBuffer`] keeps its memory.
+    /// Calls `send` with a message. If `send` fails, a [`SendBuffer`] keeps its memory, unless the
+    /// peer may have read a part of it.
     pub(super) fn with_sending<T, E: From<Error>>(
         &self,
         message: Outgoing<'_>,
@@ -301,7 +306,8 @@ impl Endpoint {
         };
         if !self.inner.link.owns(&memory) {
             *buffer.memory() = Some(memory);
-            // An ended connection owns no buffers, so report its end instead of a foreign buffer.
+            // An ended connection owns no buffers. So report its end; `ForeignMemory` would be
+            // misleading.
             let error = match self.inner.link.ended() {
                 Some(ended) => Error::Disconnected(ended.reason),
                 None => Error::ForeignMemory,
@@ -336,7 +342,8 @@ impl Endpoint {
         self.try_in_room(|| self.inner.link.try_buffer(len))
     }
 
-    /// Calls `attempt`, without waiting. If there is no room, requests a notification of room.
+    /// Calls `attempt` without waiting. If there is no room, polls once and calls `attempt` a
+    /// second time. If there is still no room, requests a notification of later room.
     pub(super) fn try_in_room<T>(
         &self,
         mut attempt: impl FnMut() -> Result<T, TrySendError>,
@@ -371,10 +378,11 @@ impl Endpoint {
         }
     }
 
-    /// Repeats an attempt until it succeeds or fails, or until the deadline expires.
+    /// Repeats an attempt that is refused as full, until it succeeds or fails, or until the
+    /// deadline expires.
     ///
-    /// If the channel has no room for the attempt's completion, repeats the attempt only while
-    /// another thread takes completions.
+    /// If the attempt fails because the channel has no room for its completion, repeats the attempt
+    /// only while another thread takes completions.
     pub(super) fn wait_for_room<T>(
         &self,
         deadline: &Deadline,
@@ -423,8 +431,8 @@ impl Endpoint {
         }
     }
 
-    /// Takes a message of a batch, except the last one. The fd for event loops stays readable,
-    /// because another completion follows.
+    /// Takes the next message if another completion follows it in the queue. The fd for event loops
+    /// then stays readable, so this method does not update the fd.
     #[inline]
     fn take_listed(&self) -> Option<Message> {
         self.inner.completions.take_message_before_others()
@@ -454,9 +462,9 @@ impl Endpoint {
         self.take_arrived()
     }
 
-    /// Returns whether there is nothing to return: no completion, no end, and no bytes of a stream.
-    /// The check must be cheap, because a waiting thread repeats it in
-    /// [`take_from`](Self::take_from) and usually finds nothing.
+    /// Returns true if [`take_from`](Self::take_from) has nothing to return: no completion, no end,
+    /// and no bytes of a stream. Clears `may_have_unread` if the completion queue is empty. The
+    /// check must be cheap, because a waiting thread repeats it and usually finds nothing.
     #[inline]
     fn has_nothing(&self) -> bool {
         let inner = &*self.inner;
@@ -506,8 +514,8 @@ impl Endpoint {
 
     /// Returns the peer's Finish if all messages were taken. Later calls return it again.
     fn take_finish(&self) -> Option<Result<Message, Error>> {
-        // The link reports the peer as finished only after the peer's messages are in the queue.
-        // So the queue must be checked second.
+        // The link reports the peer as finished only after the peer's messages are in the queue. So
+        // `peer_has_finished` must be called before the queue is checked.
         let finished = self.inner.link.peer_has_finished() && self.inner.completions.is_empty();
         finished.then_some(Err(Error::PeerFinished))
     }
@@ -531,7 +539,7 @@ impl Endpoint {
     ///
     /// * [`Error::ControlMessagesNotTaken`] while 2 earlier control messages are in flight or not
     ///   yet dropped.
-    /// * [`Error::ControlMessageTooLong`] for a longer control message.
+    /// * [`Error::ControlMessageTooLong`] for a control message above these lengths.
     /// * [`Error::NotSupported`] when the peer does not accept control messages, because it is a
     ///   [`Stream`](crate::Stream) or uses an earlier version of this crate.
     /// * [`Error::Disconnected`] when the connection has ended or is being closed.
@@ -572,11 +580,11 @@ impl Endpoint {
     /// Notifies the peer that this side wants to end the connection soon.
     ///
     /// The peer gets [`Completion::PeerLeaving`] once, even if its program holds all messages of
-    /// its window. It should then begin no new work on the connection. A server calls this method
-    /// before it stops, and closes the connection after its last answers. The connection itself
-    /// does not change: both sides can continue to send. This method never waits, and a second call
-    /// does nothing. With [`Config::resume`](crate::Config::resume) the peer gets the notice even
-    /// if the connection is lost.
+    /// its window. The peer's program should then begin no new work on the connection. A server
+    /// calls this method before it stops, and closes the connection after its last answers. The
+    /// connection itself does not change: both sides can continue to send. This method never waits,
+    /// and a second call does nothing. With [`Config::resume`](crate::Config::resume) the peer gets
+    /// the notice even if the connection is lost.
     ///
     /// # Errors
     ///
@@ -675,8 +683,8 @@ impl Endpoint {
 
 /// Sends batches of messages.
 impl Endpoint {
-    /// Sends these messages in order, waiting while the peer's window is full, and returns how many
-    /// were sent.
+    /// Sends these messages in order, and waits while the peer's window is full. Returns the number
+    /// of messages sent.
     ///
     /// Each arrives as a separate message, as if it had been sent by [`send`](Self::send), but
     /// messages share frames. A frame carries up to 64 messages, within the peer's eager size and
@@ -684,8 +692,8 @@ impl Endpoint {
     /// message uses one credit. Messages of one frame share a receive buffer, which becomes free
     /// when the last of them is dropped.
     ///
-    /// If an error occurs after the first message, returns the number of messages sent until then;
-    /// the next call returns the error. An empty batch sends nothing.
+    /// If an error occurs after some messages were sent, returns the number of these messages; the
+    /// next call returns the error. An empty batch sends nothing.
     ///
     /// # Errors
     ///

@@ -11,17 +11,18 @@ use crate::{
 /// One-sided operations: the devices transfer the bytes, and the peer's program is not involved.
 ///
 /// Each method takes a range of a [`Region`] of this side, a peer's [`RemoteRegion`] with an offset
-/// in bytes, and an id for its completion. The method checks bounds and rights first. Only the
-/// peer's device can detect that a region has been deregistered, or that the peer never granted a
-/// right. The device then ends the connection, as on any reliable RDMA connection, and this side
-/// gets [`Completion::Failed`](crate::Completion::Failed) with the status.
+/// in bytes, and an id for the completion. The method checks bounds and rights first. Only the
+/// peer's device can detect that a region has been deregistered, or that the peer did not grant a
+/// right which the `RemoteRegion` contains. That device then ends the connection, as on any
+/// reliable RDMA connection, and this side gets [`Completion::Failed`](crate::Completion::Failed)
+/// with the status.
 ///
 /// Operations and messages are executed in the order in which they were started, with one exception
 /// that applies to every RDMA device: a write or message that follows a read or atomic operation
-/// may be executed before it. Wait for the completion of the read if the order matters. At most
-/// [`Config::send_depth`](crate::Config::send_depth) operations are in flight; further operations
-/// wait. An operation also waits for room for its completion, as a message [with an
-/// id](crate::Outgoing::with_id) does.
+/// may be executed before it. If the order matters, wait for the completion of the read or atomic
+/// operation. At most [`Config::send_depth`](crate::Config::send_depth) operations are in flight;
+/// further operations wait. Each operation also needs a place for its completion. It waits for this
+/// place as a message [with an id](crate::Outgoing::with_id) does.
 #[derive(Clone, Copy, Debug)]
 pub struct OneSided<'a> {
     endpoint: &'a Endpoint,
@@ -38,9 +39,10 @@ impl Endpoint {
 impl OneSided<'_> {
     /// Registers `len` bytes of zeroed memory for one-sided operations.
     ///
-    /// Peers that know its [`remote`](Region::remote) can access it with the rights in `access`.
-    /// [`RemoteAccess::NONE`] is for memory that only operations of this side use. While a
-    /// connection with [`Config::resume`](crate::Config::resume) is suspended, the call waits.
+    /// Peers that know the region's descriptor ([`Region::remote`]) can access the memory with the
+    /// rights in `access`. [`RemoteAccess::NONE`] is for memory that only operations of this side
+    /// use. While a connection with [`Config::resume`](crate::Config::resume) is suspended, the
+    /// call waits.
     ///
     /// # Errors
     ///
@@ -103,9 +105,9 @@ impl OneSided<'_> {
     /// Writes `range` of `region` to the peer's memory at `offset` of `remote`.
     ///
     /// [`Completion::Written`](crate::Completion::Written) with `id` reports that the peer's device
-    /// has received the bytes; do not change them until then. If you send a message afterwards, the
-    /// peer receives it after the bytes are in its memory. The peer's region must allow
-    /// [writing](RemoteAccess::write).
+    /// has received the bytes; do not change them until then. If you send a message after this
+    /// call, the bytes are in the peer's memory before the peer receives the message. The peer's
+    /// region must allow [writing](RemoteAccess::write).
     ///
     /// # Errors
     ///
@@ -130,10 +132,10 @@ impl OneSided<'_> {
     /// Writes `range` of `region` to the peer's memory and notifies the peer's program.
     ///
     /// The bytes are written to `offset` of `remote`. Then the peer gets
-    /// [`Completion::Immediate`](crate::Completion::Immediate) with `imm_data`, and this side
-    /// [`Completion::Written`](crate::Completion::Written) with `id`; do not change the bytes until
-    /// then. The operation uses one credit, as a message does, and waits while the window is full.
-    /// The peer's region must allow [writing](RemoteAccess::write).
+    /// [`Completion::Immediate`](crate::Completion::Immediate) with `imm_data`, and this side gets
+    /// [`Completion::Written`](crate::Completion::Written) with `id`. Do not change the bytes
+    /// before `Completion::Written`. The operation uses one credit, as a message does, and waits
+    /// while the window is full. The peer's region must allow [writing](RemoteAccess::write).
     ///
     /// # Errors
     ///
@@ -164,9 +166,10 @@ impl OneSided<'_> {
     /// The integer has 8 bytes in the peer's byte order, at `offset` of `remote`. Its address must
     /// be a multiple of 8. The operation is atomic only relative to other one-sided atomic
     /// operations. [`Completion::Fetched`](crate::Completion::Fetched) with `id` contains the old
-    /// value, which is also written to offset `at` of `region` (8 bytes). Operations may use the
-    /// same `at`: the region then contains the value of the last operation, but each completion
-    /// contains its own. The peer's region must allow [atomic operations](RemoteAccess::atomic).
+    /// value, which is also written to offset `at` of `region` (8 bytes). Several operations may
+    /// use the same `at`: each overwrites the 8 bytes, but each completion contains the old value
+    /// of its own operation. The peer's region must allow [atomic
+    /// operations](RemoteAccess::atomic).
     ///
     /// # Errors
     ///
@@ -209,7 +212,7 @@ impl OneSided<'_> {
     /// * [`Error::CompletionsNotTaken`] when the program has left too many completions untaken, and
     ///   no other thread takes them.
     /// * [`Error::Disconnected`] when the connection has ended.
-    #[expect(clippy::too_many_arguments, reason = "the operation has them all")]
+    #[expect(clippy::too_many_arguments, reason = "the operation needs all of them")]
     pub fn compare_swap(
         &self,
         region: &Region,
@@ -306,8 +309,8 @@ impl OneSided<'_> {
     }
 }
 
-/// Returns the range of the 8 bytes at `at`. If the end would overflow, returns a range that no
-/// region contains, so that the caller's bounds check fails.
+/// Returns the range of the 8 bytes from offset `at`. If `at + 8` overflows, returns a range that
+/// no region contains, so that the bounds check of the caller fails.
 fn eight_from(at: usize) -> Range<usize> {
     at..at.saturating_add(8)
 }

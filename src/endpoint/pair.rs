@@ -15,12 +15,12 @@ use crate::{
     transport_choice::TransportChoice,
 };
 
-/// Creates both ends of a connection within this process, for tests.
+/// Creates two connected endpoints within this process, for tests.
 impl Endpoint {
-    /// Returns both ends of a connection within this process, with the default [`Config`].
+    /// Returns two connected endpoints within this process, with the default [`Config`].
     ///
     /// The connection uses no socket, no port and no thread: see [unit
-    /// tests](crate::guide::connecting#unit-tests). Neither end has a special role.
+    /// tests](crate::guide::connecting#unit-tests). Neither endpoint has a special role.
     ///
     /// # Errors
     ///
@@ -40,7 +40,7 @@ impl Endpoint {
         Self::pair_with(&Config::default())
     }
 
-    /// Returns both ends of a connection within this process, with a configuration for both.
+    /// Returns two connected endpoints within this process, both with this configuration.
     ///
     /// # Errors
     ///
@@ -70,9 +70,9 @@ impl Endpoint {
     }
 }
 
-/// Creates both ends of a stream within this process, for tests.
+/// Creates two connected streams within this process, for tests.
 impl Stream {
-    /// Returns both ends of a stream within this process, with the default [`Config`].
+    /// Returns two connected streams within this process, with the default [`Config`].
     ///
     /// See [`Endpoint::pair`].
     ///
@@ -99,7 +99,7 @@ impl Stream {
         Self::pair_with(&Config::default())
     }
 
-    /// Returns both ends of a stream within this process, with a configuration for both.
+    /// Returns two connected streams within this process, both with this configuration.
     ///
     /// # Errors
     ///
@@ -121,7 +121,8 @@ fn builder(config: &Config, engine: &Engine) -> ListenerBuilder {
     builder
 }
 
-/// Returns an unused address within the process.
+/// Returns an address within the process, with port 0. The engine replaces port 0 with an unused
+/// port.
 fn nowhere() -> Addresses {
     address_of((Ipv6Addr::LOCALHOST, 0).into())
 }

@@ -17,15 +17,16 @@ use crate::{
 /// Poll methods for tasks, on any runtime.
 ///
 /// Futures call these methods. A method that returns `Pending` wakes the task when another call may
-/// succeed. The methods never block and need no file descriptor. Dropping a future loses nothing: a
-/// message or completion that it has not returned remains for the next call, and a message is sent
-/// either completely or not at all.
+/// succeed. The methods never block and need no file descriptor. Dropping a future loses nothing:
+/// the next call returns the message or completion that the future has not returned, and a message
+/// is sent either completely or not at all.
 ///
-/// Only one task at a time can wait for messages or completions, one for room to send, and one for
-/// the end of the connection. If several tasks wait for the same event, only the task that called
-/// last is woken. [`std::future::poll_fn`] turns each method into a future. The feature `tokio`
-/// provides types with `async` methods, which poll the device in the task itself. On other runtimes
-/// the engine's thread polls the connection after the first of these calls.
+/// There are three events for which a task can wait: a message or completion, capacity to send, and
+/// the end of the connection. Only one task at a time can wait for each event. If several tasks
+/// wait for the same event, only the task with the latest call is woken. [`std::future::poll_fn`]
+/// turns each method into a future. The feature `tokio` provides types with `async` methods, which
+/// poll the device in the task itself. On other runtimes the engine's thread polls the connection
+/// after the first of these calls.
 impl Endpoint {
     /// Receives the next message.
     ///
@@ -63,8 +64,8 @@ impl Endpoint {
             .poll_task(cx, waiter, Some(&handoff), || self.take_from(&handoff))
     }
 
-    /// Receives a message, or returns `None` when `stopped` is set. A thread that sets `stopped`
-    /// must then call [`wake_waiting`](Self::wake_waiting).
+    /// Receives a message. Returns `None` if there is no message and `stopped` is set. A thread
+    /// that sets `stopped` must call [`wake_waiting`](Self::wake_waiting) afterwards.
     pub(crate) fn poll_recv_unless(
         &self,
         cx: &mut Context<'_>,
@@ -217,7 +218,8 @@ impl Endpoint {
         ended.map(super::verdict)
     }
 
-    /// Registers the connection with the current tokio runtime, whose threads then poll it.
+    /// Registers the connection with the current tokio runtime. The threads of the runtime then
+    /// poll the connection.
     #[cfg(feature = "tokio")]
     #[track_caller]
     pub(crate) fn enter_runtime(&self) -> Result<(), Error> {
@@ -231,7 +233,7 @@ impl Endpoint {
     }
 
     /// Returns a waiter id for a task that waits in a separate future. The future must
-    /// [unregister](Self::unregister_waiter) it.
+    /// [unregister](Self::unregister_waiter) the id.
     #[cfg(feature = "tokio")]
     pub(crate) fn new_waiter_id(&self) -> WaiterId {
         self.inner.link.poller.tasks.new_waiter_id()

@@ -1,15 +1,17 @@
 //! Limits the number of connections that are established concurrently.
 //!
 //! To establish a connection, this host registers memory and creates queues, and then waits for the
-//! peer's answer. If many attempts start together, none completes before the last one has started.
-//! A connection therefore waits, without device objects, until it gets a turn. Connections with the
-//! same host get their turns in the order in which they began to wait.
+//! peer's answer. If many attempts started together, none would complete before the host had
+//! prepared all of them. Each connection therefore waits for its turn, and creates its device
+//! objects only during the turn. Connections with the same peer host get their turns in the order
+//! in which they began to wait.
 //!
 //! Each turn first occupies one of a limited number of slots. After [`CONNECT_SLOT_TIME`] or
 //! [`ACCEPT_SLOT_TIME`] the turn releases its slot, because the connection then waits for the peer
-//! and not for this host. The turn itself ends when the connection is established or has failed.
-//! The next slot goes to the peer host with the fewest turns. No host can occupy all slots, so
-//! connections to a host that is down do not delay connections to others.
+//! and not for this host. The turn itself ends when the connection is established or has failed. A
+//! free slot goes to a connection with the peer host that has the fewest turns. The turns of one
+//! peer host cannot occupy all slots, so a host that is down does not delay connections to other
+//! hosts.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -22,22 +24,22 @@ use crate::proto::Host;
 /// large enough to keep the host busy while some attempts wait for their peers.
 pub(super) const SLOTS: usize = 8;
 
-/// The time after which the turn of an outgoing connection releases its slot, because the
-/// connection is waiting for the peer.
+/// The time after which the turn of an outgoing connection releases its slot. By then, the
+/// connection usually waits for the peer.
 const CONNECT_SLOT_TIME: Duration = Duration::from_secs(2);
 
-/// The time after which the turn of an incoming connection releases its slot. After the accept, the
-/// connection waits only for the peer to confirm it. The time is short, so that a peer that never
-/// confirms delays other connections only briefly.
+/// The time after which the turn of an incoming connection releases its slot. Once this host has
+/// accepted the connection, only the peer's confirmation is missing. The time is short, so that a
+/// peer that never confirms delays other connections only briefly.
 const ACCEPT_SLOT_TIME: Duration = Duration::from_millis(250);
 
-/// The waiting connections and the turns of one direction. Connections are identified by their
-/// keys.
+/// The connections of one direction that wait for a turn or have a turn. Connections are identified
+/// by their keys.
 #[derive(Debug)]
 pub(super) struct Admission {
     /// The number of slots.
     slots: usize,
-    /// The maximum number of slots for turns with one host.
+    /// The maximum number of slots that the turns of one peer host can occupy.
     slots_of_host: usize,
     time_limit: Duration,
     /// The turns that occupy slots.
@@ -96,7 +98,8 @@ impl Admission {
         }
     }
 
-    /// Appends a connection with `host` to the host's waiting connections.
+    /// Appends a connection with `host` to the host's waiting connections. A connection that
+    /// already has a turn, or waits for one, loses its turn or place.
     pub(super) fn join(&mut self, key: u64, host: Host) {
         self.leave(key);
         let ticket = self.next_ticket;
@@ -175,8 +178,8 @@ impl Admission {
         Some(key)
     }
 
-    /// Returns the time at which [`next`](Self::next) may start a turn; `None` if no connection
-    /// waits.
+    /// Returns the time at which the caller should call [`next`](Self::next) to start a turn.
+    /// Returns `None` if no connection waits.
     pub(super) fn next_at(&self, now: Instant) -> Option<Instant> {
         let mut waiting = self
             .hosts
@@ -223,7 +226,7 @@ mod tests {
         turns.leave(5);
         turns.leave(5);
         assert_eq!(drain(&mut turns, now), [1]);
-        assert_eq!(turns.next_at(now), None, "nobody waits");
+        assert_eq!(turns.next_at(now), None, "no connection must wait");
     }
 
     #[test]
@@ -234,7 +237,11 @@ mod tests {
             turns.join(key, host(1));
         }
         turns.finish(1);
-        assert_eq!(turns.next(now), Some(1), "it waited, and had no turn yet");
+        assert_eq!(
+            turns.next(now),
+            Some(1),
+            "`finish` must not remove a connection that waits for its turn"
+        );
         turns.leave(2);
         turns.finish(1);
         assert_eq!(drain(&mut turns, now), [3]);
@@ -250,13 +257,20 @@ mod tests {
         assert_eq!(drain(&mut turns, start), [1, 2]);
         turns.join(101, host(2));
         let later = start + TIME_LIMIT;
-        assert_eq!(drain(&mut turns, later), [101, 3], "the other host is next");
+        assert_eq!(
+            drain(&mut turns, later),
+            [101, 3],
+            "the host without turns must get the first slot"
+        );
         // The earlier turns with the silent host are still counted, although they occupy no slots.
         turns.join(102, host(2));
         assert_eq!(drain(&mut turns, later + TIME_LIMIT), [102, 4]);
         turns.leave(1);
         let left = drain(&mut turns, later + TIME_LIMIT);
-        assert!(left.is_empty(), "its place was taken long ago: {left:?}");
+        assert!(
+            left.is_empty(),
+            "connection 1 must have released its slot earlier, but turns were started: {left:?}"
+        );
     }
 
     #[test]
@@ -273,7 +287,11 @@ mod tests {
         }
         assert_eq!(drain(&mut turns, now), [101, 102]);
         turns.finish(1);
-        assert_eq!(drain(&mut turns, now), [103], "it has fewer");
+        assert_eq!(
+            drain(&mut turns, now),
+            [103],
+            "the host with fewer turns must get the free slot"
+        );
         turns.finish(103);
         assert_eq!(drain(&mut turns, now), [104]);
     }

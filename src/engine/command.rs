@@ -26,8 +26,8 @@ use crate::{
     transport_choice::Transport,
 };
 
-/// The additional time that a caller waits for the engine's reply after its deadline. The reply is
-/// more useful than the caller's own error, because it names the phase that timed out.
+/// The time that a caller waits for the engine's reply after the caller's deadline. The reply is
+/// more useful than the caller's own error, because the reply names the phase that timed out.
 const REPLY_GRACE: Duration = Duration::from_millis(100);
 
 /// A request from a handle to the engine's thread.
@@ -42,7 +42,8 @@ pub(crate) enum Command {
         engine: Arc<Handle>,
         reply: Sender<Result<Bound, Error>>,
     },
-    /// Close a listener that its program has closed or dropped. Reply when its address is free.
+    /// Close a listener, because the program has closed or dropped it. Reply when the listener's
+    /// address is free.
     Unlisten { key: u64, reply: Sender<()> },
     /// Connect, and reply once.
     Connect {
@@ -70,26 +71,26 @@ pub(crate) enum Command {
     Statistics { reply: Sender<EngineStatistics> },
     /// Handle a device's event that another engine has read.
     Device(DeviceEvent),
-    /// Ask the peers of all accepted connections to leave, and later also the peer of each
-    /// connection that is accepted after this command. Reply with the number of peers that were
-    /// asked now.
+    /// Ask the peers of all accepted connections to leave, and reply with the number of these
+    /// peers. After this command, ask the peer of each newly accepted connection as well.
     AskToLeave { reply: Sender<u64> },
-    /// Close all listeners. Reply when no connection is left, unless the caller no longer waits.
+    /// Close all listeners, and reply when no connection is left. The `caller` reference is dead
+    /// once the caller no longer waits.
     Drain { reply: Sender<()>, caller: Weak<()> },
     /// The last handle of the engine was dropped: end the engine after its last connection.
     Retire,
-    /// Close everything, then end.
+    /// Close all listeners and connections, and then end the engine.
     ShutDown,
-    /// The process exits: close everything, and then end the engine. Lost messages are logged,
-    /// because no handle will report how its connection ended.
+    /// The process exits: close all listeners and connections, and then end the engine. Log which
+    /// connections may lose messages, because no handle will report how its connection ended.
     Exit,
 }
 
 /// Sends commands to the engine's thread. All handles share it.
 pub(crate) struct Handle {
     commands: Arc<Mailbox<Command>>,
-    /// Used to wait for the engine's end. `None` if the engine has no thread, and in a forked
-    /// child.
+    /// The engine's threads, whose end [`join`](Self::join) awaits. `None` if the engine has no
+    /// thread, and in a handle that was created for a forked child.
     custody: Option<Arc<Custody>>,
     /// Owns the state of an engine without a thread.
     threadless: Option<Arc<Threadless>>,
@@ -107,9 +108,9 @@ pub(crate) enum ListenerItem {
 
 /// The engine's reference to a listener's queue.
 ///
-/// The listener owns an `Arc` of it. Each connection that was accepted for the listener owns
-/// another `Arc` until it is established or has failed. When the last `Arc` is dropped, the queue
-/// reports that the listener is closed. Until then, a closed listener still returns these
+/// The listener owns an `Arc` of this reference. Each connection that was accepted for the listener
+/// owns another `Arc` until it is established or has failed. When all of them are dropped, the
+/// queue reports that the listener is closed. Until then, a closed listener still returns these
 /// connections, because their peers may already have received the acceptance.
 #[derive(Debug)]
 pub(crate) struct Queue<T>(Arc<dyn Incoming<T>>);
@@ -159,7 +160,7 @@ pub(crate) enum Reply {
 ///
 /// Returned by a [`RequestListener`](crate::RequestListener).
 pub struct Request {
-    /// The parts of the request; `None` after the answer.
+    /// The parts of the request; `None` once the request has been answered.
     open: Option<Open>,
     peer: SocketAddr,
     local: SocketAddr,
@@ -205,8 +206,8 @@ impl Handle {
         }
     }
 
-    /// Returns whether the engine was started before a fork, by another process. If so, the caller
-    /// must not lock the engine's mutexes.
+    /// Returns true if a parent process started the engine before a fork. The caller must then not
+    /// lock the engine's mutexes.
     pub(crate) fn is_inherited(&self) -> bool {
         !self.process.is_this()
     }
@@ -224,8 +225,8 @@ impl Handle {
         }
     }
 
-    /// Waits for a reply of the engine, at most until the deadline. If the engine has no thread,
-    /// the calling thread handles the engine's deadlines while it waits.
+    /// Waits for a reply from the engine, at most until the deadline. If the engine has no thread,
+    /// the calling thread handles the engine's deadlines during the wait.
     pub(super) fn receive_until<T>(
         &self,
         replies: &Receiver<T>,
@@ -256,8 +257,8 @@ impl Handle {
         !self.is_inherited() && self.commands.is_read()
     }
 
-    /// Waits until the engine has ended. The caller must have requested its end. Fails if the
-    /// engine's thread panicked.
+    /// Waits until the engine has ended. The caller must have sent a command that ends the engine.
+    /// Fails if a thread of the engine panicked.
     pub(super) fn join(&self) -> thread::Result<()> {
         if let Some(engine) = &self.threadless {
             engine.join();
@@ -308,8 +309,8 @@ impl Reply {
         }
     }
 
-    /// Stores the key of the connection that this attempt establishes. Returns whether the caller
-    /// still waits.
+    /// Records that the connection with this `key` is being established, so that a task can cancel
+    /// the attempt. Returns false if the task has already cancelled it.
     pub(super) fn begin(&self, key: u64) -> bool {
         match self {
             Self::Task(promise_sender) => promise_sender.begin(key),
@@ -370,7 +371,7 @@ impl ListenerItem {
         }
     }
 
-    /// Ends the queue immediately.
+    /// Ends the queue, without waiting for connections that are being established.
     pub(super) fn finish(&self, why: Error) {
         match self {
             Self::Connections(queue) => queue.0.finish(why),
@@ -414,9 +415,9 @@ impl Request {
 
     /// Returns the private data that the peer's program sent with the request.
     ///
-    /// The peer sets it with [`Connector::private_data`](crate::Connector::private_data): up to
+    /// The peer sets them with [`Connector::private_data`](crate::Connector::private_data): up to
     /// 4096 bytes, by default none. The listener returns the request only after all bytes have
-    /// arrived. The peer chooses the bytes, so compare a secret in constant time.
+    /// arrived. Any peer can send any bytes, so compare them with a secret in constant time.
     #[must_use]
     pub fn private_data(&self) -> &[u8] {
         &self.private_data
@@ -435,7 +436,7 @@ impl Request {
     ///
     /// ```no_run
     /// # fn run(request: rdmsg::Request, user: &str) -> Result<(), rdmsg::Error> {
-    /// let endpoint = request.label(user).accept()?; // such as "alice", whose token was right
+    /// let endpoint = request.label(user).accept()?; // for instance "alice"
     /// assert_eq!(endpoint.info().label.as_deref(), Some(user));
     /// # Ok(())
     /// # }

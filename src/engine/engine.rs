@@ -25,15 +25,15 @@ use crate::{
 /// A handle to the thread that serves connections.
 ///
 /// Every [`Endpoint`](crate::Endpoint) and [`Listener`](crate::Listener) belongs to one engine.
-/// Programs rarely need to create one: [`Engine::shared`] starts with the first connection and ends
-/// with the last one. Use [`Engine::new`] to separate groups of connections, or to [shut down a
-/// group](Engine::shutdown) and be sure that all its resources are released. Clones are handles to
-/// the same engine.
+/// Programs rarely need to create an engine: [`Engine::shared`] starts with the first connection
+/// and ends with the last one. Use [`Engine::new`] to separate groups of connections, or to [shut
+/// down a group](Engine::shutdown) and be sure that all its resources are released. Clones are
+/// handles to the same engine.
 ///
 /// The thread handles connection events and timers (deadlines, keepalive). It also polls the
 /// completion queues of connections on which no other thread waits. It sleeps while there is no
-/// work. When the last handle, listener and endpoint have been dropped, it completes the closes in
-/// progress and ends. A process that exits normally waits for these closes: see [the
+/// work. When all handles, listeners and endpoints have been dropped, the thread completes the
+/// closes in progress and ends. A process that exits normally waits for these closes: see [the
 /// guide](crate::guide::ending).
 #[derive(Clone)]
 pub struct Engine {
@@ -56,8 +56,8 @@ impl Engine {
 
     /// Starts an engine with its own limits for the peers' large messages.
     ///
-    /// The limits apply to the connections of this engine together, and no other engine shares
-    /// them.
+    /// The limits apply to the total of this engine's connections. No other engine shares these
+    /// limits.
     ///
     /// # Errors
     ///
@@ -69,15 +69,16 @@ impl Engine {
 
     /// Returns an engine without a thread, for connections within this process.
     ///
-    /// The threads that call methods of the engine, its listeners and its connections do its work.
-    /// When a call returns, its effects on both sides of a connection are therefore complete, and
-    /// waiting threads and tasks have been woken. Listeners on `memory://name` and
-    /// [`Endpoint::pair`](crate::Endpoint::pair) use such an engine by default. A connect or bind
-    /// over another transport fails with [`Error::InvalidConfig`] on this engine.
+    /// Each thread that calls a method of the engine, of its listeners or of its connections also
+    /// does the engine's pending work. When a call returns, its effects on both sides of a
+    /// connection are therefore complete, and waiting threads and tasks have been woken. Listeners
+    /// on `memory://name` and [`Endpoint::pair`](crate::Endpoint::pair) use such an engine by
+    /// default. A connect or bind over another transport fails with [`Error::InvalidConfig`] on
+    /// this engine.
     ///
-    /// The library's deadlines, such as [`close_timeout`](crate::Config::close_timeout), are
-    /// handled only by threads that wait in a call, up to 20 ms late. Tasks do not handle them. The
-    /// timeouts of the calls themselves work as usual.
+    /// Only threads that wait in a call handle the library's deadlines, such as
+    /// [`close_timeout`](crate::Config::close_timeout), up to 20 ms after they expire. Tasks do not
+    /// handle these deadlines. The timeouts of the calls themselves work as usual.
     ///
     /// # Errors
     ///
@@ -131,10 +132,10 @@ impl Engine {
     /// A child of fork(2) starts its own default engine: see [the
     /// guide](crate::guide::installing#fork).
     ///
-    /// The engine ends in the background when its last user is dropped, and the next call starts
-    /// another one. A handle keeps the engine running and preserves its
-    /// [`statistics`](Self::statistics). The [`drain`](Self::drain) method of a handle waits for
-    /// connections that are being closed in the background.
+    /// The engine ends in the background when all its handles, listeners and endpoints have been
+    /// dropped. The next call of this function starts another engine. A handle keeps the engine
+    /// running and preserves its [`statistics`](Self::statistics). The [`drain`](Self::drain)
+    /// method of a handle waits for connections that are being closed in the background.
     ///
     /// # Errors
     ///
@@ -168,7 +169,7 @@ impl Engine {
     /// let engine = Engine::new()?;
     /// let endpoint = Connector::new().engine(&engine).connect("10.8.0.1:7471")?;
     /// endpoint.send(b"hello")?;
-    /// engine.shutdown(); // delivers the message, and releases all that the connection had
+    /// engine.shutdown(); // delivers the message, and releases all resources
     /// assert!(endpoint.send(b"too late").is_err());
     /// # Ok(())
     /// # }
@@ -196,17 +197,18 @@ impl Engine {
     /// Asks the peers of this engine's accepted connections to leave, because this side wants to
     /// end the connections soon.
     ///
-    /// Use it in a server that stops and has no list of its endpoints. It calls
-    /// [`Endpoint::ask_to_leave`](crate::Endpoint::ask_to_leave) on each connection that the
-    /// engine's listeners have accepted. Later, the engine also asks the peer of each newly
-    /// accepted connection as soon as the connection is established. Close the listeners first;
-    /// otherwise a peer that reconnects to this server is asked again. The engine does not ask the
-    /// peers of connections that a [`Connector`](crate::Connector) established. This method never
-    /// waits for a peer.
+    /// Use this method in a server that stops and has no list of its endpoints. The engine sends
+    /// the notice of [`Endpoint::ask_to_leave`](crate::Endpoint::ask_to_leave) on each connection
+    /// that its listeners have accepted. After this call, it sends the notice on each newly
+    /// accepted connection as soon as the connection is established. So close the listeners first,
+    /// because a peer that reconnects to this server would be asked again. The engine does not ask
+    /// the peers of connections that a [`Connector`](crate::Connector) established. This method
+    /// never waits for a peer.
     ///
-    /// Returns the number of established connections whose peers were asked. It does not include
-    /// streams and peers with an earlier version of this crate, which do not know the notice. Peers
-    /// do not answer the notice: use [`drain`](Self::drain) to wait until they have left.
+    /// Returns the number of established connections whose peers were asked. This number excludes
+    /// streams, and peers with an earlier version of this crate, because they do not know the
+    /// notice. Peers do not answer the notice: use [`drain`](Self::drain) to wait until they have
+    /// left.
     ///
     /// [The cookbook](crate::guide::cookbook#a-rolling-restart) shows a rolling restart.
     ///
@@ -245,10 +247,10 @@ impl Engine {
     /// Closes the listeners, and waits until all connections of this engine have ended.
     ///
     /// Waits at most `timeout`. Returns the number of connections that are still open; 0 means that
-    /// all have ended and all their resources are released. Each listener of the engine is closed,
-    /// as by [`Listener::close`](crate::Listener::close). A connection ends when the program on
-    /// either side closes it. The call also waits for connections that are closed in the background
-    /// after their last handle was dropped. Accepted connections that are suspended
+    /// all connections have ended and their resources are released. Each listener of the engine is
+    /// closed, as by [`Listener::close`](crate::Listener::close). A connection ends when the
+    /// program on either side closes it. The call also waits for connections that are closed in the
+    /// background after their last handle was dropped. Accepted connections that are suspended
     /// ([`Config::resume`](crate::Config::resume)) end immediately, because no listener is left at
     /// which their peers could resume. The engine itself continues to run;
     /// [`shutdown`](Self::shutdown) closes the remaining connections.
@@ -277,7 +279,8 @@ impl Engine {
     /// ```
     pub fn drain(&self, timeout: Duration) -> Result<u64, Error> {
         let (reply, drained) = bounded(1);
-        // While this value exists, a drain is pending, and the engine ends suspended sessions.
+        // While this value exists, the drain is pending, and the engine ends the suspended sessions
+        // that it accepted.
         let waits = Arc::new(());
         let caller = Arc::downgrade(&waits);
         self.send(Command::Drain { reply, caller })?;
@@ -293,11 +296,11 @@ impl Engine {
 
     /// Returns the sum of the counters of this engine's connections.
     ///
-    /// It includes connections that have ended since the start of the engine. The [shared
-    /// engine](Self::shared) ends with its last connection, listener and handle, and the next call
-    /// of `shared` starts another one, which counts from 0. To count all connections, keep a handle
+    /// The sum includes connections that have ended since the start of the engine. The [shared
+    /// engine](Self::shared) ends with its last connection, listener and handle. The next call of
+    /// `shared` starts another engine, which counts from 0. To count all connections, keep a handle
     /// from the start of the program. The engine's thread adds up the counters, so the call waits
-    /// for the next iteration of its loop.
+    /// for the next iteration of the thread's loop.
     ///
     /// # Errors
     ///
@@ -335,7 +338,8 @@ impl Engine {
         Self { inner }
     }
 
-    /// Returns an engine without a thread. In a forked child it replaces the inherited engine.
+    /// Returns an engine that refuses all commands. In a forked child it replaces the inherited
+    /// engine.
     pub(crate) fn forked() -> Self {
         Self::of(Arc::new(Handle::forked()))
     }
@@ -347,13 +351,13 @@ impl fmt::Debug for Engine {
     }
 }
 
-/// The counters of an [`Engine`], with the connections and memory that it uses now.
+/// The counters of an [`Engine`], and the connections and memory that the engine uses now.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct EngineStatistics {
     /// The current number of connections, including those still being established or closed.
     pub connections: u64,
-    /// The number of connections that have ended or failed to be established.
+    /// The number of connections that have ended, or could not be established.
     pub ended: u64,
     /// The sum of the statistics of all connections, past and present.
     pub all: Statistics,

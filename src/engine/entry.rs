@@ -38,7 +38,7 @@ pub(super) struct Entry {
     pub(super) incoming: Option<Box<IncomingRequest>>,
     /// This side's request, if the engine repeats it after a refusal.
     pub(super) repeated: Option<Box<OwnRequest>>,
-    /// The receiving end of the completions, until an endpoint takes ownership of it.
+    /// The receiver of the connection's completions, until an endpoint takes ownership of it.
     pub(super) receiver: Option<Inbox>,
     /// The unread bytes of a stream.
     pub(super) inflow: Option<Arc<Inflow>>,
@@ -76,10 +76,11 @@ pub(super) struct OwnRequest {
 pub(super) enum Role {
     /// This side connects.
     Active,
-    /// This side makes a trial connection over RDMA, on behalf of the session of the connection
-    /// with this key.
+    /// This side makes a trial connection over RDMA, to test RDMA for a session. The connection of
+    /// that session has this key.
     TryRdma(u64),
-    /// The peer requested the connection. Until it is established, it counts as half-open.
+    /// The peer requested the connection. The connection counts as half-open until it is
+    /// established.
     Passive(Option<HalfOpen>),
 }
 
@@ -143,8 +144,8 @@ impl Entry {
         budget: &Arc<Budget>,
     ) -> Result<(), OsError> {
         self.link.poller.prepare(self.id.take_reserve())?;
-        // The thread that polled the session's previous connection does not become the owner of the
-        // new connection.
+        // A thread that polled the session's previous connection may still be the owner. Make the
+        // engine the owner of the new connection.
         self.link.poller.expire();
         let key = self.link.key;
         let client = budget.client(self.link.notices(), key, Host::of(self.peer.ip()));
@@ -196,8 +197,8 @@ impl Entry {
         }
     }
 
-    /// Passes the request to its listener. Rejects it if the backlog is full or the listener is
-    /// closed.
+    /// Passes the request to its listener. If the backlog is full or the listener is closed,
+    /// rejects the request.
     fn pass_to_listener(&mut self) {
         let Some(incoming) = self.incoming.take() else {
             // The refusal was counted when the listener was closed.
@@ -222,18 +223,19 @@ impl Entry {
         }
     }
 
-    /// Asks the peer of an accepted connection to leave. Returns whether the notice was queued. The
+    /// Asks the peer of an accepted connection to leave. Returns true if the notice was queued; the
     /// caller must then drive the connection.
     pub(super) fn ask_to_leave(&self) -> bool {
         !self.role.is_active() && self.link.in_engine(|core| core.ask_to_leave()).is_ok()
     }
 
-    /// Passes the established connection to its caller or listener. Drops the connection if no
-    /// caller is waiting. If `leaves` is true, also asks the peer to leave.
+    /// Passes the established connection to its caller or listener. If the caller no longer waits,
+    /// the connection is dropped and thereby closed. If `leaves` is true, first asks the peer to
+    /// leave. Later calls for the same connection have no further effect.
     pub(super) fn report_established(&mut self, leaves: bool) {
         match &mut self.role {
             Role::Active => {}
-            // This is a trial connection, whose request the peer should have refused.
+            // The peer should have refused the request of this trial connection.
             Role::TryRdma(_) => self.link.abort(0),
             Role::Passive(half_open) => *half_open = None,
         }
@@ -267,7 +269,8 @@ impl Entry {
         }));
     }
 
-    /// Logs the end of a connection without handles, if messages that it sent may be lost.
+    /// Logs that a connection has ended, if messages that this side sent may be lost. The caller
+    /// knows that no handle will report the loss.
     pub(super) fn report_undelivered(&self, reason: &CloseReason) {
         let delivered = self.link.ended().is_some_and(|ended| ended.delivered);
         let Statistics {

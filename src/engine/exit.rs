@@ -3,13 +3,14 @@
 //! To close a connection, its engine must exchange frames with the peer, but the engine's thread
 //! ends together with the process. The first engine therefore registers an exit handler. The
 //! handler makes all engines close their connections, and waits for them. The wait has a limit: the
-//! longest `close_timeout` of the connections, plus [`MARGIN`]. Two cases need care:
+//! longest time that the close of an open connection may take, plus [`MARGIN`]. Two cases need
+//! care:
 //!
 //! * A forked child inherits the handler, but no engine thread. It may also inherit a locked list
 //!   whose lock is never released. So each process has a separate list of its own engines.
-//! * The thread that ends the process may be an engine's own thread, in a waker or a logger. That
-//!   thread holds no lock then, so the engine's [relief thread](super::relief) closes the
-//!   connections.
+//! * An engine's own thread may end the process, within a waker or a logger that it calls. The
+//!   thread holds no lock during such a call, so the engine's [relief thread](super::relief) can
+//!   close the connections.
 
 use std::{
     collections::BTreeMap,
@@ -41,21 +42,22 @@ struct Engines {
     ended: Condvar,
 }
 
-/// The time that the exit handler waits beyond the longest `close_timeout`, so that the engine can
-/// still report a close that lasted for the whole `close_timeout`.
+/// The time that the exit handler waits beyond the longest time limit of a close, so that the
+/// engine can still report a close that reached this limit.
 const MARGIN: Duration = Duration::from_secs(1);
 
 /// An engine whose thread is running or about to start.
 struct Running {
     mailbox: Arc<Mailbox<Command>>,
-    /// The number of open connections by their `close_timeout`.
+    /// The number of open connections for each time limit of a close.
     time_limit: Mutex<BTreeMap<Duration, usize>>,
     /// Whether the exit handler waits for this engine.
     awaited: AtomicBool,
 }
 
 impl Running {
-    /// Returns the longest `close_timeout` of the open connections; `None` if there are none.
+    /// Returns the longest time limit for closing one of the open connections. Returns `None` if
+    /// there are none.
     fn longest(&self) -> Option<Duration> {
         lock(&self.time_limit).keys().next_back().copied()
     }
@@ -83,7 +85,8 @@ pub(super) fn register(mailbox: Arc<Mailbox<Command>>) -> Result<Registration, O
 
 impl Registration {
     /// Returns a registration without effect, for an engine that serves only connections within the
-    /// process. Their peers end together with the process, so the exit handler need not close them.
+    /// process. The exit handler does not close these connections, because their peers end together
+    /// with the process.
     pub(super) fn nowhere() -> Self {
         Self(None)
     }
@@ -134,7 +137,7 @@ extern "C" fn close_all() {
     let all = lock(running);
     let mut bound = Duration::ZERO;
     for running in all.iter() {
-        // The limit is read before the command is sent, because the command makes the engine end
+        // Read the limit before the command is sent, because the command makes the engine end
         // connections and remove their limits.
         let longest = running.longest();
         running.mailbox.send(Command::Exit);
@@ -146,6 +149,6 @@ extern "C" fn close_all() {
     let is_awaited = |running: &Arc<Running>| running.awaited.load(Ordering::Relaxed);
     let waited = ended.wait_timeout_while(all, bound, |all| all.iter().any(is_awaited));
     drop(waited);
-    // The engine's thread may have passed its last log lines to another thread.
+    // An engine's thread may have passed log lines to another thread. Wait until they are logged.
     foreign::wait_for_log(MARGIN);
 }

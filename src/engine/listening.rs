@@ -22,8 +22,8 @@ use crate::{
 const FIRST_WAIT: Duration = Duration::from_millis(100);
 const LONGEST_WAIT: Duration = Duration::from_secs(2);
 
-/// A listener. Dropping it closes the listener. Its queue ends when the last connection that was
-/// accepted for it is established or has failed.
+/// A listener. Dropping this value closes the listener. The queue of the listener ends when all
+/// connections that were accepted for the listener are established or have failed.
 pub(super) struct Listening {
     pub(super) local: SocketAddr,
     pub(super) config: Arc<Config>,
@@ -71,12 +71,12 @@ pub(super) struct ClosedBinding {
 pub(super) struct HalfOpen(Arc<()>);
 
 impl HalfOpen {
-    /// Returns the number of connections: all clones except the listener's own.
+    /// Returns the number of connections that own a clone. The listener owns the original.
     pub(super) fn count(&self) -> usize {
         Arc::strong_count(&self.0) - 1
     }
 
-    /// Returns whether both belong to the same listener.
+    /// Returns true if `other` belongs to the same listener.
     pub(super) fn is(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.0, &other.0)
     }
@@ -90,8 +90,8 @@ impl Listening {
         listener_items: ListenerItem,
         engine: Arc<Handle>,
     ) -> Self {
-        // Connections own copies of the configuration. These copies must not keep the inherited
-        // socket open.
+        // Connections share this configuration, and may outlive the listener. They must not keep
+        // the inherited socket open.
         config.listening.inherited = None;
         Self {
             local,
@@ -118,8 +118,8 @@ impl Listening {
         }
     }
 
-    /// Returns whether the listener survives the removal of its device: the engine will bind it
-    /// again, or it also listens over TCP.
+    /// Returns true if the listener survives the removal of its device, because the engine will
+    /// bind it again or because it also listens over TCP.
     pub(super) fn outlives_device(&self) -> bool {
         self.config.listening.rebind || self.tcp.is_some()
     }
@@ -129,15 +129,15 @@ impl Listening {
         self.listener_items.waiting() >= self.config.listening.backlog.into()
     }
 
-    /// Drops the id of a removed device or address, so that the kernel can complete the removal.
-    /// Returns the delay before the first attempt to bind again.
+    /// Drops the RDMA binding after the listener's device or address was removed, so that the
+    /// kernel can complete the removal. Returns the delay before the first attempt to bind again.
     pub(super) fn lose(&mut self) -> Duration {
         self.rdma = Some(RdmaBinding::Lost { wait: FIRST_WAIT });
         FIRST_WAIT
     }
 
-    /// Tries to bind a listener that lost its device. If that fails, returns the delay before the
-    /// next attempt.
+    /// Tries to bind a listener that lost its device. If the attempt fails, returns the delay
+    /// before the next attempt.
     pub(super) fn try_again(&mut self, manager: &ConnectionManager, key: u64) -> Option<Duration> {
         let Some(RdmaBinding::Lost { wait }) = &mut self.rdma else {
             return None;
@@ -168,7 +168,7 @@ impl Listening {
 }
 
 impl Listening {
-    /// Ends the listener and its queue with this reason.
+    /// Ends the listener and its queue for this reason.
     pub(super) fn end(self, reason: CloseReason) {
         let address = self.local;
         self.listener_items

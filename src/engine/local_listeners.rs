@@ -62,7 +62,8 @@ pub(super) fn claim(mut address: SocketAddr, engine: &Arc<Handle>) -> Result<Cla
 
 /// Returns the engine of the listener that accepts connections to an address.
 pub(crate) fn engine_of(address: SocketAddr) -> Option<Engine> {
-    // The lock must be released before the handle is dropped, because its drop takes the same lock.
+    // This block releases the lock before `engine` is dropped, because dropping the handle may end
+    // the engine and drop its claims, which take the same lock.
     let engine = {
         let listeners = lock(&LISTENERS.get().engines);
         let mut listeners = listeners.iter();
@@ -72,8 +73,8 @@ pub(crate) fn engine_of(address: SocketAddr) -> Option<Engine> {
     engine.runs().then(|| Engine::of(engine))
 }
 
-/// Waits until a listener accepts connections to one of these addresses. Returns its engine, or
-/// `None` after the `timeout`.
+/// Waits until a listener accepts connections to one of these addresses. Returns the engine of the
+/// listener, or `None` after the `timeout`.
 pub(crate) fn wait_for_engine(addresses: &[SocketAddr], timeout: Duration) -> Option<Engine> {
     let Listeners { engines, claimed } = LISTENERS.get();
     let is_missing = |engines: &mut HashMap<SocketAddr, Weak<Handle>>| {

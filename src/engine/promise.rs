@@ -39,8 +39,8 @@ impl<T> Promise<T> {
         (Arc::clone(&promise), PromiseSender(promise))
     }
 
-    /// Returns the reply if there is one. Otherwise registers the task, which is woken by the
-    /// reply. Once a poll has returned the reply, all later polls return `Pending`.
+    /// Returns the reply if it has arrived. If not, registers the task, so that the reply wakes it.
+    /// Panics if an earlier poll has returned the reply, or if the promise was cancelled.
     pub(crate) fn poll(&self, cx: &Context<'_>) -> Poll<Result<T, Error>> {
         let mine = cx.waker().clone();
         let mut state = lock(&self.0);
@@ -56,7 +56,7 @@ impl<T> Promise<T> {
                 State::Kept(result) => Poll::Ready(result),
                 State::Open { .. } | State::Over => Poll::Pending,
             },
-            State::Over => panic!("polled after it was ready"),
+            State::Over => panic!("a promise must not be polled after its reply was taken"),
         }
     }
 
@@ -98,8 +98,8 @@ impl<T> PromiseSender<T> {
     fn set(&self, result: Result<T, Error>, on_panic: impl FnOnce() + Send + 'static) {
         let mut state = lock(&self.0.0);
         let State::Open { waker, .. } = &mut *state else {
-            // The task has cancelled the attempt. The lock is released first, because dropping the
-            // result closes its connection.
+            // The promise has been kept already, or the task has cancelled the attempt. The lock is
+            // released first, because dropping the result closes its connection.
             drop(state);
             return drop(result);
         };
@@ -118,7 +118,8 @@ impl<T> PromiseSender<T> {
 
 impl<T> Drop for PromiseSender<T> {
     fn drop(&mut self) {
-        // There is no connection to end, so `on_panic` does nothing.
+        // The error contains no connection that would have to be closed, so `on_panic` does
+        // nothing.
         self.set(Err(Error::EngineShutDown), || ());
     }
 }

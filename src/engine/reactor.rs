@@ -68,8 +68,8 @@ const FIRST_KEY: u64 = 16;
 /// that a key is unique in logs, metrics and groups. A forked child continues the count.
 static NEXT_KEY: AtomicU64 = AtomicU64::new(FIRST_KEY);
 
-/// The delay before a deadline is checked again, after a check failed because an application thread
-/// held the lock of the completion queue.
+/// The delay after which the engine checks a deadline again, if an application thread held the lock
+/// of the completion queue during the previous check.
 const AGAIN: Duration = Duration::from_millis(1);
 
 /// The number of commands or connection manager events that are handled before the completion
@@ -118,11 +118,12 @@ pub(super) struct Reactor {
     /// The disconnect events that have not been handled yet, because an application thread is
     /// polling the connection.
     delayed_disconnects: HashMap<u64, Event>,
-    /// The connections whose queues still contain completions, because other connections must be
-    /// polled first.
+    /// The connections whose queues still contain completions. The engine polls other connections
+    /// before it handles the remaining completions.
     unfinished: BTreeSet<u64>,
-    /// The admission of outgoing and of incoming connections.
+    /// The admission of outgoing connections.
     connects: Admission,
+    /// The admission of incoming connections.
     accepts: Admission,
     /// Whether a stage has left work for the next iteration, which then does not wait for events.
     more: bool,
@@ -131,16 +132,17 @@ pub(super) struct Reactor {
     /// The engine's ID in the hellos of its connections.
     identity: u64,
     peers: Peers,
-    /// Set by `Retire` and `ShutDown`: end when no connection is left.
+    /// Set by `Retire`, `ShutDown` and `Exit`: end when no connection and no listener is left.
     ending: bool,
-    /// Set by `ShutDown`: refuse new connections and listeners.
+    /// Set by `ShutDown` and `Exit`: refuse new connections and listeners.
     refusing: bool,
-    /// Set by `Exit`: log lost messages, because no handle will report how a connection ended.
+    /// Set by `Exit`: log which connections may lose messages, because no handle will report how a
+    /// connection ended.
     exiting: bool,
     /// Set by `AskToLeave`: ask the peers of accepted connections to leave.
     leaving: bool,
-    /// The replies to send when no connection is left. A weak reference is dead if its caller no
-    /// longer waits.
+    /// The replies to send when no connection is left. The weak reference is dead if the caller of
+    /// the drain no longer waits.
     drains: Vec<(Sender<()>, Weak<()>)>,
     /// The in-process bindings of ended listeners whose connections can still resume.
     closed_bindings: Vec<ClosedBinding>,
@@ -183,8 +185,8 @@ impl Reactor {
             connects: Admission::of_connects(),
             accepts: Admission::of_accepts(),
             more: false,
-            // If the number is unknown, spinning is permitted, because each spin measures whether
-            // it is useful.
+            // If the number is unknown, application threads may spin, because each spin measures
+            // whether spinning is useful.
             processors: available_parallelism().map_or(usize::MAX, NonZero::get),
             identity: random(),
             peers: Peers::default(),
@@ -200,7 +202,7 @@ impl Reactor {
         };
         let commands = reactor.commands.waker().map(|fd| (fd, COMMANDS));
         let notices = reactor.notices.waker().map(|fd| (fd, NOTICES));
-        // A wake-up of a mailbox is an edge: see `Mailbox::waker`.
+        // A mailbox signals a wake-up as an edge: see `Mailbox::waker`.
         let edges = EpollFlags::EPOLLIN | EpollFlags::EPOLLET;
         for (fd, token) in commands.into_iter().chain(notices) {
             reactor.watch(fd, edges, token)?;
@@ -261,8 +263,8 @@ impl Reactor {
                     entry.link.report_stall(stall);
                 }
                 if let Some(next) = passed {
-                    // This is the usual case with many idle connections: the peer is alive, and the
-                    // deadline is postponed.
+                    // The peer is alive, so the deadline is postponed. With many idle connections,
+                    // this is the usual case.
                     self.timers.set_rounded(key, next, now);
                     continue;
                 }
@@ -330,8 +332,8 @@ impl Reactor {
         id: ConnectionId,
         role: Role,
     ) -> Arc<Link> {
-        // An operation with an id is accepted only while fewer than `max_ids` are in flight or
-        // unread.
+        // An operation with an id is accepted only if fewer than `max_ids` such operations are in
+        // flight or have a completion that the program has not taken.
         let config = config.into();
         let sizes = config.sizes(id.transport());
         let max_ids = usize::from(sizes.receive_window) + usize::from(sizes.send_depth);
@@ -375,8 +377,7 @@ impl Reactor {
         link
     }
 
-    // Drives a connection: executes the outputs of its state machine that need this thread.
-
+    /// Drives a connection: executes those outputs of its state machine that need this thread.
     fn drive(&mut self, key: u64) {
         let Some(entry) = self.links.get_mut(&key) else {
             return;
@@ -385,7 +386,7 @@ impl Reactor {
         loop {
             let op = {
                 let mut core = entry.link.core();
-                // After the end, pending operations are dropped, except for a reject.
+                // Once the connection has ended, pending operations are dropped, except a reject.
                 if core.ended.is_some() {
                     core.cm_ops.retain(|op| op.call() == CmCall::Reject);
                 }
@@ -395,9 +396,9 @@ impl Reactor {
             trace!(Connection, "{}: executes {op:?}", entry.link);
             let skips_turn = entry.id.transport() == Transport::Memory && entry.role.is_active();
             if op == CmOp::AwaitTurn && skips_turn {
-                // An outgoing connection within the process starts without a turn. An engine
-                // without a thread has no timer that would release the slot if the peer answered
-                // late.
+                // An outgoing connection within the process starts without a turn. A turn would
+                // occupy its slot until the peer answers, because an engine without a thread has no
+                // timer that releases slots.
                 entry
                     .link
                     .in_engine(|core| core.conn.take_turn(Instant::now()));
@@ -464,7 +465,9 @@ impl Reactor {
         }
     }
 
-    /// Releases an ended connection, and sends the error to its waiting caller.
+    /// Releases an ended connection. If a caller still waits for the connection, repeats the
+    /// request or sends the error to the caller. If an application thread still uses the transport,
+    /// only schedules another poll, which calls this function again.
     fn remove(&mut self, key: u64, reason: CloseReason) {
         self.timers.set(key, None);
         self.attended.forget(key);
@@ -490,7 +493,8 @@ impl Reactor {
             self.record_trial(key, &reason);
             return self.report_drained();
         }
-        // Adds only the counters, and not the memory of messages that the application still holds.
+        // The sum includes only counters, and not the memory of messages that the application
+        // holds.
         self.past.all += entry.link.statistics().counters();
         if let Some(request) = self.request_to_repeat(&mut entry, &reason) {
             self.connect_again(entry, request, reason);
@@ -581,8 +585,8 @@ impl Drop for Reactor {
     }
 }
 
-/// Returns whether an error affects all connections and listeners, because the connection manager's
-/// descriptor can no longer be used.
+/// Returns true if the error affects all connections and listeners, because the connection
+/// manager's descriptor can no longer be used.
 fn is_of_manager(error: OsError) -> bool {
     error.is_of_credentials() && matches!(error.call, "rdma_create_id" | "rdma_get_cm_event")
 }
@@ -592,7 +596,7 @@ fn new_key() -> u64 {
     NEXT_KEY.fetch_add(1, Ordering::Relaxed)
 }
 
-/// Returns a unique random number, which is not secret.
+/// Returns a random number that almost certainly differs from all others. It is not secret.
 fn random() -> u64 {
     use std::hash::{BuildHasher, RandomState};
     RandomState::new().hash_one(Instant::now())
@@ -632,7 +636,11 @@ mod tests {
         reactor.pause_manager(Transport::Tcp, error);
         let left = watched(&reactor);
         assert!(!left.contains(&Transport::Tcp));
-        assert_eq!(left.len() + 1, all.len(), "the other one goes on");
+        assert_eq!(
+            left.len() + 1,
+            all.len(),
+            "the engine must still watch the other connection managers"
+        );
         assert_ne!(reactor.timeout(), EpollTimeout::NONE);
         reactor.resume_manager(Transport::Tcp);
         assert_eq!(watched(&reactor), all);
@@ -657,8 +665,8 @@ mod tests {
         fn flush(&self) {}
     }
 
-    /// The engine panics, and then the logger panics in the engine's destructor. A panic that left
-    /// the destructor would abort the process.
+    /// The engine panics, and then the logger panics in the engine's destructor. If the second
+    /// panic left the destructor, it would abort the process.
     #[test]
     fn engine_that_panics_cuts_off_its_connections() {
         log::set_logger(&Fails).unwrap();

@@ -1,26 +1,27 @@
 //! Keeps an engine running while foreign code blocks its thread.
 //!
 //! The engine's thread owns the reactor. It collects calls of foreign code: wakers and log lines.
-//! Between two steps of the reactor it puts the reactor into [`Custody`], runs the foreign code,
-//! and takes the reactor back. If the code returns quickly, this costs two short critical sections
-//! and no thread switch. A second thread, the relief thread, checks the custody every
-//! [`FOREIGN_CALL_LIMIT`]. If the same foreign code is still running, the relief thread takes the
-//! reactor and becomes the engine's thread. The first thread ends when the foreign code returns:
+//! Between two steps of the reactor, this thread puts the reactor into [`Custody`], runs the
+//! foreign code, and takes the reactor back. If the code returns quickly, these actions cost two
+//! short critical sections and no thread switch. A second thread, the relief thread, checks the
+//! custody every [`FOREIGN_CALL_LIMIT`]. If the same foreign code is still running, the relief
+//! thread takes the reactor and becomes the engine's thread. The replaced thread ends when the
+//! foreign code returns:
 //!
 //! ```text
 //!            put                     take back
 //!   serves ──────> runs foreign code ─────────> serves
-//!                        │ the relief took the reactor
+//!                        │ the relief thread took the reactor
 //!                        └────────────────────> ends
 //! ```
 //!
 //! A waker or a logger that blocks therefore delays the engine once, for at most two times
-//! [`FOREIGN_CALL_LIMIT`]. If the first thread was merely descheduled, the replacement does no
+//! [`FOREIGN_CALL_LIMIT`]. If the replaced thread was merely descheduled, the replacement does no
 //! harm.
 //!
 //! Only one thread at a time runs the foreign code of a connection
-//! ([`PendingWork`](foreign::PendingWork)), and only one writes log lines. If a waker never
-//! returns, its connection blocks one thread, and the wakers of its other tasks wait. Other
+//! ([`PendingWork`](foreign::PendingWork)), and only one thread at a time writes log lines. If a
+//! waker never returns, it blocks one thread, and the connection's other wakers wait. Other
 //! connections are not affected.
 //!
 //! The relief thread starts at the first call of foreign code. It never starts in a program that
@@ -36,12 +37,13 @@ use std::{
 
 use crate::os::{foreign, lock, unpoisoned};
 
-/// The time that foreign code may run before the relief thread takes the reactor. It is far longer
-/// than an ordinary waker takes, and so short that no peer notices the delay.
+/// The interval between two checks of the relief thread. Foreign code may run for one to two
+/// intervals before the relief thread takes the reactor. An ordinary waker returns much earlier,
+/// and the delay is too short to affect a peer.
 const FOREIGN_CALL_LIMIT: Duration = Duration::from_millis(10);
 
-/// The number of consecutive checks without foreign code after which the relief thread sleeps. The
-/// next foreign code wakes it.
+/// If the relief thread finds no new foreign code in this number of consecutive checks, it sleeps
+/// until the engine's thread runs foreign code again.
 const IDLE_CHECKS: u32 = 100;
 
 /// The operations of a reactor that [`Custody`] calls.
@@ -58,8 +60,8 @@ pub(super) struct Custody {
     state: Mutex<State>,
     /// Notified when the engine has ended, or when the sleeping relief thread must wake up.
     changed: Condvar,
-    /// The engine's threads that have not been joined: the current one and the relief thread. Lock
-    /// order: `state` before `threads`.
+    /// The threads that have not been joined: the engine's current thread and the relief thread.
+    /// Lock order: `state` before `threads`.
     threads: Mutex<HashMap<ThreadId, JoinHandle<()>>>,
 }
 
@@ -67,7 +69,7 @@ struct State {
     reactor: Option<Box<dyn Work>>,
     /// The number of times that a thread has put the reactor into custody.
     puts: u64,
-    /// The last thread that put the reactor into custody.
+    /// The thread that most recently put the reactor into custody.
     holder: Option<ThreadId>,
     relief: Relief,
     ended: bool,
@@ -81,7 +83,9 @@ enum Relief {
     Sleeps,
 }
 
-/// Marks the engine as ended when its thread ends, even by a panic.
+/// A guard that marks the engine as ended when the engine's thread returns or panics. If the relief
+/// thread has taken the reactor, the engine continues, and the guard of the replaced thread does
+/// nothing.
 struct EndGuard<'a> {
     custody: &'a Custody,
     is_over: bool,
@@ -156,7 +160,8 @@ impl Custody {
                 state.relief = Relief::Watches;
                 self.changed.notify_all();
             }
-            // If the relief thread cannot be started, the engine waits for the foreign code.
+            // If the relief thread cannot be started, the engine does not continue until the
+            // foreign code returns.
             Relief::None => {
                 if self.spawn("rdmsg-relief", Self::relieve).is_ok() {
                     state.relief = Relief::Watches;
@@ -174,7 +179,7 @@ impl Custody {
         state.reactor.take()
     }
 
-    /// Runs the relief's thread.
+    /// Runs the relief thread.
     fn relieve(self: &Arc<Self>) {
         let (mut seen, mut idle) = (0, 0);
         let mut state = lock(&self.state);
@@ -191,7 +196,7 @@ impl Custody {
             state = self.wait_for_change(state, idle > IDLE_CHECKS);
         };
         state.relief = Relief::None;
-        // The replaced thread may be blocked forever, so nothing joins it.
+        // The replaced thread may be blocked forever, so `join` must not wait for it.
         if let Some(holder) = state.holder.take() {
             lock(&self.threads).remove(&holder);
         }
@@ -199,7 +204,8 @@ impl Custody {
         foreign::collect(true);
         debug!(
             Engine,
-            "engine: a waker or the logger blocks the engine's thread; another thread takes over"
+            "engine: a waker or the logger has blocked the engine's thread for at least \
+             {FOREIGN_CALL_LIMIT:?}; another thread takes over"
         );
         self.serve(reactor);
     }
@@ -248,9 +254,9 @@ impl Drop for EndGuard<'_> {
         }
         let foreign_calls = foreign::take_foreign_calls();
         if !foreign_calls.is_empty() {
-            // The remaining foreign code may block this thread. The thread therefore first removes
-            // itself from the table, so that a program that waits for the engine's end does not
-            // wait for this code.
+            // The remaining foreign code may block this thread. A program that waits for the end of
+            // the engine must not wait for this code. The thread therefore first removes itself
+            // from the table.
             lock(&self.custody.threads).remove(&thread::current().id());
         }
         lock(&self.custody.state).ended = true;
@@ -343,11 +349,11 @@ mod tests {
             let step = || foreign::call_once(move || assert!(left.recv().is_err()));
             steps.send(Box::new(step)).unwrap();
             let after = thread_of(&steps);
-            assert_ne!(after, before, "the relief took the step");
+            assert_ne!(after, before, "the relief thread must run the step");
             before = after;
             leaves.push(leave);
         }
-        // The replaced thread ends when its foreign code returns, without running a step.
+        // Each replaced thread ends when its foreign code returns, and runs no further step.
         leaves.clear();
         for _ in 0..100 {
             thread_of(&steps);
@@ -356,7 +362,7 @@ mod tests {
         let step = || foreign::call_once(move || assert!(left.recv().is_err()));
         steps.send(Box::new(step)).unwrap();
         drop(steps);
-        assert!(custody.join().is_ok(), "the end does not wait for it");
+        assert!(custody.join().is_ok(), "join must not await foreign code");
         assert!(drops.recv().is_ok());
         drop(leave);
     }

@@ -1,7 +1,7 @@
 //! An engine without a thread: the threads that submit work to it also do the work.
 //!
-//! It serves only connections within the process, because no thread waits for descriptors. Expired
-//! deadlines are handled by threads that wait in a call or submit work. No timer wakes a task.
+//! The engine serves only connections within the process, because no thread waits for descriptors.
+//! Threads that wait in a call or submit work also handle expired deadlines. No timer wakes a task.
 
 use std::{
     cell::Cell,
@@ -18,7 +18,7 @@ use crate::{
     transport::{Budget, ConnectionManager, EngineLimits},
 };
 
-/// The longest time for which [`Threadless::join`] waits before it does pending work again.
+/// The maximum time that [`Threadless::join`] waits before it checks for pending work.
 const MAX_WAIT: Duration = Duration::from_millis(100);
 
 /// The state of an engine without a thread.
@@ -30,7 +30,7 @@ pub(super) struct Threadless {
     changed: Condvar,
 }
 
-/// The result of the last [`settle`](Reactor::settle).
+/// The result of the most recent [`settle`](Reactor::settle).
 #[derive(Default)]
 struct Plan {
     /// The next deadline.
@@ -44,8 +44,8 @@ thread_local! {
 }
 
 impl Threadless {
-    /// Creates an engine with its own memory limits. If it shared limits with other engines, their
-    /// threads would have to run this engine when they free memory.
+    /// Creates an engine with its own memory limits. If several engines shared the limits, a thread
+    /// that frees memory in another engine would have to run this engine.
     pub(super) fn start() -> Result<(Arc<Self>, Arc<Mailbox<Command>>), OsError> {
         let engine = Arc::new(Self {
             reactor: Mutex::new(None),
@@ -73,17 +73,18 @@ impl Threadless {
 }
 
 impl Reader for Threadless {
-    /// Calls [`Reactor::settle`] once, which does pending work. If this thread is already running a
-    /// reactor, returns immediately; the outer call then does the work.
+    /// Calls [`Reactor::settle`] once, which does pending work, and then runs the foreign calls
+    /// that this work collected. If this thread is already running a reactor, returns immediately;
+    /// the outer call then does the work.
     fn serve(&self) {
         if SERVES.get() {
             return;
         }
         let service = Service::begin();
         {
-            // While this thread waits for the lock, the owner of the lock may do the work.
+            // While this thread waits for the lock, the thread that holds the lock may do the work.
             let mut slot = lock(&self.reactor);
-            // If the reactor panics, it is dropped, which ends its connections.
+            // If `settle` panics, the reactor is dropped, which ends its connections.
             if let Some(mut reactor) = slot.take() {
                 let due = reactor.settle();
                 *slot = Some(reactor).filter(|reactor| reactor.is_running());
@@ -111,8 +112,9 @@ impl Reader for Threadless {
 }
 
 impl Threadless {
-    /// Waits until the engine has ended. The caller must have requested its end. If this thread is
-    /// already running a reactor, returns immediately; the outer call then continues the work.
+    /// Waits until the engine has ended. The caller must have requested the end of the engine. If
+    /// this thread is already running a reactor, returns immediately; the outer call then continues
+    /// the work.
     pub(super) fn join(&self) {
         if SERVES.get() {
             return;
@@ -126,8 +128,8 @@ impl Threadless {
             let left = plan
                 .due
                 .map(|due| due.saturating_duration_since(Instant::now()));
-            // Other threads may do the work and notify this one. If the plan has no deadline, the
-            // wait ends after [`MAX_WAIT`].
+            // Another thread may do the work and notify this thread. Without a notification, the
+            // wait ends at the next deadline, or after [`MAX_WAIT`] at the latest.
             drop(
                 self.changed
                     .wait_timeout(plan, left.map_or(MAX_WAIT, |left| left.min(MAX_WAIT))),
@@ -136,8 +138,8 @@ impl Threadless {
     }
 }
 
-/// A guard that marks this thread as running a reactor. While it exists, the thread also collects
-/// foreign calls instead of running them.
+/// A guard that marks this thread as running a reactor. While the guard exists, the thread collects
+/// foreign calls and does not run them.
 struct Service {
     /// Whether the thread was already collecting foreign calls when the guard was created.
     collects: bool,

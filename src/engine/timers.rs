@@ -3,9 +3,9 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// The grid of rounded deadlines, and the time from which on a deadline is far enough away to be
-/// rounded.
+/// The interval between the grid points to which deadlines are rounded up.
 const GRID: Duration = Duration::from_millis(32);
+/// A deadline is rounded only if it is at least this far in the future.
 const FAR: Duration = Duration::from_millis(500);
 
 /// A set of deadlines, at most one for each key.
@@ -13,7 +13,7 @@ const FAR: Duration = Duration::from_millis(500);
 pub(super) struct Timers {
     queue: BTreeSet<(Instant, u64)>,
     deadlines: HashMap<u64, Instant>,
-    /// The origin of the grid.
+    /// The first grid point.
     origin: Instant,
 }
 
@@ -35,8 +35,9 @@ impl Timers {
         }
     }
 
-    /// Sets a deadline like [`set`](Self::set). If it is at least [`FAR`] away, it is rounded up to
-    /// the grid, so that one wake-up of the thread serves many keys.
+    /// Sets a deadline like [`set`](Self::set). If the deadline is at least [`FAR`] after `now`,
+    /// rounds the deadline up to the next grid point, so that one wake-up of the thread serves many
+    /// keys.
     pub(super) fn set_rounded(&mut self, key: u64, deadline: Option<Instant>, now: Instant) {
         let round_up = |at: Instant| {
             let past = at.saturating_duration_since(self.origin).as_nanos() % GRID.as_nanos();
@@ -57,7 +58,7 @@ impl Timers {
         self.queue.first().map(|&(at, _)| at)
     }
 
-    /// Removes a deadline that has passed, and returns its key.
+    /// Removes the earliest deadline if it has passed, and returns its key.
     pub(super) fn pop(&mut self, now: Instant) -> Option<u64> {
         let &(at, key) = self.queue.first()?;
         if at > now {
@@ -91,7 +92,11 @@ mod tests {
             timers.set_rounded(key as u64, Some(at), now);
         }
         timers.set_rounded(9, Some(near), now);
-        assert_eq!(timers.pop(near), Some(9), "not rounded");
+        assert_eq!(
+            timers.pop(near),
+            Some(9),
+            "a near deadline must not be rounded"
+        );
         let shared = timers.origin + Duration::from_millis(2048);
         assert_eq!(timers.next(), Some(shared));
         let keys = [(); 3].map(|()| timers.pop(shared).unwrap());

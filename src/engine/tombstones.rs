@@ -7,8 +7,8 @@ use std::{
 
 use crate::proto::{SessionId, SessionOver};
 
-/// The maximum number of stored sessions, of about 48 bytes each. If there are more, the oldest is
-/// removed.
+/// The maximum number of stored sessions, each of which occupies about 40 bytes. If the maximum is
+/// reached, `add` removes the oldest session.
 const MAX_STORED: usize = 4096;
 
 /// Closed sessions, oldest first.
@@ -40,8 +40,9 @@ impl Tombstones {
         self.0.push_back(Tombstone { id, over, until });
     }
 
-    /// Returns the message counts of a session. The comparison of `id` with all entries takes some
-    /// microseconds, which is less than a connect request costs.
+    /// Returns the message counts of a session, or `None` if they are not stored. This call
+    /// compares `id` with all entries. The comparisons take some microseconds, which is short
+    /// compared with a connect request.
     pub(super) fn find(&self, id: &SessionId, now: Instant) -> Option<SessionOver> {
         let mut lasting = self.0.iter().filter(|other| other.until > now);
         lasting.find(|other| other.id == *id).map(|it| it.over)

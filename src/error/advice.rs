@@ -13,8 +13,8 @@ use crate::{
     transport_choice::Transport,
 };
 
-/// The remedy if the call failed with `EINVAL` because the address is link-local and names no
-/// network interface; otherwise an empty text.
+/// The remedy for a call that failed with `EINVAL` because a link-local address names no network
+/// interface. The text is empty for all other errors.
 pub(super) struct ScopeAdvice<'a>(pub(super) &'a SocketAddr, pub(super) Option<&'a OsError>);
 
 impl fmt::Display for ScopeAdvice<'_> {
@@ -42,7 +42,7 @@ pub(super) struct LoopbackProblem<'a>(pub(super) &'a SocketAddr, pub(super) &'a 
 impl fmt::Display for LoopbackProblem<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self(address, local) = self;
-        // A connect to `0.0.0.0`.
+        // A connect to `0.0.0.0` or `[::]` means this machine.
         let is = if address.ip().to_canonical().is_unspecified() {
             "stands for"
         } else {
@@ -64,8 +64,7 @@ impl fmt::Display for LoopbackProblem<'_> {
     }
 }
 
-/// The remedy if RDMA is not available because the libraries, a kernel module or a device is
-/// missing.
+/// The remedy if RDMA is not available: a library, a kernel module or a device is missing.
 pub(super) struct NoRdmaAdvice<'a>(pub(super) &'a OsError);
 
 impl fmt::Display for NoRdmaAdvice<'_> {
@@ -145,7 +144,7 @@ pub(super) fn device_advice(in_container: bool) -> &'static str {
     }
 }
 
-/// Returns the advice for listening again after a listener has ended.
+/// Returns the advice for a program whose listener has ended: when and how to bind a new listener.
 pub(super) fn rebind_advice(reason: &CloseReason) -> &'static str {
     match reason {
         CloseReason::Os(_) => ". Bind a new one",

@@ -47,8 +47,8 @@ pub enum Error {
         problem: String,
     },
 
-    /// This machine has no RDMA connection manager, or lacks the libraries. Unless the program was
-    /// built with the feature `linked`, it loads the libraries when it first needs them.
+    /// This machine has no RDMA connection manager, or lacks the RDMA libraries. A program that was
+    /// built without the feature `linked` loads these libraries when it first needs them.
     #[error("this machine offers no RDMA: {0}. {remedy}", remedy = NoRdmaAdvice(.0))]
     NoRdma(OsError),
 
@@ -75,8 +75,8 @@ pub enum Error {
     Loopback {
         /// The address.
         address: SocketAddr,
-        /// The addresses of this machine that RDMA devices serve. Programs on this machine can use
-        /// them, too.
+        /// The addresses of this machine that RDMA devices serve. Programs on this machine can also
+        /// connect to these addresses.
         local: Vec<IpAddr>,
     },
 
@@ -95,7 +95,7 @@ pub enum Error {
     },
 
     /// The connection could not be established. The reason is [`CloseReason::Os`] if a system call
-    /// failed. Over TCP this includes every failure of a socket's connect except a refusal.
+    /// failed. Over TCP, every failed connect(2) has this reason, except for a refusal.
     #[error(
         "cannot connect to {}: {reason}{}",
         Shown(*.peer),
@@ -108,8 +108,8 @@ pub enum Error {
         reason: CloseReason,
     },
 
-    /// A connector could not bind to its [source](crate::Connector::source) address. It has not
-    /// contacted the peer.
+    /// A connector could not bind to its [source](crate::Connector::source) address. The connector
+    /// has not contacted the peer.
     #[error(
         "cannot connect from {address}, the source of the Connector: {}{}",
         BindProblem(.address, .error),
@@ -122,8 +122,8 @@ pub enum Error {
         error: OsError,
     },
 
-    /// The connection has ended. The reason is the first cause. All later calls return the same
-    /// reason.
+    /// The connection has ended. The reason is the first event that ended the connection. All later
+    /// calls return the same reason.
     #[error("the connection has ended: {0}")]
     Disconnected(CloseReason),
 
@@ -134,7 +134,7 @@ pub enum Error {
     /// A [`Persistent`](crate::Persistent) client has no connection. The call cannot wait for a new
     /// connection, because the calling thread must first take the event that reports the loss.
     ///
-    /// Nothing was sent; the client connects again.
+    /// Nothing was sent. The client connects again while the program takes the client's events.
     #[error(
         "not connected: take the events of the client with Persistent::next_event, which dials"
     )]
@@ -181,11 +181,11 @@ pub enum Error {
         place: &'static str,
     },
 
-    /// Too many completions of messages with ids wait for the program to take them, and no other
-    /// thread takes completions.
+    /// The program has too many untaken completions of messages with ids, and no other thread takes
+    /// completions.
     ///
-    /// Nothing was sent; the connection stays open. While another thread takes completions, a call
-    /// that is allowed to wait does so instead of failing: see
+    /// Nothing was sent; the connection stays open. While another thread takes completions, a
+    /// blocking call waits and does not return this error: see
     /// [`Outgoing::with_id`](crate::Outgoing::with_id).
     #[error(
         "too many completions wait to be taken: take some from Endpoint::completions or with \
@@ -219,8 +219,8 @@ pub enum Error {
         limit: u32,
     },
 
-    /// The endpoint is in a [`Group`](crate::Group), which receives its messages and other
-    /// completions.
+    /// The endpoint is in a [`Group`](crate::Group), which receives the endpoint's messages and
+    /// other completions.
     #[error(
         "the endpoint is in a Group: take its completions from Group::completions, or remove it \
          from the group first"
@@ -288,7 +288,7 @@ pub enum Error {
     /// of this side or of the peer.
     ///
     /// When a connection with [`Config::resume`](crate::Config::resume) is lost, its regions become
-    /// unusable for one-sided operations, but their bytes can still be read by this program.
+    /// unusable for one-sided operations. The program can still read the bytes of its own regions.
     /// Nothing was done; the connection stays open.
     #[error(
         "this region belongs to a lost connection of the session: register a new one, and send its \
@@ -302,7 +302,8 @@ pub enum Error {
 
     /// Too few shared receive buffers are free for another connection.
     ///
-    /// Existing connections are not affected. A retry may succeed when one of them has ended.
+    /// Existing connections are not affected. A retry may succeed after an existing connection has
+    /// ended.
     #[error(
         "the {total} shared receive buffers are in use: {free} are free, and a connection needs \
          {needed}; raise shared_receive in the Config, close connections, or drop held messages"
@@ -404,16 +405,16 @@ impl Error {
         }
     }
 
-    /// Returns an error if no peer can connect to the bound `address`, because the kernel bound it
-    /// to no device.
+    /// Returns an error if no peer can connect to a listener on `address`, which the kernel has
+    /// bound to no device.
     pub(crate) fn from_bound_to_none(address: SocketAddr) -> Result<(), Self> {
         let error = OsError::new("rdma_bind_addr", libc::ENODEV);
         if !address.ip().is_unspecified() {
-            // The kernel binds loopback addresses without a device.
+            // The kernel binds a loopback address without a device, but no peer can connect to it.
             return Err(Self::from_bind(address, error));
         }
-        // A listener on an unspecified address serves all devices. Without a bound device, this is
-        // an error only if the process is not permitted to use any device.
+        // A listener on an unspecified address serves all devices and is never bound to one device.
+        // It is unusable only if this process may open none of the devices.
         machine::all_denied().map_or(Ok(()), |denied| {
             Err(Self::PermissionDenied { error, denied })
         })
@@ -422,7 +423,7 @@ impl Error {
     /// Creates the error of a failed attempt to listen on `address` over RDMA.
     pub(crate) fn from_bind(address: SocketAddr, error: OsError) -> Self {
         match error.errno {
-            // The address is not the cause: this machine has no connection manager.
+            // The address is not the cause, because the connection manager could not be opened.
             _ if error.call == "rdma_create_event_channel" => Self::from_os(error),
             libc::ENODEV => match machine::denied() {
                 Some(denied) => Self::PermissionDenied { error, denied },
@@ -441,8 +442,8 @@ impl Error {
         matches!(self, Self::Bind { error, .. } if error.errno == libc::EADDRINUSE)
     }
 
-    /// Returns whether a connector may try the other transport after this error, because no rdmsg
-    /// peer has responded over the failed transport.
+    /// Returns true if a connector may try the other transport after this error. This is the case
+    /// if no rdmsg peer has responded over the failed transport.
     pub(crate) fn leaves_other_transports(&self) -> bool {
         match self {
             Self::NoRdma(_)
@@ -451,7 +452,8 @@ impl Error {
             | Self::Loopback { .. } => true,
             Self::Connect { reason, .. } => match reason {
                 CloseReason::Refused
-                // On iWARP, a host whose listener uses TCP may also reject in this way.
+                // On iWARP, the host of a listener that uses only TCP may also cause this
+                // rejection.
                 | CloseReason::RejectedWithoutCause
                 | CloseReason::PeerDisconnected
                 | CloseReason::AddrResolution(_)
@@ -522,15 +524,17 @@ impl Error {
         match (error.call, error.errno) {
             // The kernel returns EPERM if the process is not permitted to lock any memory.
             ("ibv_reg_mr", libc::ENOMEM | libc::EPERM) => {
-                // If the limit cannot be read, the error still reports the failed registration.
+                // If the limit cannot be read, the error still reports the failed registration,
+                // with a limit of 0.
                 let limit = getrlimit(Resource::RLIMIT_MEMLOCK).map_or(0, |(soft, _)| soft);
                 Self::LockedMemory { error, limit }
             }
-            // `sys` returns these error numbers if a library cannot be loaded or lacks a function.
+            // The loader of the libraries returns `ELIBACC` if a library cannot be loaded, and
+            // `ELIBBAD` if a library lacks a function.
             (_, libc::ELIBACC | libc::ELIBBAD) => Self::NoRdma(error),
-            // librdmacm returns the same error for a missing device file and for a file that this
-            // process is not permitted to open.
             ("rdma_create_event_channel", _) if cfg!(not(feature = "rdma")) => Self::RdmaNotBuilt,
+            // librdmacm returns the same error for a missing device file and for a file that this
+            // process is not permitted to open. So the permissions are checked first.
             ("rdma_create_event_channel", errno) => match (machine::denied(), errno) {
                 (Some(denied), _) => Self::PermissionDenied { error, denied },
                 (None, libc::ENODEV | libc::ENOENT | libc::ENOSYS) => Self::NoRdma(error),
@@ -578,7 +582,7 @@ fn is_loopback(address: SocketAddr) -> bool {
 /// It converts into an [`Error`] and into an [`io::Error`]. [`Full`](Self::Full) becomes
 /// [`Error::WindowFull`] and [`WouldBlock`](std::io::ErrorKind::WouldBlock), respectively.
 #[derive(Debug, Clone, thiserror::Error)]
-#[expect(clippy::exhaustive_enums, reason = "there is no third")]
+#[expect(clippy::exhaustive_enums, reason = "a send is refused or fails")]
 pub enum TrySendError {
     /// The peer's window or the send queue is full. A later retry may succeed.
     #[error("the peer's receive window is full")]
@@ -589,7 +593,7 @@ pub enum TrySendError {
 }
 
 impl TrySendError {
-    /// Returns whether the error is [`Full`](Self::Full), so that a later retry may succeed.
+    /// Returns true if the error is [`Full`](Self::Full). A later retry may then succeed.
     #[must_use]
     pub fn is_full(&self) -> bool {
         matches!(self, Self::Full)

@@ -1,4 +1,4 @@
-//! Converts errors into those of `std::io`, of the kind that a program written for TCP expects.
+//! Converts errors into [`std::io::Error`]s of the kinds that a program written for TCP expects.
 
 use std::io;
 
@@ -21,8 +21,8 @@ impl From<Error> for io::Error {
             Error::NoRdma(_) | Error::RdmaNotBuilt | Error::NotSupported { .. } => {
                 io::ErrorKind::Unsupported
             }
-            // The kind is the same as over TCP, where closing a listener resets its unaccepted
-            // sockets.
+            // A TCP listener that is closed resets its unaccepted sockets, so this error has the
+            // same kind as such a reset.
             Error::Disconnected(CloseReason::PeerBusy)
             | Error::Undelivered(CloseReason::PeerBusy) => io::ErrorKind::ConnectionReset,
             Error::Connect { reason, .. }

@@ -12,7 +12,8 @@ use crate::{
 
 const PAGE: &str = include_str!("../../docs/guide/troubleshooting.md");
 
-/// Returns one value of each reason, or several if the text depends on the value.
+/// Returns one value of each reason. If the text of a reason depends on the value, returns several
+/// values.
 fn reasons() -> Vec<CloseReason> {
     let status = CmStatus::from_raw(-libc::ETIMEDOUT);
     let error = OsError::new("ibv_reg_mr", libc::ENOMEM);
@@ -71,8 +72,8 @@ fn reasons() -> Vec<CloseReason> {
     ]
 }
 
-/// Returns one value of each error, except for errors that only show the text of a reason or of a
-/// system call.
+/// Returns a value of each error. Omits the errors whose text consists mainly of the text of a
+/// reason or of a system call.
 fn errors() -> Vec<Error> {
     let error = OsError::new("ibv_reg_mr", libc::ENOMEM);
     let address = SocketAddr::from(([127, 0, 0, 1], 7471));
@@ -151,7 +152,7 @@ fn errors() -> Vec<Error> {
     ]
 }
 
-/// Returns whether a text matches an entry, in which `…` matches anything.
+/// Returns whether a text matches an entry. Each `…` in the entry matches any text.
 fn is_entry(entry: &str, text: &str) -> bool {
     let parts: Vec<&str> = entry.split('…').collect();
     let (Some(first), Some(last)) = (parts.first(), parts.last()) else {

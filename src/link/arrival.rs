@@ -1,4 +1,4 @@
-//! The fast path for plain messages, which the state machine handles without outputs.
+//! The fast path for plain messages. The state machine creates no outputs for such a message.
 
 use super::{
     core::{Core, Recipient},
@@ -9,8 +9,8 @@ use crate::proto::{Arrival, HEADER_LEN};
 
 impl Core {
     /// Delivers the message in a received frame of `len` bytes. `buffer` is the index of the
-    /// receive buffer. Returns true if it delivered a message; the caller must then count a sign of
-    /// life of the peer. Returns false if the frame is not a plain message; the caller must then
+    /// receive buffer. Returns true if the message was delivered; the caller must then count a sign
+    /// of life of the peer. Returns false if the frame is not a plain message; the caller must then
     /// call [`handle_done`](Self::handle_done).
     #[inline]
     pub(super) fn take_message<H: MessageOwner + 'static>(

@@ -59,8 +59,8 @@ impl Link {
             })
     }
 
-    /// Returns the operations that both devices support. Returns `None` without a transport, for
-    /// example after the end of the connection.
+    /// Returns the operations that both devices support. Returns `None` if the connection has no
+    /// transport, for example after it has ended.
     pub(crate) fn capabilities(&self) -> Option<Capabilities> {
         let core = self.core();
         core.queues.as_ref()?;
@@ -109,9 +109,9 @@ impl Link {
         loop {
             match self.with_core(|core| core.try_send(message))? {
                 Attempt::Sent => return Ok(()),
-                // This thread holds no lock while it copies and registers the message, because both
-                // take time. If another thread uses the last credit in that time, the next attempt
-                // is refused.
+                // Copying and registering the message are slow, so this thread holds no lock
+                // meanwhile. If another thread uses the only remaining credit before this thread
+                // tries again, the next attempt is refused.
                 Attempt::NotExposed => {
                     let (allocator, generation) = self.allocator_of_generation()?;
                     message.expose(&allocator, generation)?;
@@ -120,8 +120,8 @@ impl Link {
         }
     }
 
-    /// Sends a message without an id if it fits into one frame and the window has room. Returns
-    /// false if the caller has to use [`try_send`](Self::try_send) instead.
+    /// Sends a message without an id if the message fits into one frame and the window has room.
+    /// Returns false if nothing was sent; the caller must then use [`try_send`](Self::try_send).
     #[inline]
     pub(crate) fn send_at_once(self: &Arc<Self>, message: &[u8]) -> bool {
         let mut core = self.core();
@@ -150,12 +150,12 @@ impl Link {
         }
     }
 
-    /// Returns whether the caller should wait for a free slot in the queue of completions. This
-    /// is the case while another thread takes completions. It is also the case if the queue
-    /// contains no completion with an id, because all operations are still in flight.
+    /// Returns true if the caller should wait for a free slot in the queue of completions. The
+    /// caller should wait while another thread takes completions. The caller should also wait if
+    /// the queue contains no completion with an id: all operations are then still in flight.
     ///
-    /// `untaken_since` stores the time at which the caller first saw untaken completions. If they
-    /// are still untaken [`Taker::TIME_LIMIT`] later, returns false.
+    /// `untaken_since` stores the time of the first call that found untaken completions. If the
+    /// queue still has untaken completions [`Taker::TIME_LIMIT`] later, returns false.
     pub(crate) fn may_free_report_slot(&self, untaken_since: &mut Option<Instant>) -> bool {
         let mut core = self.core();
         if !core.has_reports() {
@@ -227,8 +227,9 @@ impl Link {
         self.with_core(Core::flush)
     }
 
-    /// Returns `None` while the flush is in progress. Returns `Ok` once all messages sent before
-    /// the flush have arrived, or an error if the connection ended first.
+    /// Continues a flush: asks the peer after the held bytes have been sent, and asks again after a
+    /// loss of the connection. Returns `None` while the flush is in progress. Returns `Ok` once all
+    /// messages sent before the flush have arrived, or an error if the connection ended first.
     pub(crate) fn is_flushed(self: &Arc<Self>, flush: &mut Flush) -> Option<Result<(), Error>> {
         if let Flush::Held(joined) = *flush {
             let asked = self.with_core(|core| core.cork.has_sent(joined).then(|| core.ask()));
@@ -286,15 +287,15 @@ impl Link {
         }
         let piece = self.send_limit().min(self.core().conn.stream_piece());
         if piece == 0 {
-            // The connection was suspended or ended between the two calls. The next attempt returns
-            // the corresponding error.
+            // The connection was suspended or ended after `core.try_write`. If it ended, the
+            // caller's next attempt returns the reason.
             return Err(TrySendError::Full);
         }
         self.try_write_large(parts, usize::try_from(piece).unwrap_or(usize::MAX))
     }
 
-    /// Returns whether a write of `len` bytes would return immediately, either with an error or
-    /// with at least one byte accepted.
+    /// Returns true if a write of `len` bytes would return immediately: it would accept at least
+    /// one byte, or fail.
     #[cfg(feature = "tokio")]
     pub(crate) fn has_room_to_write(self: &Arc<Self>, len: usize) -> bool {
         self.with_core(|core| {
@@ -372,8 +373,8 @@ impl Link {
         Ok(region)
     }
 
-    /// Checks the bounds of the region, its access rights, and whether both devices support the
-    /// operation.
+    /// Checks the bounds of both regions, the access rights of the peer's region, and whether this
+    /// side's device supports the operation.
     pub(crate) fn check(
         &self,
         op: OneSidedOp,
@@ -404,9 +405,9 @@ impl Link {
 /// Functions for a connection in a group.
 impl Link {
     /// Adds the connection to a group, with this `key`, and moves the unread completions of its own
-    /// queue to the group's queue. `unread` returns these completions one by one. Later
-    /// completions go directly to the group's queue. From now on the engine's thread polls the
-    /// connection, until a thread that waits for the group takes it over.
+    /// queue to the group's queue. `unread` returns these completions one by one. Later completions
+    /// go directly to the group's queue. From now on the engine's thread polls the connection,
+    /// until a thread that waits for the group takes over the polling.
     pub(crate) fn join(
         self: &Arc<Self>,
         queue: &Arc<GroupQueue>,
@@ -426,8 +427,8 @@ impl Link {
         // receives the completions.
         self.wake();
         self.poller.call_engine();
-        // If the engine has no thread of its own, this thread does the engine's work now. Otherwise
-        // many calls in a row would fill the engine's mailbox.
+        // If the engine has no thread of its own, this thread does the engine's work now. Without
+        // this step, many joins in a row would fill the engine's mailbox.
         self.line.serve();
         Ok(())
     }
@@ -443,8 +444,8 @@ impl Link {
         });
     }
 
-    /// Directs later completions to the connection's own queue again. Returns whether the
-    /// connection was in this group.
+    /// Removes the connection from the group with this `queue`, so that later completions go to the
+    /// connection's own queue. Returns whether the connection was in this group.
     pub(crate) fn leave(self: &Arc<Self>, queue: &Arc<GroupQueue>) -> bool {
         let left = self.with_core(|core| {
             let outbox = core.completions.as_mut();
@@ -461,7 +462,8 @@ impl Link {
         left
     }
 
-    /// Returns whether the connection is in a group, which then receives its completions.
+    /// Returns whether the connection is in a group. If so, the group receives the completions of
+    /// the connection.
     pub(crate) fn is_grouped(&self) -> bool {
         if !self.may_be_grouped() {
             return false;
@@ -474,8 +476,8 @@ impl Link {
         grouped
     }
 
-    /// Requests [`Completion::Room`] after a refused send, unless the application has requested the
-    /// fd that reports the same event.
+    /// Requests [`Completion::Room`] after a refused send. If the application has requested the fd
+    /// for this event, the fd reports the event, and no `Room` follows.
     pub(crate) fn request_room_report(self: &Arc<Self>) {
         if self.delegate_room() {
             return;
@@ -492,7 +494,7 @@ impl Link {
 
 /// Functions that end the connection or one of its directions.
 impl Link {
-    /// Sends Finish: half-closes the sending direction.
+    /// Sends a Finish frame, which ends the sending direction of this side.
     pub(crate) fn finish(self: &Arc<Self>) -> Result<(), Error> {
         self.with_core(Core::finish)
     }
@@ -512,8 +514,8 @@ impl Link {
         self.with_core(|core| _ = core.conn.reject(&[], Instant::now()));
     }
 
-    /// Rejects the request, or ends the connection, because the listener's program has not accepted
-    /// the request. The peer may connect again.
+    /// Rejects a request that the listener's program has not accepted. If the connection is already
+    /// established, ends the connection. The peer may connect again.
     pub(crate) fn reject_untaken(self: &Arc<Self>) {
         self.with_core(|core| core.conn.reject_untaken(Instant::now()));
     }
@@ -524,7 +526,7 @@ impl Link {
         self.wake_tasks(Awaited::ALL_EVENTS);
         if self.is_over_tcp() {
             // A thread may be blocked in recv(2) on the socket. The peer's answer to this flush
-            // ends that call.
+            // makes recv(2) return.
             let _ = self.with_core(|core| core.conn.flush());
         }
     }

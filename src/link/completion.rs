@@ -8,7 +8,7 @@ use crate::{proto::CloseReason, transport_choice::Transport};
 /// that arrives is reported once. Each accepted operation with an id ends in exactly one completion
 /// with that id: the completion for its success, or [`Failed`](Self::Failed). The application
 /// chooses the ids, which need not be unique. On a connection with
-/// [`Config::resume`](crate::Config::resume) an operation may instead end in
+/// [`Config::resume`](crate::Config::resume), the completion of an operation may also be
 /// [`OutcomeUnknown`](Self::OutcomeUnknown).
 #[derive(Debug)]
 #[non_exhaustive]
@@ -18,8 +18,8 @@ pub enum Completion {
     /// The message with this id has arrived at the peer's host.
     ///
     /// For a small message, this means that the peer's device has acknowledged it. For a large
-    /// message, it means that the peer's library has read it. In both cases the library has also
-    /// read every large message that was sent before. iWARP devices do not report arrivals, so on
+    /// message, it means that the peer's library has read it. In both cases, the peer's library has
+    /// read every large message that was sent earlier. iWARP devices do not report arrivals, so on
     /// iWARP the peer's library confirms each message. `Sent` completions are reported in the order
     /// of the sends. They do not mean that the peer's application has received the message.
     Sent(u64),
@@ -76,10 +76,10 @@ pub enum Completion {
     ///
     /// This completion is reported at most once, and is not ordered with messages. The connection
     /// does not change: both sides may send until one of them closes it. A program that receives
-    /// `PeerLeaving` should begin no new work on the connection, and close it after the answers to
-    /// its open requests. [`Endpoint::recv`](crate::Endpoint::recv) leaves `PeerLeaving` for
-    /// [`next_completion`](crate::Endpoint::next_completion). A [`Stream`](crate::Stream) discards
-    /// it.
+    /// `PeerLeaving` should begin no new work on the connection, and should close the connection
+    /// after it has answered all open requests. [`Endpoint::recv`](crate::Endpoint::recv) leaves
+    /// `PeerLeaving` for [`next_completion`](crate::Endpoint::next_completion). A
+    /// [`Stream`](crate::Stream) discards it.
     PeerLeaving,
     /// The peer has [finished](crate::Endpoint::finish): it has sent its last message.
     ///
@@ -92,18 +92,18 @@ pub enum Completion {
         id: u64,
         /// The reason.
         ///
-        /// If the device failed the operation, the reason is the device's status, and the
+        /// If the device reported the failure, the reason is the device's status, and the
         /// connection ends for the same reason.
         reason: CloseReason,
     },
     /// The connection was lost while a one-sided write or atomic operation was in flight.
     ///
-    /// Only connections with [`Config::resume`](crate::Config::resume) report it, before
-    /// [`Suspended`](Self::Suspended). The peer's device may have executed the operation
+    /// Only connections with [`Config::resume`](crate::Config::resume) report this completion. It
+    /// precedes [`Suspended`](Self::Suspended). The peer's device may have executed the operation
     /// completely, in part (for a write), or not at all. The session does not repeat the operation,
-    /// because a repetition could undo a later change. After [`Resumed`](Self::Resumed), read the
-    /// peer's memory again from a new region to find out. A one-sided read that was in flight is
-    /// [`Failed`](Self::Failed).
+    /// because a repetition could undo a later change. To find out after
+    /// [`Resumed`](Self::Resumed), read the peer's memory through a new region. A one-sided read
+    /// that was in flight ends in [`Failed`](Self::Failed).
     OutcomeUnknown {
         /// The operation's id.
         id: u64,
@@ -113,17 +113,19 @@ pub enum Completion {
     /// A send that was refused can be tried again.
     ///
     /// A `try_send` or another nonblocking call was refused as [full](crate::TrySendError::Full).
-    /// `Room` is reported once, when another send would succeed or would fail for another reason.
-    /// It is not reported again until the application has taken it. If a later send is refused,
-    /// another `Room` follows. Blocking calls cause no `Room`.
+    /// `Room` is reported once, when another send would succeed or would fail for a different
+    /// reason. While the application has not taken a `Room`, no further `Room` is reported. If a
+    /// send is refused afterwards, another `Room` follows. Blocking calls cause no `Room`.
     /// [`Endpoint::recv`](crate::Endpoint::recv) discards `Room`. A program that has requested the
     /// [fd](crate::Interest::Writable) for this event receives no `Room`.
     Room,
-    /// The connection was lost. Its session continues, and tries to establish another connection.
+    /// The connection was lost. The session of the connection continues, and tries to establish
+    /// another connection.
     ///
-    /// Only connections with [`Config::resume`](crate::Config::resume) report it, after all
-    /// messages that arrived before the loss. [`Resumed`](Self::Resumed) follows, or the end of the
-    /// session. In between, calls that send or wait continue to wait.
+    /// Only connections with [`Config::resume`](crate::Config::resume) report this completion. It
+    /// follows all messages that arrived before the loss. [`Resumed`](Self::Resumed) follows, or
+    /// [`Disconnected`](Self::Disconnected) if the session ends. Until then, calls that send or
+    /// wait continue to wait.
     ///
     /// The channel contains at most one pair of `Suspended` and `Resumed`. Until the application
     /// has taken this pair, further losses are not reported.
@@ -178,7 +180,7 @@ pub enum Completion {
 }
 
 impl Completion {
-    /// Returns the id of the operation that this completion ends.
+    /// Returns the id of the operation that this completion reports.
     pub(super) fn id(&self) -> Option<u64> {
         match self {
             Self::Sent(id)
@@ -235,7 +237,7 @@ impl Immediate {
     }
 }
 
-/// How a connection ended.
+/// The result of a connection that has ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Ended {
     /// The first reason for the end.

@@ -65,8 +65,8 @@ impl Core {
         Ok(())
     }
 
-    /// Reports to the application that the peer wants to end the connection soon, unless an earlier
-    /// connection of the session has already reported it.
+    /// Reports to the application that the peer wants to end the connection soon. Only the first
+    /// call in a session has an effect. A stream reports nothing.
     pub(super) fn deliver_leave<H: MessageOwner + 'static>(&mut self, to: &Recipient<'_, H>) {
         if !mem::replace(&mut self.leave_arrived, true) && !self.is_stream() {
             self.hand_over(Completion::PeerLeaving, to);
@@ -79,8 +79,9 @@ impl Core {
         self.completions.as_ref().and_then(Outbox::inflow).is_some()
     }
 
-    /// Copies a control message of `len` bytes out of its receive buffer, and delivers it to the
-    /// application. The queue has capacity for all control messages that the peer may send.
+    /// Copies a control message of `len` bytes out of its receive buffer, and delivers the copy to
+    /// the application. A stream drops the copy. The queue contains at most [`CONTROL_WINDOW`]
+    /// control messages, because the peer may not send more.
     pub(super) fn deliver_control<H: MessageOwner + 'static>(
         &mut self,
         buffer: u32,

@@ -42,34 +42,35 @@ pub(crate) struct Core {
     pub(crate) share: Option<ReceiveShare>,
     /// The receive buffers that contain several messages.
     pub(super) batches: Batches,
-    /// Messages and stream bytes for which the window has no room yet.
+    /// Stream bytes for which the window has no room yet.
     pub(super) cork: Cork,
     /// The unconfirmed messages, which determine the order of `Sent` completions.
     pub(super) order: SentOrder,
-    /// Sends and writes that the device has completed but whose arrival at the peer is not proven.
+    /// Sends and writes that the device has completed, but whose arrival at the peer is not yet
+    /// proven.
     pub(super) unproven: Unproven,
     /// Pending connection manager operations, which the engine's thread performs.
     pub(crate) cm_ops: VecDeque<CmOp>,
     pub(crate) established: bool,
-    /// Whether all private data of a long request have arrived, so that the engine's thread can
+    /// True once all private data of a long request have arrived; the engine's thread can then
     /// handle the request. The private data of a long request do not fit into the connect request,
     /// and follow in a frame.
     pub(crate) requested: bool,
     /// The signs of life that all connections to the peer's engine share. Set when the connection
     /// is established.
     pub(crate) liveness: Option<PeerLiveness>,
-    /// The reason for the end of the connection, and whether all messages arrived. Set once,
-    /// together with the last completion.
+    /// The reason for the end of the connection, and whether all messages arrived. Set once, when
+    /// the `Disconnected` completion is put into the queue.
     pub(crate) ended: Option<Ended>,
     /// The destination of completions. `None` after the end of the connection, or after the last
-    /// receiver was dropped. The link must not keep the queue after the end: unread messages in
-    /// the queue own references to the link, so the link would never be freed.
+    /// handle was dropped. Unread messages in the queue own references to the link. If the link
+    /// kept the queue after the end, the link would never be freed.
     pub(crate) completions: Option<Outbox>,
     /// The counters of all earlier connections of the session, added up.
     pub(super) past: Option<Box<Statistics>>,
     /// The state that survives the loss of a connection. `None` without a session.
     pub(crate) session: Option<Box<LinkSession>>,
-    /// The session's message counts, after this side has closed the session.
+    /// The session's message counts. Set after this side has closed the session.
     pub(crate) over: Option<SessionOver>,
     /// The index of the current connection in its session, from 0.
     pub(super) generation: u32,
@@ -82,7 +83,8 @@ pub(crate) struct Core {
     pub(super) leave_arrived: bool,
     /// Detects sends that stall, for the log.
     pub(super) stall: StallWatch,
-    /// The time when the last ping was posted; `None` after its pong has arrived.
+    /// The time when the most recent ping was posted; `None` after its pong has arrived, and while
+    /// the statistics of the process are disabled.
     pinged: Option<Instant>,
     /// Whether [`Completion::Room`] is pending after a refused send.
     pub(super) room_wanted: bool,
@@ -157,9 +159,9 @@ impl Core {
     }
 
     /// Performs the keepalive check if it is the only check that is due and the peer has given
-    /// signs of life. Returns the next deadline. Otherwise returns `None`; the caller must then
-    /// poll the completion queue before it calls [`handle_timeout`](Self::handle_timeout), because
-    /// the queue may contain signs of life.
+    /// signs of life. Returns the next deadline after a successful check. Returns `None` if no
+    /// check was performed. The caller must then poll the completion queue before it calls
+    /// [`handle_timeout`](Self::handle_timeout), because the queue may contain signs of life.
     pub(crate) fn passes_check(&mut self, now: Instant) -> Option<Option<Instant>> {
         let tries_rdma = self.next_trial_at().is_some_and(|at| at <= now);
         let liveness = self
@@ -323,7 +325,8 @@ impl Core {
                 Output::Event(Event::Writable) => {
                     self.deferred.wake = true;
                     self.deferred.room = true;
-                    // If messages have to be resent, the engine's thread resends the next one.
+                    // If messages have to be resent, the engine's thread resends as many as the
+                    // window allows.
                     self.deferred.drive |= self.sends_again();
                     if !self.blocks_new_messages() {
                         self.report_room();
@@ -371,7 +374,7 @@ impl Core {
             }
             while let Some(gone) = self.unproven.take() {
                 match gone {
-                    // `order` contains the id of the message.
+                    // The loop over `order` below reports the id of this message.
                     CompletedSend::Message => {}
                     CompletedSend::Write(id) => report_failed(Some(id), reason, completions),
                 }
@@ -381,7 +384,8 @@ impl Core {
             }
         }
         self.fail_kept(&ended.reason);
-        // `put` fails if the application's end has been dropped, which is not an error here.
+        // `put` fails if the application has dropped its side of the queue, which is not an error
+        // here.
         if let Some(mut completions) = self.completions.take() {
             let _ = completions.put(Completion::Disconnected(reason.clone()));
             self.deferred.later.push(DeferredAction::Close(completions));
@@ -391,9 +395,9 @@ impl Core {
         self.deferred.wake = true;
     }
 
-    /// Ends the connection immediately and without the state machine. This is necessary, for
-    /// example, after the engine's thread has exited, because waiting callers would otherwise wait
-    /// indefinitely.
+    /// Ends the connection immediately and without the state machine. For example, this call is
+    /// necessary after the engine's thread has exited: the state machine may then never report an
+    /// end, and waiting callers would wait indefinitely.
     pub(crate) fn cut_off(&mut self, reason: CloseReason) {
         self.end(Ended {
             reason,
@@ -401,14 +405,16 @@ impl Core {
         });
     }
 
-    /// Returns whether the device generates a marker completion after the last receive.
+    /// Returns whether a drain marker completes after all other receives of the connection. Returns
+    /// true if the connection has no transport.
     pub(super) fn marks_receives(&self) -> bool {
         let queues = self.queues.as_ref();
         queues.is_none_or(WorkQueues::marks_receives)
     }
 
-    /// Posts a frame without payload, together with the next frame if it has no payload either. So
-    /// the side that answers a Close sends its Close and its CloseAck with one call.
+    /// Posts a frame without payload. If the state machine's next frame has no payload either,
+    /// posts both with one call. For example, a side that answers a Close posts its own Close and
+    /// CloseAck together.
     fn post_control(&mut self, transmit: Transmit) {
         let next = self.conn.poll_post();
         let is_ping = transmit.is_ping() || next.as_ref().is_some_and(Transmit::is_ping);
@@ -424,7 +430,7 @@ impl Core {
         }
     }
 
-    /// Posts a work request. If posting fails, the connection ends.
+    /// Posts work requests. If posting fails, the connection ends.
     fn post<E: Into<PostError>>(&mut self, post: impl FnOnce(&mut WorkQueues) -> Result<(), E>) {
         let Some(queues) = &mut self.queues else {
             return;
@@ -436,7 +442,7 @@ impl Core {
         }
     }
 
-    /// Delivers a message to the application.
+    /// Delivers an arrival to the application: messages, immediate data, or the peer's Finish.
     pub(super) fn deliver<H: MessageOwner + 'static>(
         &mut self,
         arrival: Arrival,
@@ -488,7 +494,7 @@ impl Core {
                 };
                 debug_assert_eq!(
                     next, id,
-                    "they are done in the order in which they are begun"
+                    "large messages must complete in the order in which they began"
                 );
                 if let (Some(inflow), None) = (inflow, to.handoff)
                     && self.conn.may_copy_large()

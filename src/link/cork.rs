@@ -1,42 +1,45 @@
 //! Holds stream bytes that the application writes while the window is full.
 //!
-//! The [`Cork`] stores the bytes as frames, and sends the frames when the peer grants credits. A
-//! writer that is faster than the peer's reader therefore sends long frames. The held bytes occupy
-//! at most half of the stream buffer ([`Config::stream_buffer`](crate::Config::stream_buffer)).
-//! Once the cork contains a full frame, it accepts only bytes of writes of up to 16 KiB, because
-//! copying a longer write costs more than waiting for room. Held bytes are sent before Finish and
-//! Close, and a flush waits for them.
+//! The [`Cork`] collects the bytes into frames, which the connection sends when the peer grants
+//! credits. A writer that is faster than the peer's reader therefore sends long frames. The held
+//! bytes occupy at most half of the stream buffer
+//! ([`Config::stream_buffer`](crate::Config::stream_buffer)), or one frame if that is more. Once
+//! the cork contains a full frame, it accepts only writes of up to 16 KiB, because copying a longer
+//! write costs more than waiting for room. Held bytes are sent before Finish and Close, and a flush
+//! waits for them.
 //!
 //! The application might make no other call that sends the held bytes. The engine therefore checks
 //! the connection every 1 ms while the cork holds bytes. The engine does not take over the polling
-//! of the connection, because its thread would then wake twice for each frame.
+//! of the connection, because the engine's thread would then wake twice for each frame.
 
 use std::{io::IoSlice, mem};
 
 use crate::proto::{BatchRoom, MAX_PARTS, PART_HEADER_LEN, parts};
 
 /// The maximum length in bytes of a write that is added to the cork when the cork already holds a
-/// full frame. A longer write waits for room instead, because copying its bytes costs more than
-/// waiting for the peer.
+/// full frame. A longer write waits for room in the window, because copying its bytes costs more
+/// than waiting.
 pub(super) const LONGEST_TO_JOIN: usize = 16 << 10;
 
-/// Messages or stream bytes that the application sent while the window was full. The next thread
-/// that finds room in the window sends all of them in full frames, whichever thread added them.
+/// Stream bytes that the application wrote while the window was full, stored as messages. The next
+/// thread that finds room in the window sends the held messages in full frames, even if another
+/// thread added them.
 #[derive(Debug, Default)]
 pub(super) struct Cork {
     /// The messages in the format of a batch: a length field precedes each message. After all
-    /// messages have been sent, the vector retains the capacity of one frame, so that the next
+    /// messages have been sent, the vector keeps the capacity for one frame, so that the next
     /// message needs no allocation.
     bytes: Vec<u8>,
     /// The number of bytes at the start of `bytes` that have been sent.
     gone: usize,
-    /// The offset in `bytes` at which the content of the last message begins.
+    /// The offset in `bytes` at which the content of the newest message begins.
     last: usize,
-    /// The length of a length field plus the maximum payload of a frame, in bytes, as of the last
-    /// added message.
+    /// The length in bytes of a length field plus the maximum payload of a frame. Set when a
+    /// message begins.
     frame: usize,
-    /// The total number of bytes ever added (`joined`) and ever sent (`left`).
+    /// The total number of stream bytes ever added.
     joined: u64,
+    /// The total number of stream bytes ever sent.
     left: u64,
 }
 
@@ -58,7 +61,7 @@ impl Cork {
         self.bytes.len() - self.gone
     }
 
-    /// Returns the total number of bytes ever added.
+    /// Returns the total number of stream bytes ever added.
     pub(super) fn joined(&self) -> u64 {
         self.joined
     }
@@ -75,9 +78,9 @@ impl Cork {
         most.saturating_sub(self.len().max(PART_HEADER_LEN))
     }
 
-    /// Appends bytes of `parts`: fills the last message up to `longest` bytes, and then begins new
-    /// messages. The cork may hold up to `most` bytes, and always at least one frame. Returns the
-    /// number of bytes added.
+    /// Appends bytes of `parts`: fills the newest message up to `longest` bytes, and then begins
+    /// new messages. The cork may hold up to `most` bytes, and always at least one frame. Returns
+    /// the number of bytes added.
     pub(super) fn extend(&mut self, parts: &[IoSlice<'_>], longest: usize, most: usize) -> usize {
         let room = self.room(longest, most);
         let mut left = room;
@@ -114,7 +117,7 @@ impl Cork {
         (self.joined, self.left) = (before.joined, before.left);
     }
 
-    /// Begins a message with an empty length field, which [`end`](Self::end) fills in.
+    /// Begins a message with a placeholder for the length field, which [`end`](Self::end) sets.
     fn begin(&mut self, longest: usize) {
         self.frame = PART_HEADER_LEN + longest;
         if self.is_empty() {
@@ -124,7 +127,7 @@ impl Cork {
         self.last = self.bytes.len();
     }
 
-    /// Sets the length field of the last message. The message then extends to the end of `bytes`.
+    /// Sets the length field of the newest message, which extends to the end of `bytes`.
     fn end(&mut self) {
         // The cast is lossless, because the message fits into a frame.
         let len = (self.bytes.len() - self.last) as u32;
@@ -160,8 +163,8 @@ impl Cork {
     pub(super) fn mark_sent(&mut self, front: Front) {
         self.gone += front.len;
         self.left += (front.len - front.count * PART_HEADER_LEN) as u64;
-        // The remaining bytes are moved only when at least half of the bytes have been sent, so on
-        // average each byte is moved at most once.
+        // The remaining bytes are moved only when at least half of the bytes have been sent. So on
+        // average at most one byte is moved for each byte sent.
         if 2 * self.gone >= self.bytes.len() {
             self.bytes.drain(..self.gone);
             self.last = self.last.saturating_sub(self.gone);

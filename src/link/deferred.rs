@@ -3,8 +3,8 @@ use std::mem;
 use super::{completion::Completion, outbox::Outbox};
 use crate::proto::Note;
 
-/// Work that a thread defers until it has released its locks, and then passes to
-/// [`Link::run_deferred`](super::link::Link::run_deferred).
+/// Work that a thread defers while it holds locks. After the thread has released the locks, it
+/// passes the work to [`Link::run_deferred`](super::link::Link::run_deferred).
 #[derive(Debug, Default)]
 pub(super) struct Deferred {
     /// Whether the engine's thread has to drive the connection.
@@ -24,13 +24,14 @@ pub(super) struct Deferred {
 /// An action that must not be performed while a lock of the connection is held.
 #[derive(Debug)]
 pub(super) enum DeferredAction {
-    /// Drop the connection's end of the queue. This can drop unread messages, and the release of
-    /// each message takes the locks.
+    /// Drop the connection's side of the queue. This action can drop unread messages, and the
+    /// release of each message takes the connection's locks.
     Close(Outbox),
-    /// Drop a completion that has no receiver. The release of its message takes the locks.
+    /// Drop a completion that has no receiver. The release of its message takes the connection's
+    /// locks.
     Drop(Completion),
-    /// Register the session's next connection with the tokio runtime of its tasks. The runtime has
-    /// locks of its own.
+    /// Register the session's next connection with the tokio runtime of the session's tasks. The
+    /// runtime takes its own locks.
     #[cfg(feature = "tokio")]
     EnterRuntime,
     /// Write a log line.
@@ -38,7 +39,7 @@ pub(super) enum DeferredAction {
 }
 
 impl Deferred {
-    /// Takes the work, or returns `None` if there is none.
+    /// Takes the deferred work. Returns `None` if there is no work.
     pub(super) fn take(&mut self) -> Option<Self> {
         (!self.is_nothing()).then(|| mem::take(self))
     }

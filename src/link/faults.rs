@@ -17,7 +17,7 @@ use crate::{
 
 /// A message owner that can withhold the credit of released messages.
 pub(crate) struct Withholding {
-    /// The owner to which released messages return when their credit is no longer withheld.
+    /// The owner that receives the released messages once their credit is no longer withheld.
     owner: Arc<dyn MessageOwner>,
     /// The released messages whose credit is withheld. `None` after
     /// [`return_credit`](Link::return_credit).
@@ -31,7 +31,8 @@ impl Link {
         self.first.transport == Transport::Memory
     }
 
-    /// Returns the fault control of the current connection, if the peer is in this process.
+    /// Returns the fault control of the current connection. Returns `None` if the peer is in
+    /// another process, or if the connection has no transport.
     pub(crate) fn wire(&self) -> Option<WireControl> {
         self.core().queues.as_ref().and_then(WorkQueues::control)
     }

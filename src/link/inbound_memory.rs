@@ -37,7 +37,8 @@ impl Core {
         };
         match queues.copy_fragment(fragment) {
             Ok(true) => self.conn.handle_copied(SystemClock),
-            // There is no memory now. The budget notifies the connection when memory is released.
+            // No memory is available now. The budget notifies the connection when memory is
+            // released.
             Ok(false) => {}
             Err(error) => self.handle_allocation_error(error),
         }

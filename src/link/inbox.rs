@@ -17,8 +17,8 @@ use crate::os::{Process, lock};
 /// The value of `Queue::count` while the completions are in the channel.
 const IN_CHANNEL: usize = usize::MAX;
 
-/// Creates the queue of a connection's completions. Returns the end of the connection and the end
-/// of the application.
+/// Creates the queue of a connection's completions. Returns the two sides of the queue: the
+/// connection's side and the application's side.
 pub(crate) fn inbox() -> (Inlet, Inbox) {
     let queue = Arc::new(Queue {
         unread: Mutex::new(Unread::Listed {
@@ -35,29 +35,31 @@ pub(crate) fn inbox() -> (Inlet, Inbox) {
     (Inlet(queue), inbox)
 }
 
-/// The queue that both ends share. The queue needs no limit: the window bounds the number of
-/// messages, and `max_ids` bounds the number of completions with ids.
+/// The queue that the connection and the application share. The queue needs no limit: the window
+/// bounds the number of messages, and `max_ids` bounds the number of completions with ids.
 ///
-/// A connection takes the lock while it holds its own locks.
+/// A connection takes the lock of `unread` while it holds its own locks.
 #[derive(Debug)]
 struct Queue {
     unread: Mutex<Unread>,
-    /// The length of the list, or [`IN_CHANNEL`]. Threads read it without the lock.
+    /// The length of the list, or [`IN_CHANNEL`]. Threads read this value without the lock of
+    /// `unread`.
     count: AtomicUsize,
 }
 
-/// The place of the completions. A list costs less than the channel, because one lock covers all
-/// messages of a frame. The completions are in the channel after the program has requested it.
+/// The unread completions. A list costs less than a channel, because one lock covers all messages
+/// of a frame. The completions move to a channel when the program requests the channel.
 #[derive(Debug)]
 enum Unread {
     Listed {
         list: VecDeque<Completion>,
-        /// Whether the connection has dropped its end.
+        /// Whether the connection has dropped its side of the queue.
         is_complete: bool,
     },
     InChannel(Sender<Completion>),
-    /// No completion can be added: the application has dropped its end of a list, or the connection
-    /// its end of the channel.
+    /// No completion can be added. Either the application dropped its side of the queue while the
+    /// completions were in a list, or the connection dropped its side after the move to the
+    /// channel.
     Closed,
 }
 
@@ -72,8 +74,9 @@ impl Queue {
     }
 }
 
-/// The end of the connection, which adds completions. Unread messages refer to their connection, so
-/// the connection drops this end when it ends or loses its last handle.
+/// The connection's side of the queue, which adds completions. Unread messages own references to
+/// their connection, so the connection drops this side when it ends or when its last handle is
+/// dropped.
 #[derive(Debug)]
 pub(crate) struct Inlet(Arc<Queue>);
 
@@ -94,7 +97,8 @@ impl Inlet {
         }
     }
 
-    /// Appends a completion. Returns it as an error if the application has dropped its end.
+    /// Appends a completion. Returns the completion as an error if the application has dropped its
+    /// side.
     pub(super) fn put(&self, completion: Completion) -> Result<(), Completion> {
         match &mut *self.0.lock() {
             Unread::Listed { list, .. } => {
@@ -109,8 +113,8 @@ impl Inlet {
         }
     }
 
-    /// Appends messages under one lock. Returns the number of messages appended, and those that the
-    /// application cannot receive because it has dropped its end.
+    /// Appends messages under one lock. Returns the number of messages appended, and the messages
+    /// that could not be appended because the application has dropped its side.
     pub(super) fn put_messages(
         &self,
         messages: impl Iterator<Item = Message>,
@@ -151,13 +155,14 @@ impl Drop for Inlet {
             }
             Unread::InChannel(_) | Unread::Closed => mem::replace(&mut *unread, Unread::Closed),
         };
-        // The sender is dropped after the lock is released, because it may drop unread messages.
+        // The sender is dropped after the lock is released, because its drop may drop unread
+        // messages, whose release takes the locks of the connection.
         drop(unread);
         drop(before);
     }
 }
 
-/// The end of the application, which takes completions.
+/// The application's side of the queue, which takes completions.
 #[derive(Debug)]
 pub(crate) struct Inbox {
     queue: Arc<Queue>,
@@ -175,15 +180,15 @@ impl Inbox {
         }
     }
 
-    /// Returns the channel of the completions. The first call moves all of them to the channel, and
-    /// later completions follow there.
+    /// Returns the channel of the completions. The first call moves all unread completions to the
+    /// channel. Later completions are added to the channel.
     pub(crate) fn channel(&self) -> &Receiver<Completion> {
         self.channel.get_or_init(|| {
             let (sender, receiver) = unbounded();
             let mut unread = self.queue.lock();
             if let Unread::Listed { list, is_complete } = &mut *unread {
                 for completion in list.drain(..) {
-                    // The receiver exists, so the channel accepts every completion.
+                    // The receiver still exists, so the channel accepts every completion.
                     let _ = sender.try_send(completion);
                 }
                 *unread = if *is_complete {
@@ -229,13 +234,14 @@ impl Inbox {
 impl Drop for Inbox {
     fn drop(&mut self) {
         if !self.process.is_this() {
-            // A thread of the parent process may have held the lock during the fork.
+            // A thread of the parent process may have held the lock during the fork. The lock would
+            // then never be released in this process.
             return;
         }
         let mut unread = self.queue.lock();
         let before = match &mut *unread {
             Unread::Listed { .. } => mem::replace(&mut *unread, Unread::Closed),
-            // The program may still have a clone of the receiver.
+            // The program may still receive from the channel through a clone of the receiver.
             Unread::InChannel(_) | Unread::Closed => return,
         };
         // The unread messages are dropped after the lock is released, because their release takes
@@ -275,7 +281,7 @@ mod tests {
         assert_eq!(
             inbox.take_message_before_others(),
             None,
-            "they are in the channel"
+            "completions in the channel must not be taken"
         );
         assert_eq!(inbox.take().map(number), Some(1));
         drop(inlet);
@@ -322,7 +328,7 @@ mod tests {
         assert_eq!(
             inbox.take_message_before_others(),
             None,
-            "it is the last one"
+            "a message that no completion follows must not be taken"
         );
         inlet.put(Completion::Sent(1)).unwrap();
         assert!(inbox.take_message_before_others().is_some());
@@ -330,7 +336,7 @@ mod tests {
         assert_eq!(
             inbox.take_message_before_others(),
             None,
-            "no message is first"
+            "a completion that is not a message must not be taken"
         );
     }
 }

@@ -61,7 +61,7 @@ const OVER: u8 = 2;
 /// Only the engine's thread calls the connection manager. The link queues the operations that the
 /// state machine requests in `core`, and notifies the engine.
 pub(crate) struct Link {
-    /// The link itself, for calls that have only a reference to it.
+    /// The link itself, for methods that get `&self` but need an `Arc`.
     pub(super) this: Weak<Self>,
     /// The connection's number in its process.
     pub(crate) key: u64,
@@ -69,16 +69,17 @@ pub(crate) struct Link {
     configured_label: Label,
     /// The label that the program set when it accepted the request.
     own_label: OnceLock<Label>,
-    /// Whether threads that wait for room check for stalls themselves, because the engine checks
+    /// Whether threads that wait for room check for stalls themselves. They do if the engine checks
     /// too rarely.
     pub(super) checks_stalls: bool,
     /// Whether the statistics of the process include the connection.
     is_counted: bool,
-    /// The path of the first connection, and its local address.
+    /// The path of the first connection.
     pub(super) first: PeerPath,
+    /// The local address of the first connection. Empty until a connection is established.
     first_local: OnceLock<SocketAddr>,
-    /// The peer's address, the transport, and the local address of the current or last connection.
-    /// No other lock is taken while this lock is held.
+    /// The peer's address, the transport, and the local address of the current or most recent
+    /// connection. No other lock is taken while this lock is held.
     route: Arc<Mutex<Route>>,
     /// Whether the current connection or attempt uses TCP.
     over_tcp: AtomicBool,
@@ -96,7 +97,7 @@ pub(crate) struct Link {
     /// Whether the connection's own queue may contain completions. This is only a hint: calls
     /// that need certainty check the queue.
     pub(crate) may_have_unread: AtomicBool,
-    /// The thread that took completions from the connection's own queue last.
+    /// The thread that most recently took completions from the connection's own queue.
     pub(crate) taker: Taker,
     /// Whether the engine was notified and has not driven the connection since then.
     drive_wanted: AtomicBool,
@@ -104,15 +105,16 @@ pub(crate) struct Link {
     pub(super) engine_waits: AtomicBool,
     /// Whether the last handle has been dropped.
     abandoned: AtomicBool,
-    /// The bits [`FINISHED`] and [`OVER`], each of which means that no further message can follow.
-    /// Threads read them without the lock of `core`.
+    /// The bits [`FINISHED`] and [`OVER`]. If either bit is set, no further message can follow.
+    /// Threads read the bits without the lock of `core`.
     ends: AtomicU8,
     /// The readable state for event loops: see [`Endpoint::event_fd`](crate::Endpoint::event_fd).
     pub(super) readable: Readiness,
-    /// The writable state for event loops. Its fd is initially readable. A refused `try_send` makes
-    /// it unreadable until the window has room.
+    /// The writable state for event loops. The fd of this state is initially readable. A refused
+    /// `try_send` makes the fd unreadable until the window has room.
     pub(super) writable: Readiness,
-    /// Deferred work that runs foreign code and that the engine's thread has postponed.
+    /// Deferred work that may run foreign code, and that a thread which collects foreign calls has
+    /// postponed.
     pending_work: PendingWork<Deferred>,
     /// The process that created the connection.
     process: Process,
@@ -161,8 +163,8 @@ impl Link {
         })
     }
 
-    /// Returns a placeholder for the connections that a child process inherits, and the receiver of
-    /// its completions. The placeholder has ended with [`CloseReason::Forked`].
+    /// Returns a placeholder for the connections that a child process inherits, and the
+    /// placeholder's inbox. The placeholder has ended with [`CloseReason::Forked`].
     pub(crate) fn forked() -> (Arc<Self>, Inbox) {
         let (inlet, completions) = inbox();
         let (nowhere, transport) = (SocketAddr::from(([0; 4], 0)), Transport::Tcp);
@@ -189,8 +191,8 @@ impl Link {
 
     // Properties of the connection.
 
-    /// Returns the route of the current or last connection. In a child process that inherited the
-    /// connection, takes no lock, and returns the route of the first connection.
+    /// Returns the route of the current or most recent connection. In a child process that
+    /// inherited the connection, takes no lock, and returns the route of the first connection.
     fn route(&self) -> Route {
         if self.is_inherited() {
             Route::new(self.first, self.first_local.get().copied())
@@ -205,8 +207,8 @@ impl Link {
         lock(&self.route).local = local;
     }
 
-    /// Returns whether the statistics of the process include the connection. They do if they were
-    /// enabled before the connection was created.
+    /// Returns whether the statistics of the process include the connection. They include it if
+    /// they were enabled before the connection was created.
     pub(crate) fn is_counted(&self) -> bool {
         self.is_counted
     }
@@ -239,7 +241,8 @@ impl Link {
         self.over_tcp.load(Ordering::Acquire)
     }
 
-    /// Returns how the connection ended; `None` before its end.
+    /// Returns the reason for the end of the connection, and whether all messages arrived. Returns
+    /// `None` before the end.
     pub(crate) fn ended(&self) -> Option<Ended> {
         if !self.is_over() {
             return None;
@@ -292,8 +295,8 @@ impl Link {
         self.poller.leave_runtime();
         self.with_core(|core| {
             core.close(Instant::now());
-            // Later completions have no receiver and are dropped at once. Otherwise they would
-            // occupy memory that later large messages need.
+            // Later completions have no receiver and are dropped at once. If they were kept, they
+            // would occupy memory that later large messages need.
             let completions = core.completions.take();
             core.deferred
                 .later
@@ -371,7 +374,8 @@ impl Link {
             self.ends.fetch_or(FINISHED, Ordering::Release);
         }
         if deferred.wake {
-            // Several threads may see the end. Only the thread that sets the bit counts it.
+            // Several threads may find that the connection has ended. Only the thread that sets the
+            // bit counts the end.
             if let Some(ended) = &core.ended
                 && self.ends.fetch_or(OVER, Ordering::Release) & OVER == 0
             {
@@ -394,16 +398,16 @@ impl Link {
         drop(core);
         if deferred.wake {
             // The threads are woken here, while the caller may still hold the lock of `poll`:
-            // `Completions::receive` relies on being woken before that lock is released.
-            // `Poller::wake` runs no foreign code.
+            // `Completions::receive` relies on a wake before that lock is released. `Poller::wake`
+            // runs no foreign code.
             self.poller.wake();
         }
         deferred
     }
 
     /// Does the deferred work: wakes tasks, drops messages without a receiver, and writes log
-    /// lines. Foreign code of the connection runs only here and in
-    /// [`wake_tasks`](Self::wake_tasks).
+    /// lines. If this thread collects foreign calls, this function only queues the work. Foreign
+    /// code of the connection runs only in deferred work and in [`wake_tasks`](Self::wake_tasks).
     ///
     /// The caller holds no lock of any connection, because foreign code may call methods of any
     /// connection.
@@ -560,9 +564,10 @@ impl Link {
         *lock(&self.poll) = Some(poll_side);
     }
 
-    /// Returns whether [`uninstall`](Self::uninstall) can run without waiting, because no thread of
-    /// the application uses the transport. If a thread still uses the transport, moves the queue
-    /// pair to the error state, so that the thread returns soon.
+    /// Returns true if no thread of the application uses the transport;
+    /// [`uninstall`](Self::uninstall) can then run without waiting. If a thread may still be in a
+    /// call on the queue pair, moves the queue pair to the error state, so that the thread returns
+    /// soon.
     pub(crate) fn is_released(&self) -> bool {
         if self.try_lock_poll().is_none() {
             return false;
@@ -587,9 +592,9 @@ impl Link {
             if let (Some(share), Some(queues), Some(side)) = (&core.share, &core.queues, &mut side)
             {
                 // A queue pair in the error state consumes no further shared receives, even before
-                // it is drained. The receives that it has consumed are counted before it is
-                // destroyed, because a driver may remove their completions when it destroys the
-                // queue pair.
+                // it is drained. The receives that it has consumed are counted before the queue
+                // pair is destroyed, because a driver may remove their completions during the
+                // destruction.
                 failed = queues.fail().err();
                 share.take_all(side);
             }
@@ -598,7 +603,8 @@ impl Link {
         if let Some(error) = failed {
             debug!(
                 Connection,
-                "{self}: cannot move its queue pair to the error state: {error}"
+                "{self}: cannot move its queue pair to the error state before destroying the queue \
+                 pair: {error}"
             );
         }
         if let Some(queues) = queues {
@@ -610,16 +616,17 @@ impl Link {
         self.release_share(side);
     }
 
-    /// Returns the reserved and the consumed receives to the shared receive queue after the queue
-    /// pair was destroyed.
+    /// Called after the queue pair was destroyed. Reposts the receives that it consumed to the
+    /// shared receive queue, except for receives whose messages the application holds. Returns the
+    /// reserved receives to the account of the shared receive queue.
     fn release_share(&self, side: Option<PollSide>) {
         let settled = {
             let mut core = self.core();
             let Core { share, conn, .. } = &mut *core;
             let Some(share) = share else { return };
             if let Some(mut side) = side {
-                // Takes completions that were added while the queue pair was being destroyed,
-                // unless the driver has removed them.
+                // Takes any completions that were added while the queue pair was being destroyed. A
+                // driver may have removed them.
                 share.take_all(&mut side);
             }
             share.restore_receives(conn)
@@ -627,12 +634,14 @@ impl Link {
         if let Err(error) = settled {
             error!(
                 Connection,
-                "{self}: cannot return its buffers to the shared receive queue: {error}"
+                "{self}: cannot return its buffers to the shared receive queue, so other \
+                 connections cannot use them: {error}"
             );
         }
     }
 
-    /// Returns the allocator of memory for the application's messages. `None` without a transport.
+    /// Returns the allocator of memory for the application's messages. Returns `None` if the
+    /// connection has no transport.
     pub(super) fn allocator(&self) -> Option<Arc<Allocator>> {
         lock(&self.allocator).clone()
     }
@@ -730,7 +739,10 @@ mod tests {
         let long_ago = Instant::now() - Taker::TIME_LIMIT;
         let mut since = Some(long_ago);
         assert!(is_to_come(&mut since));
-        assert_eq!(since, None, "no report waits");
+        assert_eq!(
+            since, None,
+            "the time must be reset if no completion with an id is unread"
+        );
         let put = link
             .core()
             .completions

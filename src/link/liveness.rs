@@ -9,12 +9,13 @@ use std::{
 
 use crate::proto::Activity;
 
-/// Counts the signs of life of one engine of the peer, on all connections between that engine and
-/// this one.
+/// Counts the signs of life of a peer's engine, on all connections between that engine and the
+/// local engine.
 ///
-/// The network may queue the probe of an idle connection behind the frames of busy connections, or
-/// a read behind the reads of other connections. A sign of life on any of the connections therefore
-/// counts for all of them. Different processes on a host have different engines.
+/// Frames of busy connections may delay the probe of an idle connection in the network, and reads
+/// of other connections may delay a read. A sign of life on any of the connections therefore counts
+/// for all of them. Different processes on a host have different engines, and their signs of life
+/// are counted separately.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct PeerLiveness(Arc<Counts>);
 
@@ -42,7 +43,7 @@ impl PeerLiveness {
         self.0.signs.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Returns the counters of all connections.
+    /// Returns the counts over all connections between the two engines.
     pub(super) fn activity(&self) -> Activity {
         Activity {
             signs: self.0.signs.load(Ordering::Relaxed),
@@ -51,17 +52,18 @@ impl PeerLiveness {
     }
 }
 
-/// The signs of life of the peer engines, by IP address and by the identity in the engine's hellos.
-/// The key includes the address, because a peer can claim any identity.
+/// The signs of life of the peers' engines. The key is the IP address and the identity in the
+/// engine's hellos. The address is necessary, because a peer can claim any identity.
 #[derive(Debug, Default)]
 pub(crate) struct Peers {
     liveness_of_engines: HashMap<(IpAddr, u64), Weak<Counts>>,
-    /// When the map has this number of entries, entries without connections are removed.
+    /// Once the map has this number of entries, the next lookup removes the entries without
+    /// connections.
     cleanup_threshold: usize,
 }
 
 impl Peers {
-    /// Returns the counters that all connections to this peer engine share.
+    /// Returns the counters that all connections to this engine of a peer share.
     pub(crate) fn liveness_of(&mut self, addr: IpAddr, engine: u64) -> PeerLiveness {
         if self.liveness_of_engines.len() >= self.cleanup_threshold {
             self.liveness_of_engines

@@ -21,7 +21,7 @@ use crate::{
     status::OsError,
 };
 
-/// The members of a group, by the numbers of the connections.
+/// The connections in a group. The key of each is its number in the process.
 #[derive(Debug)]
 pub(crate) struct Members {
     /// Decides which of the threads that wait for the group polls the members.
@@ -31,12 +31,12 @@ pub(crate) struct Members {
     /// Whether threads that wait for the group poll its members. If not, the engine's thread polls
     /// them for the users of the group's channel.
     are_polled: AtomicBool,
-    /// A thread may take this lock while it holds the locks of a connection. While it holds this
-    /// lock, it takes only those of `events`.
+    /// A thread may take this lock while it holds the locks of a connection. Under this lock, the
+    /// thread takes no locks except those of `events`.
     links: Mutex<HashMap<u64, Weak<Link>>>,
 }
 
-/// The queue of a group during one call of the application.
+/// A view of the group's queue, for one call of the application.
 #[derive(Clone, Copy)]
 struct Queue<'a> {
     members: &'a Members,
@@ -47,7 +47,7 @@ struct Queue<'a> {
 impl Default for Members {
     fn default() -> Self {
         Self {
-            // No engine checks a group, so the notices have no receiver.
+            // No engine receives notices from a group's poller, so the mailbox is closed.
             poller: Poller::new(Polling::Event, NoticeSender::new(0, Mailbox::closed())),
             events: OnceLock::new(),
             are_polled: AtomicBool::new(false),
@@ -57,7 +57,7 @@ impl Default for Members {
 }
 
 impl Members {
-    /// Adds a connection, which the next thread that waits for the group takes over.
+    /// Adds a connection. The next thread that waits for the group takes over the connection.
     pub(super) fn add(&self, link: &Arc<Link>) {
         lock(&self.links).insert(link.key, Arc::downgrade(link));
         if let Some(events) = self.events.get() {
@@ -82,7 +82,8 @@ impl Members {
 
     /// Makes the engine's thread poll all members. The caller holds no lock.
     pub(crate) fn release(&self) {
-        // The load makes the calls of a program that uses only the channel cheaper.
+        // A program that uses only the channel may call this function often. The load is then
+        // cheaper than a swap.
         if !self.are_polled.load(Ordering::Acquire)
             || !self.are_polled.swap(false, Ordering::AcqRel)
         {
@@ -117,8 +118,8 @@ impl Members {
         Ok(self.poller.wait_until(&queue, deadline, take))
     }
 
-    /// Returns the events of the members. If the engine's thread polls the members, the next sleep
-    /// takes them over.
+    /// Makes the threads that wait for the group poll the members, and returns the events of the
+    /// members. A thread takes over the members from the engine's thread before it next sleeps.
     fn watch(&self) -> Result<&Arc<GroupEvents>, OsError> {
         let events = match self.events.get() {
             Some(events) => events,
@@ -140,17 +141,20 @@ impl Members {
         lock(&self.links).get(&key)?.upgrade()
     }
 
-    /// Makes the threads of the group the owner of a member, and polls it.
+    /// Makes the threads of the group the owner of a member, and polls the member. Does neither if
+    /// the member has no transport.
     fn take_over(&self, key: u64, events: &Arc<GroupEvents>) {
         let Some(link) = self.link(key) else { return };
         self.are_polled.store(true, Ordering::Release);
         link.poller.enter_group(events);
-        // Without events, the registration of the next transport gives the member back.
+        // A member without a transport has no events. When its next transport is registered,
+        // `GroupEvents::give_back` makes a waiting thread take over the member.
         if link.has_events() && link.poller.take_for_group() {
             link.poll_as_member();
         }
-        // A connection that leaves the group is first removed from the table. So either this thread
-        // sees that, or the other thread leaves the events of the group later.
+        // A thread that removes a connection from the group first removes it from the table, and
+        // then calls `leave_group`. If the connection is no longer in the table, that call may have
+        // come before the call of `enter_group` above. So this thread calls `leave_group`, too.
         if !lock(&self.links).contains_key(&key) {
             link.poller.leave_group();
         }
@@ -160,7 +164,8 @@ impl Members {
 impl Completions for Queue<'_> {
     type Events = GroupEvents;
 
-    /// Polls members with an event until the channel contains a completion.
+    /// Polls the members that have an event, until the channel contains a completion or no such
+    /// member remains.
     fn poll(&self, _: u32, _: Answers) -> Progress {
         while self.completions.is_empty() {
             let Some(key) = self.events.next_ready() else {

@@ -13,9 +13,9 @@ use crate::{
 
 /// A received message: a view of the registered buffer that the device wrote, without a copy.
 ///
-/// It dereferences to its bytes. Until it is dropped, a message occupies its buffer and one credit
-/// of the peer. A message above the eager size occupies its part of
-/// [`Config::large_memory`](crate::Config::large_memory) instead. Dropping the message, in any
+/// A message dereferences to its bytes. Until the message is dropped, it occupies its buffer and
+/// one credit of the peer. A message above the eager size occupies no credit, but its length counts
+/// towards [`Config::large_memory`](crate::Config::large_memory). Dropping the message, in any
 /// thread, releases the buffer and the credit. So holding messages applies backpressure to the
 /// sender. [`Message::into_vec`] copies the bytes and releases the buffer and the credit. A
 /// [control message](crate::Completion::Control) occupies no credit, but one of the 2 slots for
@@ -26,13 +26,14 @@ pub struct Message {
     inner: Option<Inner>,
 }
 
-/// The length in bytes up to which stream bytes are appended to a copy. A copy is released as a
-/// whole, after its last byte was read.
+/// The maximum length in bytes that a copy of stream bytes can reach by appending. The limit is
+/// necessary because the memory of a copy is released as a whole, after all its bytes have been
+/// read.
 pub(super) const LONGEST_COPY: usize = 64 << 10;
 
 struct Copied {
     bytes: Vec<u8>,
-    /// The charge to the memory budget. Released after the bytes.
+    /// The charge to the memory budget. It is released after the bytes.
     _charge: Charge,
     owner: Arc<dyn MessageOwner>,
 }
@@ -53,8 +54,8 @@ enum Inner {
         bytes: RecvSlice,
         owner: Arc<dyn MessageOwner>,
     },
-    /// A copy of stream bytes. It is boxed to keep `Inner` small, because the queue has
-    /// a slot for each unread message.
+    /// A copy of stream bytes. The box keeps `Inner` small, because the queue has a slot for each
+    /// unread message.
     Copied(Box<Copied>),
     /// A copy of a control message.
     Control(Box<Control>),
@@ -112,8 +113,8 @@ impl Message {
         }
     }
 
-    /// Appends bytes if this message is a copy and stays within [`LONGEST_COPY`]. Returns whether
-    /// the bytes were appended.
+    /// Appends bytes if this message is a copy and its length stays within [`LONGEST_COPY`].
+    /// Returns whether the bytes were appended.
     pub(super) fn append(&mut self, more: &[u8]) -> bool {
         let Some(Inner::Copied(copied)) = &mut self.inner else {
             return false;
@@ -144,8 +145,8 @@ impl Message {
         owner.is_some_and(|owner| owner.is_inherited())
     }
 
-    /// Frees the buffer of a large message, and only then releases its share of the memory for
-    /// large messages. So the next large message can reuse the buffer.
+    /// Frees the buffer of a large message, and then releases the message's share of the memory for
+    /// large messages. In this order, the next large message can reuse the buffer.
     #[inline(never)]
     fn release_large(&mut self) {
         if let Some(Inner::Large { inbound, owner }) = self.inner.take() {
@@ -266,7 +267,8 @@ impl Drop for Message {
             return;
         }
         // The fields are dropped after this function. `reclaim` may repost the receive buffer while
-        // `bytes` still refers to it. This is sound, because no code reads `bytes` after that.
+        // `bytes` still refers to it. This is sound, because no code reads `bytes` after the call
+        // of `reclaim`.
         match &self.inner {
             Some(Inner::Eager { bytes, owner }) => owner.reclaim(Storage::Buffer(bytes.buffer())),
             Some(Inner::Part { bytes, owner }) => owner.reclaim(Storage::Part(bytes.buffer())),
@@ -306,7 +308,7 @@ pub(crate) trait MessageOwner: fmt::Display + Send + Sync {
 /// The buffer and credit that a message occupied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Storage {
-    /// One credit, and a receive buffer with this index that contained only this message.
+    /// One credit, and the receive buffer with this index, which contained only this message.
     Buffer(u32),
     /// One credit, and a share of the receive buffer with this index, which also contained the
     /// other messages of the batch.
@@ -319,8 +321,8 @@ pub(crate) enum Storage {
     Control,
 }
 
-/// Hands a message directly to the polling thread. If that thread waits for a message and the
-/// queue is empty, it receives the next message through the handoff instead of the queue.
+/// Passes a message directly to the polling thread. If that thread waits for a message and the
+/// queue is empty, the next message goes through the handoff instead of the queue.
 #[derive(Default)]
 pub(crate) struct Handoff {
     message: Cell<Option<Message>>,
@@ -346,14 +348,14 @@ impl Handoff {
 
     #[inline(always)]
     pub(super) fn put(&self, message: Message) {
-        debug_assert!(self.is_empty(), "a message waits");
+        debug_assert!(self.is_empty(), "the handoff must be empty");
         // `Cell::set` would move the previous value, which is `None`, in order to drop it.
         let _absent = ManuallyDrop::new(self.message.replace(Some(message)));
         self.is_full.set(true);
     }
 }
 
-/// The initial capacity in buffers, which is the default size of the window.
+/// The initial capacity of [`Batches`], in buffers. It equals the default window over RDMA.
 const INITIAL_CAPACITY: usize = 32;
 
 /// The receive buffers that contain several messages, each with the number of messages that the
@@ -374,13 +376,13 @@ impl Batches {
         self.held.push((buffer, count));
     }
 
-    /// Records that a message in this buffer was released. Returns whether it was the last
-    /// unreleased message in the buffer.
+    /// Records that a message in this buffer was released. Returns true if the application has now
+    /// released all messages in the buffer.
     pub(super) fn take(&mut self, buffer: u32) -> bool {
-        // Applications usually release the oldest message first, so the search usually ends with
-        // the first pair.
+        // Applications usually release the oldest message first, so the search usually finds the
+        // first pair.
         let Some(index) = self.held.iter().position(|(held, _)| *held == buffer) else {
-            debug_assert!(false, "no more is released than was delivered");
+            debug_assert!(false, "a released message must belong to a delivered batch");
             return false;
         };
         let left = &mut self.held[index].1;
@@ -406,6 +408,6 @@ mod tests {
         assert!(batches.take(3));
         assert!(batches.take(7));
         batches.put(7, 1);
-        assert!(batches.take(7), "nothing is left of what was before");
+        assert!(batches.take(7), "the released batch must leave no count");
     }
 }

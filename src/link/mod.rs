@@ -4,7 +4,7 @@
 //! A thread of the application sends and receives messages itself, under the connection's locks
 //! ([`link`]), without a switch to another thread. The engine's thread polls a connection only
 //! while no thread of the application does ([`poll`](crate::poll)). To request other work from the
-//! engine's thread, a connection sends a notice. It never waits for the engine.
+//! engine's thread, a connection sends a notice. The connection never waits for the engine.
 //!
 //! | subject | file |
 //! |---|---|
@@ -14,10 +14,10 @@
 //! | sends; fragments; bytes held back while the window is full | `send`; `fragments`; `cork` |
 //! | sessions; the state between a loss and the next connection | `session`; `suspension` |
 //! | addresses and transports to the peer of a session | `peer_paths` |
-//! | sends that wait for a long time, for the log | `stall` |
+//! | the detection of sends that wait for a long time | `stall` |
 //! | reports to the application; their order | `reports`; `sent_order` |
-//! | destination of completions: own queue or group; the own queue | `outbox`; `inbox` |
-//! | the members of a group, which its waiting threads poll | `members` |
+//! | the destination of completions (own queue or group); the own queue | `outbox`; `inbox` |
+//! | the members of a group, which the group's waiting threads poll | `members` |
 //! | faults, for tests; the name in log lines | `faults`; `display` |
 //! | messages and the release of their buffers and credits; unread bytes | `message`; `inflow` |
 //!

@@ -24,16 +24,17 @@ pub(crate) struct Outbox {
     /// The total number of completions ever put into the connection's own queue.
     put: u64,
     member: Option<Member>,
-    /// The positions, in ascending order, of completions with ids that may still be unread. The
-    /// position of a completion is the number of completions that were put into the queue before
-    /// it.
+    /// The positions of the completions with ids, in ascending order. The positions of completions
+    /// that are known to have been read are removed. The position of a completion is the number of
+    /// completions that were put into the queue before it.
     reports: VecDeque<u64>,
-    /// The position of the last [`Completion::Room`]; `None` if it is known to have been read.
+    /// The position of the most recent [`Completion::Room`]; `None` if there was none in this
+    /// queue.
     room: Option<u64>,
-    /// The position of the last [`Completion::Suspended`] or [`Completion::Resumed`]; `None` if it
-    /// is known to have been read.
+    /// The position of the most recent [`Completion::Suspended`] or [`Completion::Resumed`]; `None`
+    /// if there was none in this queue.
     session: Option<u64>,
-    /// Whether the last `Suspended` was not reported. The `Resumed` that follows it is then not
+    /// Whether the most recent `Suspended` was not reported. If so, the following `Resumed` is not
     /// reported either.
     skips_resumed: bool,
 }
@@ -72,19 +73,19 @@ impl Outbox {
         self.own.is_empty() && self.inflow.as_ref().is_none_or(|inflow| inflow.is_empty())
     }
 
-    /// Returns whether a message can be handed directly to the thread that waits for it: the
-    /// connection is in no group, and no earlier completion is unread.
+    /// Returns true if a message can be handed directly to the thread that waits for a message.
+    /// This requires that the connection is in no group, and that no earlier completion is unread.
     pub(super) fn may_hand_over(&self) -> bool {
         self.member.is_none() && self.is_empty()
     }
 
-    /// Returns whether a message can be handed over directly, and the connection is not a stream.
+    /// Does the same as [`may_hand_over`](Self::may_hand_over), but returns false for a stream.
     #[inline]
     pub(super) fn hands_over(&self) -> bool {
         self.member.is_none() && self.inflow.is_none() && self.own.is_empty()
     }
 
-    /// Makes the connection a stream: later messages go into an [`Inflow`], which is returned.
+    /// Makes the connection a stream. Returns the [`Inflow`], to which later messages go.
     pub(super) fn carry_bytes(&mut self) -> Arc<Inflow> {
         Arc::clone(self.inflow.get_or_insert_default())
     }
@@ -114,7 +115,7 @@ impl Outbox {
     }
 
     /// Appends a completion, and returns its position: the number of completions that were put into
-    /// the same queue before. Returns the completion as an error if the receiver was dropped.
+    /// the same queue before it. Returns the completion as an error if the receiver was dropped.
     fn put_at(&mut self, mut completion: Completion) -> Result<u64, Completion> {
         if let Some(member) = &mut self.member {
             match member.queue.put(member.key, completion) {
@@ -130,7 +131,8 @@ impl Outbox {
         Ok(at)
     }
 
-    /// Appends the messages of one frame. Returns those whose receiver was dropped.
+    /// Appends the messages of one frame. If the receiver was dropped, returns the messages that
+    /// were not appended.
     pub(super) fn put_messages(
         &mut self,
         messages: impl Iterator<Item = Message>,
@@ -145,7 +147,7 @@ impl Outbox {
         refused
     }
 
-    /// Appends [`Completion::Room`], unless an earlier one is unread. Returns whether it was
+    /// Appends [`Completion::Room`], unless an earlier `Room` is unread. Returns whether `Room` was
     /// appended.
     pub(super) fn put_room(&mut self) -> bool {
         let taken = self.taken();
@@ -156,9 +158,9 @@ impl Outbox {
         self.room.is_some()
     }
 
-    /// Appends [`Completion::Suspended`] unless an earlier pair is unread. Appends
-    /// [`Completion::Resumed`] only if the preceding `Suspended` was appended. A stream reports
-    /// neither. Returns whether the completion was appended.
+    /// Appends [`Completion::Suspended`], unless the previous `Suspended` or `Resumed` is unread.
+    /// Appends [`Completion::Resumed`] only if the preceding `Suspended` was appended. A stream
+    /// reports neither. Returns whether the completion was appended.
     pub(super) fn put_session_event(&mut self, completion: Completion) -> bool {
         if let Completion::Suspended { .. } = completion {
             let taken = self.taken();
@@ -184,8 +186,8 @@ impl Outbox {
         self.reports.len()
     }
 
-    /// Returns the number of completions that were taken from the current queue: that of the group,
-    /// or the connection's own queue.
+    /// Returns the number of completions that were taken from the current queue, which is the
+    /// group's queue or the connection's own queue.
     fn taken(&self) -> u64 {
         match &self.member {
             Some(member) => member.queue.taken(),
@@ -193,8 +195,8 @@ impl Outbox {
         }
     }
 
-    /// Returns whether a thread other than the calling one last took completions from the group;
-    /// `None` if the connection is in no group.
+    /// Returns true if a thread other than the calling thread was the most recent to take
+    /// completions from the group. Returns `None` if the connection is in no group.
     pub(super) fn is_group_taken_by_other(&self) -> Option<bool> {
         let member = self.member.as_ref()?;
         Some(member.queue.taker.is_other_thread())
@@ -236,21 +238,23 @@ impl Outbox {
 }
 
 thread_local! {
-    /// A static whose address identifies the thread: it differs between any two living threads.
+    /// A variable whose address identifies the thread. Any two threads that exist at the same time
+    /// have different addresses.
     static HERE: u8 = const { 0 };
 }
 
-/// The thread that last took completions, or tried to take them.
+/// The thread that most recently took completions, or tried to take them.
 ///
-/// If `max_ids` leaves no room for the completion of a blocking call, the call can wait until this
-/// thread takes a completion. The call must not wait if this is its own thread, or if no
-/// thread has taken completions yet, because the wait would never end.
+/// While the number of untaken completions has reached `max_ids`, a blocking call can wait until
+/// this thread takes a completion. The call must not wait if its own thread is this thread, or if
+/// no thread has taken completions yet. Such a wait would never end.
 #[derive(Debug, Default)]
 pub(crate) struct Taker(AtomicUsize);
 
 impl Taker {
-    /// The maximum time for which a sender waits for another thread to take completions. That
-    /// thread may have exited, or the program may expect the sending thread to take them.
+    /// The maximum time for which a sender waits for another thread to take completions. The wait
+    /// is limited, because that thread may have exited, or the program may expect the sending
+    /// thread to take the completions.
     pub(super) const TIME_LIMIT: Duration = Duration::from_secs(5);
 
     /// Records that the calling thread takes completions.
@@ -258,7 +262,8 @@ impl Taker {
         self.0.store(here(), Ordering::Relaxed);
     }
 
-    /// Returns whether a thread other than the calling one took completions last.
+    /// Returns true if a thread other than the calling thread was the most recent to take
+    /// completions. Returns false if no thread has taken completions.
     pub(super) fn is_other_thread(&self) -> bool {
         ![0, here()].contains(&self.0.load(Ordering::Relaxed))
     }
@@ -279,7 +284,7 @@ fn here() -> usize {
 /// `max_ids` bounds operations.
 ///
 /// A connection takes the lock of the queue while it holds its own locks. The lock of the queue is
-/// held only while one completion is appended.
+/// held only to append one completion, to read the state of the queue, or to take out the sender.
 #[derive(Debug)]
 pub(crate) struct GroupQueue {
     tail: Mutex<Option<GroupSender>>,
@@ -308,8 +313,8 @@ impl GroupQueue {
         (Arc::new(queue), receiver)
     }
 
-    /// Appends a completion, and returns the number of earlier ones. Returns the completion as an
-    /// error if the group was dropped.
+    /// Appends a completion, and returns the number of completions that were put into the queue
+    /// before it. Returns the completion as an error if the group was dropped.
     pub(super) fn put(&self, key: u64, completion: Completion) -> Result<u64, Completion> {
         let at = {
             let mut tail = lock(&self.tail);
@@ -326,7 +331,8 @@ impl GroupQueue {
         Ok(at)
     }
 
-    /// Returns the total number of completions that were taken from the queue.
+    /// Returns the total number of completions that were taken from the queue; `u64::MAX` if the
+    /// queue is closed.
     pub(super) fn taken(&self) -> u64 {
         match &*lock(&self.tail) {
             Some(tail) => tail.put - tail.sender.len() as u64,
@@ -336,8 +342,8 @@ impl GroupQueue {
 
     /// Closes the queue after the group was dropped.
     pub(crate) fn close(&self) {
-        // The sender is dropped after the lock is released, because dropping it may drop unread
-        // completions.
+        // Dropping the sender may drop unread completions, and their release takes the locks of
+        // connections. So the sender is dropped after the lock is released.
         let tail = lock(&self.tail).take();
         drop(tail);
         self.members.release();
@@ -371,7 +377,7 @@ mod tests {
         assert!(outbox.put_room());
         assert!(!outbox.put_room());
         assert!(matches!(own.take(), Some(Completion::Sent(1))));
-        assert!(!outbox.put_room(), "it is still there");
+        assert!(!outbox.put_room(), "an unread `Room` must not be repeated");
         assert!(matches!(own.take(), Some(Completion::Room)));
         assert!(outbox.put_room());
 
@@ -439,7 +445,7 @@ mod tests {
         ));
         assert!(
             !outbox.put_session_event(resumed(2)),
-            "its loss was left out"
+            "`Resumed` must not be reported without its `Suspended`"
         );
         assert!(outbox.put_session_event(suspended()));
         assert!(matches!(own.take(), Some(Completion::Suspended { .. })));
@@ -449,7 +455,10 @@ mod tests {
             Some(Completion::Resumed { number: 3, .. })
         ));
         outbox.carry_bytes();
-        assert!(!outbox.put_session_event(suspended()), "a stream has none");
+        assert!(
+            !outbox.put_session_event(suspended()),
+            "a stream must not report session events"
+        );
     }
 
     #[test]
@@ -465,13 +474,19 @@ mod tests {
         assert!(!outbox.is_in(&queue));
         assert!(matches!(own.take(), Some(Completion::Sent(2))));
         assert!(matches!(group.recv(), Ok((7, Completion::Sent(1)))));
-        assert!(group.recv().is_err(), "its end is known");
+        assert!(
+            group.recv().is_err(),
+            "the receiver must detect that the queue is closed"
+        );
     }
 
     #[test]
     fn only_another_thread_is_elsewhere() {
         let taker = Taker::default();
-        assert!(!taker.is_other_thread(), "no thread has asked");
+        assert!(
+            !taker.is_other_thread(),
+            "no thread has taken completions yet"
+        );
         taker.note_taking_thread();
         assert!(!taker.is_other_thread());
         thread::scope(|scope| {

@@ -14,11 +14,13 @@ use super::{
 use crate::{proto::ResumeRequest, transport_choice::Transport};
 
 /// The delay before a session over TCP first tests a path over RDMA with a trial connection. The
-/// delay doubles after each failed trial.
+/// delay doubles with each trial, up to [`MAX_TRIAL_DELAY`]. A connection over RDMA that lasts for
+/// at least [`MAX_TRIAL_DELAY`] resets the delay.
 const FIRST_TRIAL_DELAY: Duration = Duration::from_secs(1);
 const MAX_TRIAL_DELAY: Duration = Duration::from_secs(60);
 
-/// The number of rounds over all paths after which the wait for a busy peer stops growing.
+/// The number of rounds over all paths after which the wait before an attempt to reach a busy peer
+/// stops growing.
 const MAX_BUSY_ROUNDS: u32 = 4;
 
 /// An address of the peer and a transport to it.
@@ -48,7 +50,7 @@ pub(crate) struct PeerPaths {
     trial: Trial,
     /// The delay before the next trial connection.
     wait: Duration,
-    /// The index of the path over which the last trial connection was made.
+    /// The index of the path that the most recent trial tested.
     last_tried: usize,
 }
 
@@ -105,7 +107,8 @@ impl PeerPaths {
                 self.known.push(false);
             }
         }
-        // Makes the first trial test the first path over RDMA.
+        // The search for the path to test begins after `last_tried`. So the first trial tests the
+        // first path over RDMA.
         self.last_tried = self.all.len() - 1;
     }
 
@@ -124,10 +127,10 @@ impl PeerPaths {
         self.at = (self.at + 1) % self.all.len();
     }
 
-    /// Returns the failure count that replaces `attempts` after the peer refused the last attempt
-    /// as busy. The peer may be busy only because it checks whether the previous connection is
-    /// still in use. The next attempt therefore uses the same path. The returned count is a
-    /// multiple of the number of paths, so that there is a short wait before this attempt.
+    /// Returns the failure count that replaces `attempts` after the peer has refused an attempt as
+    /// busy. The peer may be busy only because it checks whether the previous connection is still
+    /// in use. The next attempt therefore uses the same path. The returned count is a multiple of
+    /// the number of paths, so that a short wait precedes the next attempt.
     pub(super) fn busy(&self, attempts: u32) -> u32 {
         let len = u32::try_from(self.all.len()).unwrap_or(u32::MAX);
         attempts
@@ -136,14 +139,15 @@ impl PeerPaths {
             .saturating_mul(len)
     }
 
-    /// Returns the number of complete rounds over all paths in `attempts`, and whether another
-    /// round has begun.
+    /// Converts a number of `attempts` to the number of complete rounds over all paths. The second
+    /// value is true if another round has begun.
     pub(super) fn rounds(&self, attempts: u32) -> (u32, bool) {
         let len = u32::try_from(self.all.len()).unwrap_or(u32::MAX);
         (attempts / len, !attempts.is_multiple_of(len))
     }
 
-    /// Records that a connection over the current path was established.
+    /// Records that a connection over the current path was established. Schedules a trial if this
+    /// path uses TCP and another path uses RDMA.
     pub(super) fn arrived(&mut self, now: Instant) {
         self.known[self.at] = true;
         self.since = now;
@@ -155,8 +159,8 @@ impl PeerPaths {
         };
     }
 
-    /// Records the loss of the connection. Returns whether this side ended the connection to switch
-    /// to RDMA after a successful trial.
+    /// Records the loss of the connection. If this side ended the connection to switch to RDMA
+    /// after a successful trial, selects the tested path and returns true.
     pub(super) fn lost(&mut self, now: Instant) -> bool {
         let is_rdma = self.present().transport == Transport::Rdma;
         if is_rdma && now.duration_since(self.since) >= MAX_TRIAL_DELAY {
@@ -191,8 +195,8 @@ impl PeerPaths {
         Some(self.all[self.last_tried])
     }
 
-    /// Ends a trial. Returns whether the current connection must end, so that the session can
-    /// resume over RDMA.
+    /// Ends a trial. Returns true if the caller must end the current connection, so that the
+    /// session can resume over RDMA.
     pub(super) fn end_trial(&mut self, works: bool, now: Instant) -> bool {
         if self.trial != Trial::Trying {
             return false;
@@ -215,9 +219,9 @@ impl Core {
         }
     }
 
-    /// Begins a trial of a path over RDMA if one is due. The trial connection sends an outdated
-    /// request to resume. The peer refuses this request as stale, which proves that the path works,
-    /// and leaves the session unchanged.
+    /// Begins a trial of a path over RDMA if a trial is due. Returns the path, and the request that
+    /// the trial connection sends. The request is outdated on purpose: the peer refuses it as
+    /// stale, which proves that the path works, and the session stays unchanged.
     pub(super) fn begin_trial(&mut self, now: Instant) -> Option<(PeerPath, ResumeRequest)> {
         let is_open = self.may_move();
         let session = self.session.as_mut().filter(|_| is_open)?;
@@ -231,8 +235,9 @@ impl Core {
         Some((path, request))
     }
 
-    /// Returns whether the session may switch to another connection: the current connection is
-    /// established, and neither side is ending it.
+    /// Returns true if the session may switch to another connection. This requires that the current
+    /// connection is established, that no messages remain to be resent, and that neither side is
+    /// ending it.
     fn may_move(&self) -> bool {
         let stays_open = |session: &LinkSession| session.closing.is_none() && !session.is_aborted;
         self.established
@@ -242,8 +247,8 @@ impl Core {
             && self.session.as_deref().is_some_and(stays_open)
     }
 
-    /// Ends a trial. If the path `works`, ends the current connection, and the session resumes over
-    /// the tested path.
+    /// Ends a trial. If the path `works` and the session may switch, ends the current connection.
+    /// The session then resumes over the tested path.
     pub(crate) fn end_trial(&mut self, works: bool, now: Instant) {
         let may_move = self.may_move();
         let paths = self.session.as_mut().and_then(|session| session.paths());
@@ -295,7 +300,7 @@ mod tests {
         }
         let now = Instant::now();
         paths.arrived(now);
-        assert_eq!(paths.present(), b, "the next loss begins here");
+        assert_eq!(paths.present(), b, "the path must not change");
         assert!(paths.is_known());
         assert!(!paths.lost(now));
         paths.failed();
@@ -323,7 +328,11 @@ mod tests {
             assert_eq!(at, now + Duration::from_secs(seconds));
             assert_eq!(paths.begin_trial(at - Duration::from_millis(1)), None);
             assert_eq!(paths.begin_trial(at), Some(over));
-            assert_eq!(paths.next_trial_at(), None, "one at a time");
+            assert_eq!(
+                paths.next_trial_at(),
+                None,
+                "no trial may be scheduled during a trial"
+            );
             now = at;
             assert!(!paths.end_trial(false, now));
         }
@@ -333,7 +342,10 @@ mod tests {
         assert_eq!(paths.present(), b);
         paths.arrived(now);
         assert_eq!(paths.next_trial_at(), None);
-        assert!(!paths.end_trial(true, now), "a late answer");
+        assert!(
+            !paths.end_trial(true, now),
+            "a result without a trial must be ignored"
+        );
         // The wait is reset only if the connection over RDMA lasted for at least a minute.
         for (worked, wait) in [(59, 60), (60, 1)] {
             now += Duration::from_secs(worked);

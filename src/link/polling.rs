@@ -47,18 +47,18 @@ use crate::poll::RuntimeWatch;
 /// connection from delaying others.
 const BATCHES: usize = 4;
 
-/// The limits for attempts to lock `poll` in the engine's thread. The thread spins after each of
+/// The limits on the attempts of the engine's thread to lock `poll`. The thread spins after each of
 /// the first `LOCK_SPINS` attempts, and yields the processor after each of the next `LOCK_YIELDS`
 /// attempts.
 const LOCK_SPINS: u32 = 64;
 const LOCK_YIELDS: u32 = 4;
 
-/// A connection's completion queue during one call of the application.
+/// A view of a connection's completion queue, for one call of the application.
 struct Queue<'a> {
     link: &'a Arc<Link>,
     /// The handoff that receives the first message directly, without the queue.
     handoff: Option<&'a Handoff>,
-    /// Whether the calling thread has polled before it began to wait.
+    /// Whether the calling thread polled the queue before it began to wait.
     was_polled: bool,
 }
 
@@ -72,7 +72,7 @@ enum Arming {
 impl Link {
     // Functions that the engine's thread calls to poll.
 
-    /// Polls the completion queue once. The second result is whether the engine has to carry out
+    /// Polls the completion queue once. The second value is true if the engine has to carry out
     /// outputs of the connection.
     pub(crate) fn poll_in_engine(self: &Arc<Self>) -> (Progress, bool) {
         self.engine_polls(Arming::No)
@@ -99,9 +99,10 @@ impl Link {
 
     /// Takes the lock of `poll`, or returns `None` after [`LOCK_SPINS`] + [`LOCK_YIELDS`] attempts.
     /// The engine does not block here, because the scheduler may have preempted the thread that
-    /// holds the lock. A thread that spins on the completion queue holds the lock most of the time.
-    /// While `engine_waits` is set, such a thread yields the processor before it takes the lock
-    /// again.
+    /// holds the lock. The exception is a connection within the process: after the attempts, the
+    /// engine blocks until it gets the lock. A thread that spins on the completion queue holds the
+    /// lock most of the time. While `engine_waits` is set, such a thread yields the processor
+    /// before it takes the lock again.
     pub(super) fn try_lock_poll(&self) -> Option<MutexGuard<'_, Option<PollSide>>> {
         for attempt in 0..LOCK_SPINS + LOCK_YIELDS {
             let Some(side) = try_lock(&self.poll) else {
@@ -118,8 +119,8 @@ impl Link {
             }
             return Some(side);
         }
-        // Connections within the process hold the lock only briefly. The engine waits for it,
-        // because no timer would trigger another attempt.
+        // If the connection is within the process, threads hold the lock only briefly. The engine
+        // waits for the lock, because no timer would trigger another attempt.
         self.is_in_memory().then(|| lock(&self.poll))
     }
 
@@ -136,9 +137,9 @@ impl Link {
         }
     }
 
-    /// Handles all completions that are in the queue now. Returns false if a thread of the
-    /// application does not release the lock of `poll`. The engine's thread calls this function,
-    /// and drives the connection afterwards.
+    /// Handles all completions that are in the queue now. Handles none and returns false if a
+    /// thread of the application does not release the lock of `poll` in time. The engine's thread
+    /// calls this function, and drives the connection afterwards.
     pub(crate) fn catch_up(self: &Arc<Self>) -> bool {
         let capacity = match self.try_lock_poll() {
             Some(side) => side.as_ref().map_or(0, PollSide::capacity),
@@ -162,7 +163,8 @@ impl Link {
         self.queue(None).poll(1, Answers::AtOnce)
     }
 
-    /// Polls the completion queue once, in a thread that is likely to poll again soon.
+    /// Polls the completion queue once, in a thread that is likely to poll again soon. If no user
+    /// relies on the engine's thread, makes threads of the application the owner of the connection.
     pub(crate) fn poll_again(self: &Arc<Self>) {
         self.poller.count_poll_as_thread();
         self.poll_once();
@@ -182,8 +184,8 @@ impl Link {
 
     /// Polls once before the calling thread waits for a message, if threads of the application own
     /// the connection. Does not poll over TCP, because each poll costs a system call. Returns
-    /// whether it polled. If it polled, the first message is in `handoff`, unless the queue
-    /// contains earlier completions.
+    /// whether it polled. If the poll finds a message, `handoff` contains the first message, unless
+    /// the queue contains earlier completions.
     #[inline]
     pub(crate) fn poll_first(self: &Arc<Self>, handoff: &Handoff) -> bool {
         if self.is_over_tcp() || !self.poller.count_poll_as_owner() {
@@ -333,7 +335,7 @@ impl Link {
     fn poll_failed(self: &Arc<Self>, error: OsError, deferred: &mut Option<Deferred>) {
         let mut core = self.core();
         // The reason for the connection's end contains the first error. Later errors are
-        // consequences of the first. The log therefore contains all of them only at debug level.
+        // consequences of the first error. So each error is logged only at debug level.
         let note = Note::new(
             Level::Debug,
             format_args!("ends, because its completion queue cannot be polled: {error}"),
@@ -351,7 +353,7 @@ impl Link {
         Deferred::join(deferred, self.carry_out(core));
     }
 
-    /// Handles the first `count` completions of the last poll.
+    /// Handles the first `count` completions that the preceding poll found.
     #[inline(never)]
     fn act(
         self: &Arc<Self>,
@@ -394,7 +396,7 @@ impl Link {
 }
 
 impl Queue<'_> {
-    /// Polls, releases the lock, and does the deferred work.
+    /// Polls the queue under the lock of `poll`, releases the lock, and does the deferred work.
     #[inline(always)]
     fn poll_by_thread(&self, arming: Arming, budget: u32, answers: Answers) -> Progress {
         let link = self.link;
@@ -405,8 +407,9 @@ impl Queue<'_> {
         let mut deferred = None;
         let progress = link.poll_locked(side, arming, budget, self.handoff, answers, &mut deferred);
         if progress == Progress::More && self.stays_readable() {
-            // The poll may have read all bytes from the socket but left some completions. The
-            // socket does not become readable for them, so the engine must poll.
+            // The poll may have read all bytes from the socket without handling all completions.
+            // The socket does not become readable for the remaining completions, so the engine must
+            // poll.
             link.poller.call_engine();
         }
         if let Some(deferred) = deferred {
@@ -456,15 +459,15 @@ impl Completions for Queue<'_> {
         deadline: &Deadline,
         is_woken: impl Fn() -> bool,
     ) -> bool {
-        // `reserved.wait` blocks in a receive call, whose timeout is coarse. Only a message ends
-        // this call before its timeout. This thread therefore calls `reserved.wait` only if the
-        // deadline is more than `WAITS_FOR` away.
+        // `reserved.wait` blocks in a receive call, whose timeout is coarse. Before this timeout,
+        // the call returns only when bytes arrive or the stream ends. This thread therefore calls
+        // `reserved.wait` only if the deadline is more than `WAITS_FOR` away.
         let may_continue = || deadline.is_beyond(WAITS_FOR) && !is_woken();
         if self.handoff.is_none() || !deadline.is_beyond(WAITS_FOR) {
             return false;
         }
         let reserved = {
-            // Another polling thread delivers its completions and wakes this thread before it
+            // If another thread polls, it delivers the completions and wakes this thread before it
             // releases the lock. Once this thread holds the lock, both the completions and the wake
             // are therefore visible.
             let _side = lock(&self.link.poll);
@@ -503,8 +506,8 @@ impl Link {
                 Interest::Readable => Reliance::Readable,
                 Interest::Writable => Reliance::Writable,
             });
-            // The state is checked under the lock. A thread that added a completion before the fd
-            // existed did not make the fd readable.
+            // A thread that added a completion before the fd existed did not make the fd readable.
+            // So the state is checked now, under the lock.
             let mut core = self.core();
             match interest {
                 Interest::Readable => self.announce_readable(&core),
@@ -518,11 +521,11 @@ impl Link {
             }
         }
         match interest {
-            // An event loop can poll an RDMA connection itself, so it gets an fd that also reports
-            // completion events. Over TCP each poll costs a system call, so the loop gets a plain
-            // fd. If this side has offered a session, the loop gets the first kind of fd even over
-            // TCP, because the program keeps the fd for the whole session, and the session may
-            // later use RDMA.
+            // An event loop can poll an RDMA connection itself, so the loop gets an fd that also
+            // reports completion events. Over TCP each poll costs a system call, so the loop gets a
+            // plain fd. If this side has offered a session, the program keeps the fd for the whole
+            // session, and the session may later use RDMA. The loop then gets the same kind of fd
+            // over TCP as over RDMA.
             Interest::Readable
                 if !self.is_in_memory() && (!self.is_over_tcp() || self.resumes()) =>
             {
@@ -533,7 +536,7 @@ impl Link {
     }
 
     /// Makes the fd readable if a call would return a completion or the end of the connection, and
-    /// not readable otherwise. `unread` returns whether the queue contains completions.
+    /// unreadable if not. `unread` returns whether the queue contains completions.
     pub(crate) fn update_readiness(&self, unread: impl FnOnce() -> bool) {
         self.readable.update(|| unread() || self.is_ready());
     }
@@ -550,8 +553,9 @@ impl Link {
         self.writable.update(|| true);
     }
 
-    /// Makes the engine poll for room after the caller's second attempt was refused too, so that
-    /// the fd becomes readable. Returns whether there is an fd.
+    /// Handles the refusal of the caller's second attempt. If the program has requested the fd that
+    /// reports room, makes the engine's thread poll instead of an event loop, so that the fd
+    /// becomes readable. Returns whether the program has requested the fd.
     pub(super) fn delegate_room(&self) -> bool {
         let wanted = self.writable.is_fd_requested();
         if wanted {
@@ -578,8 +582,8 @@ impl Wake for Alarm {
     fn wake_by_ref(self: &Arc<Self>) {
         self.calls.fetch_add(1, Ordering::Relaxed);
         if let Some(link) = self.link.upgrade() {
-            // The first woken task that runs polls the queue. If no task runs, because their
-            // futures were dropped, the engine's thread polls instead.
+            // The first woken task that runs polls the queue. If no task runs, because the futures
+            // were dropped, the engine's thread polls instead.
             if link.poller.tasks.wake_for_runtime().is_err() {
                 link.handle_waker_panic();
             }

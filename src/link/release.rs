@@ -35,8 +35,9 @@ impl Link {
     }
 }
 
-/// The owner of the messages of a connection that resumes a session. A buffer is returned to the
-/// device only while the connection with this generation is the current one.
+/// The owner of the messages that arrive over a session's connection after the session has resumed.
+/// A message returns its buffer to the device only while the connection with this generation is the
+/// current connection.
 pub(super) struct Ring {
     pub(super) link: Arc<Link>,
     pub(super) generation: u32,
@@ -87,9 +88,9 @@ impl Core {
         }
     }
 
-    /// Releases one message of a batch. The receive is reposted when the last message of the batch
-    /// is released. The other messages return only their credits. Returns true only if the state
-    /// machine has no output.
+    /// Releases one message of a batch. The receive is reposted when all messages of the batch have
+    /// been released. Until then, each released message returns only its credit. Returns true only
+    /// if the state machine has no output.
     #[inline]
     fn release_part(&mut self, buffer: u32) -> bool {
         if self.batches.take(buffer) {
@@ -104,9 +105,9 @@ impl Core {
         }
     }
 
-    /// Posts a buffer that the application has released, and then notifies the state machine, so
-    /// that no grant is sent before the receive is posted. Returns true only if the state machine
-    /// has no output.
+    /// Posts a buffer that the application has released, and then notifies the state machine. In
+    /// this order, no grant is sent before the receive is posted. Returns true only if the state
+    /// machine has no output.
     #[inline(always)]
     pub(super) fn release(&mut self, buffer: u32) -> bool {
         // The usual case: the connection is open and does not use a shared receive queue.

@@ -24,7 +24,8 @@ use crate::{
 
 /// Handles completed work requests.
 impl Core {
-    /// Makes the engine's thread handle a long request, whose private data have arrived.
+    /// Makes the engine's thread handle a connection request whose private data have arrived in a
+    /// separate frame.
     pub(super) fn requested(&mut self) {
         self.requested = true;
         self.deferred.drive = true;
@@ -87,7 +88,8 @@ impl Core {
             status => status,
         };
         // A flushed completion does not contain the cause of the failure, and the device may have
-        // executed the request anyway.
+        // executed the request anyway. The outcome is therefore reported only when the connection
+        // ends or its session is suspended.
         if status != WcStatus::WR_FLUSH_ERR {
             let reason = CloseReason::WorkRequest { status, vendor_err };
             let slots = &mut queues.in_flight.slots;
@@ -176,20 +178,20 @@ impl Core {
     }
 }
 
-/// Functions for groups.
+/// Functions for completions that the application has not taken, for groups, and for room.
 impl Core {
-    /// Returns whether one more operation with an id may be started, within `max_ids`.
+    /// Returns true if one more operation with an id may be started without exceeding `max_ids`.
     pub(crate) fn has_report_slot(&mut self) -> bool {
         let (Some(queues), Some(completions)) = (&self.queues, &mut self.completions) else {
-            // The connection has ended, which the caller detects next.
+            // The connection has ended. The caller's next step detects this.
             return true;
         };
         let ids = queues.in_flight.slots.operations() + self.unproven.writes() + self.order.ids();
         ids + completions.reports() + self.set_aside.load(Ordering::Relaxed) < self.max_ids
     }
 
-    /// Returns whether the application has not yet taken a completion with an id, or a completion
-    /// that `recv` has set aside.
+    /// Returns true if a completion with an id, or a completion that `recv` has set aside, waits
+    /// for the application to take it.
     pub(super) fn has_reports(&mut self) -> bool {
         let reports = self.completions.as_mut().map_or(0, Outbox::reports);
         reports + self.set_aside.load(Ordering::Relaxed) > 0
@@ -261,7 +263,7 @@ impl Core {
 
 /// Reports of sessions.
 impl Core {
-    /// Reports the loss of a session's connection, or its new connection.
+    /// Reports that the connection of a session was lost, or that the session has a new connection.
     pub(super) fn report_session_event(&mut self, completion: Completion) {
         let outbox = self.completions.as_mut();
         self.deferred.arrived |= outbox.is_some_and(|outbox| outbox.put_session_event(completion));
@@ -314,7 +316,8 @@ fn succeed(
             false
         }
         None => {
-            // The response of the peer's device proves that all earlier messages have arrived.
+            // The response of the peer's device proves that all earlier messages and writes have
+            // arrived.
             let mut any = false;
             while let Some(gone) = unproven.take() {
                 any |= arrived(gone, order, completions);
@@ -363,7 +366,7 @@ pub(super) fn report(completions: &mut Option<Outbox>, completion: Completion) -
     let Some(completions) = completions else {
         return false;
     };
-    // `put` fails if the application's end was dropped, which is not an error here.
+    // `put` fails if the application has dropped the receiver, which is not an error here.
     let _ = completions.put(completion);
     true
 }

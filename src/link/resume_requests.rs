@@ -12,10 +12,10 @@ use super::{
 };
 use crate::proto::{CloseReason, Note, ResumeRefused, ResumeRequest, SessionOver, Violation};
 
-/// The time limit for the peer's answer to a ping over the previous connection, after a request to
-/// resume. If the pong does not arrive in time, the new request takes over the session. If the peer
-/// was merely slow and still used the previous connection, it can resume the session with another
-/// request.
+/// The time limit for a pong over the previous connection. When a request to resume arrives, this
+/// side sends a ping over that connection. If the pong does not arrive in time, the peer's next
+/// request takes over the session. If the peer was merely slow and still used the previous
+/// connection, the peer can resume the session with another request.
 const ANSWER: Duration = Duration::from_millis(250);
 
 /// Functions that the engine's thread calls.
@@ -58,8 +58,10 @@ impl Core {
         Ok(true)
     }
 
-    /// Returns whether the peer may still use the connection: the peer has answered a ping, or the
-    /// time limit for its answer has not passed.
+    /// Checks whether the peer may still use the connection. The first call sends a ping, and so
+    /// does a call after the pong has arrived. Returns true if the pong has arrived or its time
+    /// limit has not passed. Returns false if no pong arrived in time, if no ping can be sent, or
+    /// if there is no connection.
     fn is_in_use(&mut self, now: Instant) -> bool {
         let Some(session) = &mut self.session else {
             return false;
@@ -89,8 +91,9 @@ impl Core {
 
 impl Core {
     /// Handles the peer's report that it closed the session while this side had no connection.
-    /// Reports the messages that have arrived at the peer. Returns how the session ended, or `None`
-    /// if the message counts in the report are impossible.
+    /// Reports to the application the messages that have arrived at the peer. Returns how the
+    /// session ended. Returns `None` if the session is not suspended, or if the message counts in
+    /// the report are impossible.
     pub(super) fn conclude(&mut self, over: SessionOver) -> Option<Ended> {
         let session = self.session.as_mut()?;
         let State::Suspended(suspension) = &session.state else {
@@ -129,9 +132,9 @@ impl Core {
 
     /// Returns the message counts of a session that was closed on the passive side. The engine
     /// stores them, and reports them to a peer that later asks to resume the session. Returns
-    /// `None` for a session that the application has aborted. This function checks `is_aborted` as
-    /// well as `closing`, because `closing` is also set if the last handle is dropped after an
-    /// abort.
+    /// `None` on the active side, and for a session that the application has aborted. This function
+    /// checks both `closing` and `is_aborted`, because a drop of the last handle after an abort
+    /// sets `closing`.
     pub(super) fn counts_at_close(&self, reason: &CloseReason) -> Option<SessionOver> {
         let session = self.session.as_deref()?;
         if let Side::Active(_) = session.side {

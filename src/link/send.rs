@@ -1,6 +1,5 @@
 //! Sends under the lock of `core`: messages, batches, bytes of a stream, and one-sided operations.
-//! A message is either copied into a send buffer, or its own memory is exposed for the peer to
-//! read.
+//! A message is either copied into a send buffer, or exposed in memory that the peer reads.
 //!
 //! Only `calls` uses `try_send` and similar functions, so they are inlined there.
 
@@ -21,10 +20,10 @@ use crate::{
 /// The maximum length in bytes of an object in memory.
 const LONGEST: usize = isize::MAX as usize;
 
-/// The number of messages up to which a batch uses shorter arrays.
+/// The maximum number of messages for which a batch uses shorter arrays.
 const SHORT_BATCH: usize = 16;
 
-/// A message to send. It keeps its copy or registered memory between two attempts.
+/// A message to send. Between two attempts, it keeps its copy or its registered memory.
 #[derive(Debug)]
 pub(crate) struct Sending<'a> {
     content: Content<'a>,
@@ -46,7 +45,7 @@ enum Content<'a> {
     Sent,
 }
 
-/// The result of an attempt to send, unless the attempt was refused.
+/// The result of an attempt to send that was not refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Attempt {
     Sent,
@@ -235,8 +234,8 @@ impl Core {
         if let Content::Exposed(_) = message.content
             && message.generation != self.generation
         {
-            // The memory is exposed over an earlier connection, and the eager size of the current
-            // connection may differ.
+            // The memory is exposed over an earlier connection. The current connection may have
+            // another eager size, so the message may need no exposure.
             message.end_exposure();
         }
         match &mut message.content {
@@ -316,7 +315,8 @@ impl Core {
         Ok(())
     }
 
-    /// Handles the result of a call that posts work requests.
+    /// Handles the outcome of a post that needs further work. Returns an error only if nothing was
+    /// posted.
     #[cold]
     pub(super) fn handle_post_error(&mut self, outcome: PostError) -> Result<(), TrySendError> {
         match outcome {
@@ -364,7 +364,7 @@ impl Core {
         // The cast is lossless, because the count is at most `MAX_PARTS`.
         let transmit = self.conn.send_batch(count as u32, len).map_err(refused)?;
         let batch = &messages[..count];
-        // An array for the longest batch would cost more than a short batch itself.
+        // To fill an array for the longest batch would cost more than to post a short batch.
         let posted = if count <= SHORT_BATCH {
             post_batch::<SHORT_BATCH>(queues, &transmit, batch)
         } else {
@@ -411,8 +411,8 @@ impl Core {
         }
     }
 
-    /// Returns the maximum number of bytes that the cork may hold after a write of `len` bytes. If
-    /// the result is 0, the limit is one frame instead of a number of bytes.
+    /// Returns the maximum number of bytes that the cork may hold after a write of `len` bytes. For
+    /// a long write the result is 0, and the cork may then hold only one frame.
     fn most_held_back(&self, len: usize) -> usize {
         if len > LONGEST_TO_JOIN {
             return 0;
@@ -509,7 +509,8 @@ impl Core {
         Ok(())
     }
 
-    /// Starts a flush: asks the peer's library whether all messages sent so far have arrived.
+    /// Starts a flush, which asks the peer's library whether all messages sent so far have arrived.
+    /// If messages must be sent first, the question follows later.
     pub(super) fn flush(&mut self) -> Result<Flush, Error> {
         self.check_not_ended()?;
         if self.blocks_new_messages() {
@@ -580,7 +581,7 @@ pub(super) fn refused_send(refused: SendRefused, len: usize) -> TrySendError {
     })
 }
 
-/// Posts a frame that contains at most `N` messages, each after its length.
+/// Posts a frame that contains at most `N` messages. A length field precedes each message.
 fn post_batch<const N: usize>(
     queues: &mut WorkQueues,
     transmit: &Transmit,
@@ -596,8 +597,8 @@ fn post_batch<const N: usize>(
     queues.post_send(transmit, parts[..messages.len()].as_flattened(), false)
 }
 
-/// Returns the number of messages, counted from the first, that fit into a frame, and their total
-/// length in bytes including length fields.
+/// Returns the number of messages, counted from the first, that fit into a frame. The second value
+/// is the total length in bytes of these messages and their length fields.
 fn fitting(messages: &[IoSlice<'_>], room: BatchRoom) -> (usize, usize) {
     let (mut count, mut bytes) = (0, 0_usize);
     for message in messages.iter().take(room.messages.min(MAX_PARTS)) {
@@ -612,7 +613,8 @@ fn fitting(messages: &[IoSlice<'_>], room: BatchRoom) -> (usize, usize) {
 }
 
 /// Returns the total length of `parts` in bytes, at most `usize::MAX`. The sum can exceed this
-/// value, because several parts may refer to the same bytes. No message is that long.
+/// value, because several parts may refer to the same bytes. A result of `usize::MAX` is always
+/// above the maximum length of a message.
 pub(crate) fn total(parts: &[IoSlice<'_>]) -> usize {
     sum(parts.iter().map(|part| part.len()))
 }

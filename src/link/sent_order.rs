@@ -62,8 +62,8 @@ impl SentOrder {
         self.taken += count as usize;
     }
 
-    /// Removes the messages that are known to have arrived, up to the first one with an id, and
-    /// returns this id.
+    /// Removes the messages that are known to have arrived, up to the first message with an id.
+    /// Returns this id.
     pub(super) fn next_sent(&mut self) -> Option<u64> {
         loop {
             let known = match self.waiting.front()? {
@@ -79,8 +79,8 @@ impl SentOrder {
     }
 
     /// Removes the small message whose send the device reported as failed, and returns its id. The
-    /// device has completed `done` small messages after the acknowledged ones. The failed message
-    /// is the next one.
+    /// device has completed `done` small messages after the acknowledged messages. The failed
+    /// message is the next small message.
     pub(super) fn fail(&mut self, done: usize) -> Option<u64> {
         let small = |(_, unsent): &(usize, &Unsent)| matches!(unsent, Unsent::Small(_));
         let (at, _) = self
@@ -195,7 +195,11 @@ mod tests {
         assert_eq!(order.ids(), 0);
         order.small(5);
         order.acknowledge();
-        assert_eq!(sent(&mut order), [5], "nothing is left of what was before");
+        assert_eq!(
+            sent(&mut order),
+            [5],
+            "the earlier messages must leave no count"
+        );
     }
 
     #[test]
@@ -218,7 +222,11 @@ mod tests {
         order.small(4);
         order.acknowledge();
         order.small(5);
-        assert_eq!(order.fail(1), Some(4), "3 is done");
+        assert_eq!(
+            order.fail(1),
+            Some(4),
+            "the failed message must follow message 3"
+        );
         assert_eq!(order.fail(0), Some(3));
         assert_eq!(order.ids(), 3);
         assert_eq!(order.abandon().collect::<Vec<_>>(), [1, 2, 5]);

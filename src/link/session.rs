@@ -1,5 +1,5 @@
-//! The state of a session, including the messages that it stores for a possible resend. Also
-//! implements the queries and calls of handles.
+//! The state of a session, including the messages that it stores for a possible resend. This module
+//! also implements the queries and calls of the connection's handles.
 
 use std::{
     io::IoSlice,
@@ -30,7 +30,7 @@ pub(crate) struct LinkSession {
     /// The session id; `None` until the passive side has chosen it.
     pub(super) id: Option<SessionId>,
     pub(super) side: Side,
-    /// The route of the last connection.
+    /// The route of the current or most recent connection.
     pub(super) route: Arc<Mutex<Route>>,
     /// The maximum duration of a suspension.
     pub(super) timeout: Duration,
@@ -39,7 +39,7 @@ pub(crate) struct LinkSession {
     pub(super) state: State,
     /// Whether the application has finished sending.
     pub(super) finished: bool,
-    /// Whether the application has asked to leave, so that each new connection repeats the request.
+    /// Whether the application has asked to leave. If so, each new connection repeats the request.
     pub(super) leaving: bool,
     /// The deadline of a close that the application has started.
     pub(super) closing: Option<Instant>,
@@ -122,7 +122,7 @@ pub(super) struct Kept {
     pub(super) id: Option<u64>,
 }
 
-/// A copy of a message. Later messages reuse its memory.
+/// A copy of a message. Copies of later messages reuse the memory.
 pub(super) struct Copied {
     /// The length of the message in bytes.
     len: usize,
@@ -247,7 +247,10 @@ impl LinkSession {
             let message = &payload[start as usize..][..len as usize];
             self.keep_bytes(conn, message);
         }
-        debug_assert!(payload.len() >= PART_HEADER_LEN, "a batch has messages");
+        debug_assert!(
+            payload.len() >= PART_HEADER_LEN,
+            "a batch must contain a message"
+        );
     }
 
     /// Returns the paths to the peer; `None` on the passive side.
@@ -310,7 +313,8 @@ impl Core {
     }
 
     /// Returns the number of the attempt that established the connection, reduced to its low 16
-    /// bits. Both sides know this number. It is 0 for the first connection, and without a session.
+    /// bits. Both sides know this number. It is 0 for the first connection, and for a connection
+    /// without a session.
     #[inline]
     pub(super) fn epoch(&self) -> u16 {
         self.session
@@ -378,9 +382,9 @@ impl Core {
         }
     }
 
-    /// Stops sending and starts the close. A suspended session continues until its last message has
-    /// arrived, or until `close_timeout` expires. If the connection is lost during the close, the
-    /// session repeats the close on its next connection.
+    /// Stops sending and starts the close. A suspended session continues until all its messages
+    /// have arrived, or until `close_timeout` expires. If the connection is lost during the close,
+    /// the session repeats the close on its next connection.
     pub(super) fn close(&mut self, now: Instant) {
         let blocked = self.blocks_new_messages();
         if let Some(session) = self
@@ -426,7 +430,7 @@ impl Core {
         Ok(())
     }
 
-    /// Records that the peer's Finish has arrived. Returns whether it is the first one in this
+    /// Records that the peer's Finish has arrived. Returns true if it is the first Finish in this
     /// session.
     pub(super) fn take_first_finish(&mut self) -> bool {
         !mem::replace(&mut self.finish_arrived, true)

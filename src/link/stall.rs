@@ -17,7 +17,7 @@ const FREQUENT_KEEPALIVE: Duration = Duration::from_secs(10);
 
 /// Detects stalls that last for [`LOGGED_AFTER`], by sampling the connection.
 ///
-/// Sampling avoids a clock and a timer for each waiting send.
+/// With samples, a waiting send needs neither a timer of its own nor a call that reads the time.
 #[derive(Debug, Default)]
 pub(super) struct StallWatch {
     /// The time of the first sample of the current stall.
@@ -76,8 +76,8 @@ impl Link {
         warn_sparsely!(Connection, "{self}: {stall}");
     }
 
-    /// Samples the connection on behalf of a thread that is waiting for room, and logs a long
-    /// stall.
+    /// Samples the connection, and logs a long stall. A thread that waits for room calls this
+    /// function.
     pub(crate) fn check_stall(self: &Arc<Self>) {
         let stall = self.core().sample_stall(Instant::now());
         if let Some(stall) = stall {
@@ -92,8 +92,8 @@ impl Link {
     }
 }
 
-/// Returns whether waiting threads check for stalls. They do if the keepalive timer expires too
-/// rarely, because the engine checks for stalls only at that time.
+/// Returns true if waiting threads must check for stalls. The engine checks for stalls only when a
+/// timer of the connection expires, which is too rare if the keepalive interval is long.
 pub(super) fn checks(config: &Config) -> bool {
     let interval = config.keepalive_interval;
     interval.is_none_or(|interval| interval > FREQUENT_KEEPALIVE)
@@ -123,6 +123,10 @@ mod tests {
         let progress = [(true, 8, 61_000), (true, 9, 66_000), (true, 9, 71_000)];
         assert_eq!(samples(&progress), [false, false, true]);
         let room = [(false, 0, 72_000), (true, 9, 73_000), (true, 9, 78_000)];
-        assert_eq!(samples(&room), [false, false, true], "another stall");
+        assert_eq!(
+            samples(&room),
+            [false, false, true],
+            "the second stall must be reported"
+        );
     }
 }

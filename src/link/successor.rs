@@ -1,4 +1,5 @@
-//! Resumes the session over a new connection after the previous one was lost, and resends messages.
+//! Resumes a session over a new connection after the loss of the previous connection. Resends the
+//! messages that the peer has not received.
 
 use std::{io::IoSlice, mem, sync::Arc, time::Instant};
 
@@ -23,8 +24,8 @@ use crate::{
 
 /// Functions for the connection that replaces a lost one.
 impl Core {
-    /// Handles the establishment of a connection, which may begin a session, resume a session, or
-    /// have no session.
+    /// Handles the establishment of a connection. The connection may begin a session, resume a
+    /// session, or have no session.
     pub(super) fn session_established(&mut self) {
         let Some(session) = &mut self.session else {
             return;
@@ -88,8 +89,9 @@ impl Core {
         let Step::Attempt(path) = step else {
             return;
         };
-        // The peer closed the session before the loss. It repeats the close over the new
-        // connection, and this side answers again instead of closing the session itself.
+        // The peer closed the session before the connection was lost. The peer repeats the close
+        // over the new connection, and this side answers the repeated close. `closing` is cleared,
+        // because this side must not close the session itself.
         if let CloseReason::PeerClosed | CloseReason::Truncated { .. } = reason {
             session.closing = None;
         }
@@ -97,7 +99,7 @@ impl Core {
             paths.arrived(Instant::now());
         }
         if session.leaving {
-            // `ask_to_leave` fails only if the connection has ended.
+            // An error is ignored: the connection has ended, or the peer does not support Leave.
             let _ = self.conn.ask_to_leave();
         }
         let resent = session.messages.suspended_mut().count() as u64;
@@ -128,8 +130,8 @@ impl Core {
         self.send_requested_end();
     }
 
-    /// Sends Finish or closes the connection, if the application has requested it. Does nothing
-    /// until the last message was sent again.
+    /// Sends the Finish and the Close that the application has requested. Wakes the threads and
+    /// tasks that wait to send. Does nothing while messages still have to be resent.
     fn send_requested_end(&mut self) {
         let Some(session) = self
             .session
@@ -154,15 +156,18 @@ impl Core {
         self.report_room();
     }
 
-    /// Returns whether messages have to be sent again on the current connection.
+    /// Returns whether messages still have to be resent over the current connection.
     pub(crate) fn sends_again(&self) -> bool {
         self.session.as_ref().is_some_and(|session| {
             matches!(session.state, State::Working(_)) && session.messages.has_messages_to_resend()
         })
     }
 
-    /// Resends the next message. Returns whether there is another message to resend. The engine's
-    /// thread calls this function once per message, and releases the lock between two calls.
+    /// Resends the next message. Returns true if the message was sent and there is another message
+    /// to resend. Returns false if nothing is left to resend, or if the message cannot be sent yet.
+    ///
+    /// The engine's thread calls this function once per message, and releases the lock between two
+    /// calls.
     pub(super) fn send_again(&mut self, allocator: Option<&Allocator>) -> bool {
         let next = match &mut self.session {
             Some(session) if matches!(session.state, State::Working(_)) => {

@@ -24,18 +24,18 @@ use crate::{
     transport::{Exposed, Posted},
 };
 
-/// The wait before the second round of attempts. It doubles after each round, up to
-/// [`LONGEST_WAIT`].
+/// The maximum wait before the second round of attempts. A round consists of one attempt over each
+/// path. This maximum doubles after each round, up to [`LONGEST_WAIT`].
 const FIRST_WAIT: Duration = Duration::from_millis(25);
 const LONGEST_WAIT: Duration = Duration::from_secs(1);
 
 /// The next step of the engine's thread for a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Next {
-    /// Remove the transport.
+    /// Remove the transport of the lost connection.
     Remove,
-    /// On the active side, begin an attempt. On the passive side, wait for the peer until the
-    /// deadline.
+    /// On the active side, begin an attempt. On the passive side, wait for the peer's attempt until
+    /// the deadline of the session.
     Attempt,
     /// Test whether RDMA works over this path.
     TryRdma(PeerPath, ResumeRequest),
@@ -51,9 +51,9 @@ pub(crate) struct Resume {
 }
 
 /// Returns whether an attempt that failed for this `reason` ends the whole session. A protocol
-/// violation of the peer ends only the attempt. Some failures may come from another program at the
-/// peer's address; they end the session only if an earlier connection over this path has reached
-/// the peer (`is_known`).
+/// violation of the peer ends only the attempt. Some failures may be caused by another program at
+/// the peer's address. Such a failure ends the session only if an earlier connection over this path
+/// has reached the peer (`is_known`).
 fn ends_session(reason: &CloseReason, is_known: bool) -> bool {
     match reason {
         CloseReason::SessionLost
@@ -73,10 +73,11 @@ fn ends_session(reason: &CloseReason, is_known: bool) -> bool {
 
 /// Functions for the loss of a connection.
 impl Core {
-    /// Handles the end of a connection or of an attempt to resume. Returns `None` if the session
-    /// survives. Otherwise returns the end to report to the application.
+    /// Handles the end of a connection, or the failure of an attempt to resume. Returns `None` if
+    /// the session survives. Returns the [`Ended`] to report to the application if there is no
+    /// session or the session has ended.
     pub(super) fn survive(&mut self, mut ended: Ended) -> Option<Ended> {
-        // If messages have to be sent again, the peer has closed without receiving them.
+        // If messages still have to be resent, the peer has closed without receiving them.
         ended.delivered &= !self.sends_again();
         let over = self.conn.session_over();
         if let Some(ended) = over.and_then(|over| self.conclude(over)) {
@@ -91,8 +92,8 @@ impl Core {
                 if self.established
                     && !session.is_aborted
                     && (self.conn.is_lost(&ended.reason)
-                        // The peer, on the passive side, cannot request a resumption, so this side
-                        // requests it.
+                        // The peer may not know the result of the close. The peer is on the passive
+                        // side and cannot request to resume the session, so this side does so.
                         || (matches!(session.side, Side::Active(_))
                             && self.conn.leaves_peer_in_doubt(&ended.reason))) =>
             {
@@ -137,7 +138,8 @@ impl Core {
         }
     }
 
-    /// Suspends the session. The lost connection has delivered all messages that had arrived.
+    /// Suspends the session. The lost connection must already have delivered all messages that
+    /// arrived over it.
     fn suspend(&mut self, ended: Ended, now: Instant) {
         self.end_exposures();
         let Some(session) = &mut self.session else {
@@ -153,8 +155,10 @@ impl Core {
         session.held += self.conn.held_messages();
         let past = self.past.get_or_insert_default();
         **past += self.conn.statistics().counters();
-        // The unreported ids belong to the last messages sent over the lost connection. The kept
-        // messages after these were not sent over that connection.
+        // Only the first `unconfirmed` of the kept messages were sent over the lost connection.
+        // `waiting` contains the ids that have not been reported yet; they belong to the newest
+        // messages sent over that connection. A kept message whose id has already been reported
+        // loses its id here.
         let mut waiting: Vec<_> = self.order.abandon().collect();
         for (kept, _) in session.messages.suspended_mut().take(unconfirmed).rev() {
             match kept.id {
@@ -177,8 +181,9 @@ impl Core {
             }
             queues.take_exposed()
         });
-        // The kept large messages are the ones that were exposed last. The peer has read the
-        // earlier ones, even if `exposed` still contains them.
+        // The kept large messages were exposed after all other large messages, so `exposed` ends
+        // with their memory. The peer has read the earlier large messages, even if `exposed` still
+        // contains their memory.
         let mut exposed = exposed.into_iter().flatten().rev();
         for (kept, is_large) in session.messages.suspended_mut().rev() {
             if is_large && kept.memory.is_none() {
@@ -186,7 +191,7 @@ impl Core {
             }
         }
         while let Some(gone) = self.unproven.take() {
-            // The session sends messages again, so only writes are reported here.
+            // The session resends messages, so only the outcome of writes is unknown.
             if let CompletedSend::Write(id) = gone {
                 let reason = reason.clone();
                 report(
@@ -230,8 +235,9 @@ impl Core {
         self.report_session_event(suspended);
     }
 
-    /// Reports as failed the kept messages that have not been sent again. `order` contains the ids
-    /// of the other unconfirmed messages.
+    /// Ends the session, and stores its message counts if the passive side has closed it. Reports
+    /// as failed the kept messages that were not resent. The caller reports the other unconfirmed
+    /// messages, whose ids are in `order`.
     pub(super) fn fail_kept(&mut self, reason: &CloseReason) {
         self.over = self.counts_at_close(reason);
         if let Some(session) = &mut self.session {
@@ -243,8 +249,8 @@ impl Core {
         self.ring = None;
     }
 
-    /// Handles the release of a message that arrived over an earlier connection. Updates the number
-    /// of such messages that the application still holds.
+    /// Handles the release of a message that arrived over an earlier connection. Reduces the number
+    /// of such messages that the application holds, so that the peer can send more.
     pub(super) fn release_from_earlier_connection(&mut self, storage: Storage) {
         let (Storage::Buffer(_) | Storage::Part(_)) = storage else {
             return;
@@ -258,7 +264,7 @@ impl Core {
 
 /// Functions that the engine's thread calls.
 impl Core {
-    /// Returns the next step of the engine's thread.
+    /// Returns the next step of the engine's thread. Begins a trial of RDMA if one is due.
     pub(crate) fn next_session_step(&mut self, now: Instant) -> Next {
         let suspension = self.session.as_mut().and_then(|it| it.suspension());
         match suspension.map(|suspension| suspension.step) {
@@ -272,8 +278,8 @@ impl Core {
         }
     }
 
-    /// Schedules the next attempt, after the transport of the lost connection was removed. The wait
-    /// before the attempt is randomised by `fraction`, a number between 0 and 1.
+    /// Schedules the next attempt, after the transport of the lost connection was removed.
+    /// `fraction`, a random number between 0 and 1, varies the wait before the attempt.
     pub(crate) fn removed(&mut self, fraction: f64, now: Instant) {
         let Some(session) = &mut self.session else {
             return;
@@ -313,7 +319,8 @@ impl Core {
         }
     }
 
-    /// Returns the deadline of a close that waits until messages have been sent again.
+    /// Returns the deadline of a close that waits until messages are resent; `None` if no close
+    /// waits.
     pub(super) fn close_by(&self) -> Option<Instant> {
         let session = self.session.as_ref()?;
         session
@@ -321,7 +328,8 @@ impl Core {
             .filter(|_| session.messages.has_messages_to_resend())
     }
 
-    /// Ends a session whose time limit has expired. Returns whether the session ended.
+    /// Ends the session if its time limit or the deadline of its close has passed. Returns whether
+    /// the session ended.
     pub(super) fn expire_session(&mut self, now: Instant) -> bool {
         let is_close_overdue = self.close_by().is_some_and(|deadline| deadline <= now);
         let Some(session) = &mut self.session else {
@@ -346,8 +354,9 @@ impl Core {
         suspension.is_some_and(|it| matches!(it.step, Step::Attempt(_)))
     }
 
-    /// Ends a suspended session to make room for newer sessions. Returns whether the session was
-    /// suspended.
+    /// Ends the session if it is suspended. Returns whether it was suspended. The engine calls this
+    /// function for the oldest sessions if too many are suspended. It also does so if the engine is
+    /// draining or shutting down, and no listener remains at which peers could resume sessions.
     pub(crate) fn end_suspended(&mut self) -> bool {
         let suspension = self.session.as_mut().and_then(|it| it.suspension());
         let Some(ended) = suspension.map(|suspension| suspension.end()) else {
@@ -357,7 +366,8 @@ impl Core {
         true
     }
 
-    /// Begins an attempt of the active side to resume the session.
+    /// Begins an attempt of the active side to resume the session. Returns `None` if the time limit
+    /// of the session has expired.
     pub(crate) fn resume(&mut self, now: Instant) -> Option<Resume> {
         let session = self.session.as_mut()?;
         let path = session.paths()?.present();
@@ -398,7 +408,8 @@ impl Core {
         }
     }
 
-    /// Returns the index of the current connection in its session, from 0.
+    /// Returns the number of connections that the session has lost. This number identifies the
+    /// current connection.
     pub(crate) fn generation(&self) -> u32 {
         self.generation
     }
@@ -416,16 +427,16 @@ impl Core {
         }
     }
 
-    /// Continues without a session. Called on the passive side when it accepts the peer's first
+    /// Continues without a session. The passive side calls this before it accepts the peer's first
     /// request.
     pub(crate) fn decline_session(&mut self) {
         self.session = None;
         self.conn.decline_session();
     }
 
-    /// Accepts the peer's request to resume the session. Returns the number of messages that this
-    /// side has received, or `None` if the transport of the lost connection has not been removed
-    /// yet.
+    /// Returns the number of messages that this side has received, for the reply to the peer's
+    /// request to resume the session. Returns `None` if the request cannot be accepted yet, because
+    /// the transport of the lost connection has not been removed.
     pub(crate) fn accept_attempt(&mut self) -> Option<u32> {
         let session = self.session.as_mut()?;
         match session.suspension()?.step {

@@ -46,11 +46,11 @@ impl Future for Accepting {
 impl Drop for Accepting {
     fn drop(&mut self) {
         if self.engine.handle().is_inherited() {
-            // In a forked child the promise may hold a connection that belongs to the parent, so it
-            // must not be dropped.
+            // In a forked child the promise may contain a connection that belongs to the parent. So
+            // the promise must not be dropped.
             leak(Arc::clone(&self.promise));
         } else if let Some(key) = self.promise.give_up() {
-            // The send fails if the engine has ended. Then the connection has ended too.
+            // The send fails only if the engine has ended. The connection has then ended, too.
             let _ = self.engine.send(Command::GiveUp { key });
         }
     }

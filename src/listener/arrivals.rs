@@ -1,12 +1,13 @@
 //! The items of a listener: connections or requests.
 //!
-//! If the kernel's queue of requests is full, the kernel drops a request, and the peer repeats it
-//! only four seconds later. So the engine requests the longest queue that the kernel allows, reads
-//! requests from it immediately, and manages the backlog itself. It rejects a request as busy if
-//! `Config::backlog` items wait or `Config::half_open` connections are not established yet. It
-//! checks the backlog again when it establishes the connection, so the limit is exact. If the
-//! program has not taken a connection before the listener ends, the connection ends with a Failure,
-//! whose code tells the peer that the program has seen no message.
+//! If the kernel's queue of requests is full, the kernel drops a new request, and the peer repeats
+//! the request only four seconds later. So the engine requests the longest queue that the kernel
+//! allows, reads requests from it immediately, and manages the backlog itself. The engine rejects a
+//! request as busy if `ListenerBuilder::backlog` items wait or `ListenerBuilder::half_open`
+//! connections are not established yet. It checks the backlog again when it establishes the
+//! connection, so the limit is exact. If the program has not taken a connection before the listener
+//! ends, the engine ends the connection with a Failure. The code of the Failure tells the peer that
+//! the program has seen no message.
 
 use std::{
     os::fd::BorrowedFd,
@@ -32,9 +33,9 @@ use crate::{
 /// An item of the channel of connections.
 pub(super) type Accepted = Result<Endpoint, Error>;
 
-/// The items that a listener's program can take, followed by the listener's end.
+/// The items of a listener that the program has not taken, followed by the end of the listener.
 ///
-/// The engine's thread appends items and limits their number. Any thread takes them.
+/// The engine's thread appends items and limits their number. Any thread can take items.
 #[derive(Debug)]
 pub(super) struct Arrivals<T> {
     items: Receiver<T>,
@@ -110,14 +111,14 @@ impl<T> Arrivals<T> {
         Ok(fd)
     }
 
-    /// Makes the fd readable if there is an item or the listener has ended, and otherwise
-    /// unreadable. Called by a thread that took an item.
+    /// Makes the fd readable if there is an item or the listener has ended, and unreadable if not.
+    /// Called by a thread that has tried to take an item.
     pub(super) fn update_readiness(&self) {
         self.readiness.update(|| self.is_ready());
     }
 
-    /// Makes the fd readable and wakes tasks. Called by the thread that added an item or ended the
-    /// listener.
+    /// Makes the fd readable if there is an item or the listener has ended, and wakes tasks. Called
+    /// by the thread that added an item, ended the listener, or created the fd.
     fn announce(&self) {
         self.readiness.announce(|| self.is_ready());
         if !foreign::collects() {
@@ -127,14 +128,14 @@ impl<T> Arrivals<T> {
         }
     }
 
-    /// Returns a waiter id for a task that waits in a separate future.
+    /// Returns a waiter id for a task that waits in a future of its own.
     #[cfg(feature = "tokio")]
     pub(super) fn new_waiter_id(&self) -> WaiterId {
         self.tasks.wakers.new_waiter_id()
     }
 
-    /// Registers the task to be woken when there is an item or the listener ends. The caller must
-    /// then check again, because an item may have arrived before the registration.
+    /// Registers the task to be woken when there is an item or the listener ends. Afterwards the
+    /// caller must try to take an item again, because one may have arrived before the registration.
     pub(super) fn wait(&self, waiter_id: WaiterId, waker: &Waker) {
         self.tasks.wakers.wait(waiter_id, 1, waker);
     }
@@ -158,7 +159,7 @@ impl<T> Arrivals<T> {
         appended
     }
 
-    /// Ends the channel with this reason, after the `last` item.
+    /// Appends the item `last`, and ends the channel. Stores `why`, the reason for the end.
     fn close(&self, why: Error, last: Option<T>) {
         let sender = lock(&self.sender).take();
         // Only the first reason is stored.
@@ -178,7 +179,7 @@ impl Connections {
         })
     }
 
-    /// Ends the queue of a dropped listener.
+    /// Ends the queue of a dropped listener, and rejects the connections in the queue.
     pub(super) fn abandon(&self) {
         self.finish(Error::ListenerClosed);
         self.reject_untaken();
@@ -236,8 +237,8 @@ impl Incoming<Result<Established, Error>> for Connections {
             return;
         }
         if matches!(why, Error::EngineShutDown) {
-            // The engine closes all connections when it shuts down. But the connections that the
-            // program has not taken must be rejected.
+            // An engine that shuts down closes its connections. But the connections that the
+            // program has not taken must be rejected, so that their peers get `PeerBusy`.
             self.reject_untaken();
         }
         let last = (!matches!(why, Error::ListenerClosed)).then(|| Err(why.clone()));
@@ -284,7 +285,7 @@ impl Tasks {
         }
     }
 
-    /// Returns the listener's name for the log. The name has no number until the listener is bound.
+    /// Returns the listener's name for the log, or `listener` until the listener is bound.
     fn name(&self) -> &str {
         self.name.get().map_or("listener", String::as_str)
     }

@@ -56,8 +56,8 @@ impl ListenerBuilder {
 
     /// Sets the engine that serves the listener and its connections.
     ///
-    /// Default: [`Engine::shared`], or a new [`Engine::in_memory`] for a listener within the
-    /// process.
+    /// Default: [`Engine::shared`], or a new [`Engine::in_memory`] for a listener with
+    /// [`TransportChoice::Memory`].
     #[must_use]
     pub fn engine(mut self, engine: &Engine) -> Self {
         self.engine = Some(engine.clone());
@@ -66,9 +66,9 @@ impl ListenerBuilder {
 
     /// Sets a name for the listener and its connections in log lines, metrics and `rdmsg top`.
     ///
-    /// [`Connector::label`](crate::Connector::label) is the counterpart for the connecting side. Up
-    /// to 64 bytes; with a longer label binding fails with [`Error::InvalidConfig`]. Default: none.
-    /// An empty text also means none.
+    /// [`Connector::label`](crate::Connector::label) is the counterpart for the connecting side.
+    /// The label has up to 64 bytes; `bind` fails with [`Error::InvalidConfig`] for a longer label.
+    /// Default: no label. An empty text also means no label.
     ///
     /// # Examples
     ///
@@ -86,11 +86,12 @@ impl ListenerBuilder {
 
     /// Sets the maximum number of connections that wait until the program accepts them.
     ///
-    /// These connections are established, and each occupies the memory of a connection, which over
-    /// RDMA counts towards the limit on locked memory. For a [`RequestListener`] the value is the
-    /// maximum number of waiting requests, which occupy such memory only if they have more than 20
-    /// bytes of private data. Further requests are rejected immediately; their connectors get
-    /// [`PeerBusy`](crate::CloseReason::PeerBusy).
+    /// These connections are established, and each occupies the memory of a connection. Over RDMA
+    /// this memory counts towards the limit on locked memory. Further requests are rejected
+    /// immediately; their connectors get [`PeerBusy`](crate::CloseReason::PeerBusy).
+    ///
+    /// For a [`RequestListener`] the value is the maximum number of waiting requests. A request
+    /// occupies the memory of a connection only if it has more than 20 bytes of private data.
     ///
     /// 1 to 65535, default 128.
     #[must_use]
@@ -119,10 +120,12 @@ impl ListenerBuilder {
     ///
     /// The first attempt is made after 100 ms. The delay then grows up to 2 s, until an attempt
     /// succeeds or the listener is dropped. Only the log reports the loss and the attempts. The
-    /// listener's connections end in any case. A listener on all addresses (`0.0.0.0`, `[::]`) does
-    /// not need this option, because it accepts requests on all devices that exist at the time.
+    /// option has no effect on the listener's connections, which end when they lose their device or
+    /// address. A listener on all addresses (`0.0.0.0`, `[::]`) does not need this option, because
+    /// it accepts requests on all devices, including devices that are added later. A listener that
+    /// also listens over TCP always binds again over RDMA.
     ///
-    /// Default `false`: the listener ends with [`Error::ListenerEnded`].
+    /// Default `false`: a listener over RDMA only ends with [`Error::ListenerEnded`].
     #[must_use]
     pub fn rebind(mut self, rebind: bool) -> Self {
         self.config.listening.rebind = rebind;
@@ -131,11 +134,11 @@ impl ListenerBuilder {
 
     /// Sets how long `bind` retries while another listener uses the address.
     ///
-    /// Use it for a restart, in which the new process waits until the old one has closed its
-    /// listener. The pause between two attempts is at most 100 ms. The calling thread sleeps during
-    /// the pauses; the listeners of `rdmsg::tokio` use a blocking thread of the runtime instead.
-    /// The log reports the beginning of the wait once (level `info`). When the time has passed,
-    /// `bind` fails with the [`Error::Bind`] of the last attempt.
+    /// Use this option to restart a server: the new process waits until the old process has closed
+    /// its listener. The pause between two attempts is at most 100 ms. The calling thread sleeps
+    /// during the pauses. The listeners of `rdmsg::tokio` sleep in a blocking thread of the
+    /// runtime. The log reports the beginning of the wait once (level `info`). When the time has
+    /// passed, `bind` fails with the [`Error::Bind`] of the last attempt.
     ///
     /// Default zero: only one attempt.
     ///
@@ -171,9 +174,10 @@ impl ListenerBuilder {
 
     /// Listens over TCP on this bound socket, for instance one from systemd's socket activation.
     ///
-    /// The address of [`bind`](Self::bind) must have the socket's port; otherwise `bind` fails with
-    /// [`Error::Bind`] and `EINVAL`. Over RDMA the address is bound as usual. The socket becomes
-    /// non-blocking. It stays open in this process while the builder or the listener exists.
+    /// The address of [`bind`](Self::bind) must have the socket's port. If the ports differ, `bind`
+    /// fails with [`Error::Bind`] and `EINVAL`. Over RDMA the address is bound as usual. The socket
+    /// becomes non-blocking. It stays open in this process while the builder or the listener
+    /// exists.
     ///
     /// # Examples
     ///

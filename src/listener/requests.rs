@@ -48,7 +48,7 @@ use crate::{
 ///         request.reject(b"unknown user")?;
 ///         continue;
 ///     }
-///     // Accepting waits for the peer, so it has a thread of its own.
+///     // `accept` waits for the peer, so it runs in a thread of its own.
 ///     std::thread::spawn(move || match request.accept() {
 ///         Ok(endpoint) => while endpoint.recv().is_ok() {},
 ///         Err(error) => eprintln!("{error}"),
@@ -163,8 +163,8 @@ impl RequestListener {
         taken.map_or(Poll::Pending, Poll::Ready)
     }
 
-    /// Returns a waiter id for a task that waits in a separate future. The future must
-    /// [unregister](Self::unregister_waiter) it.
+    /// Returns a waiter id for a task that waits in a future of its own. The future must
+    /// [unregister](Self::unregister_waiter) the id.
     #[cfg(feature = "tokio")]
     pub(crate) fn new_waiter_id(&self) -> WaiterId {
         self.arrivals.new_waiter_id()
@@ -177,10 +177,10 @@ impl RequestListener {
 
     /// Returns a file descriptor for event loops: `epoll`, `poll`, mio, tokio's `AsyncFd`.
     ///
-    /// It is readable while [`try_request`](Self::try_request) has a request to return, and after
-    /// the listener has ended. Register it for reading; never read from it yourself. After a
-    /// request is taken from [`requests`](Self::requests), the fd may stay readable until the next
-    /// `try_request`.
+    /// The fd is readable while [`try_request`](Self::try_request) has a request to return, and
+    /// after the listener has ended. Register the fd for reading; never read from it yourself.
+    /// After a request is taken from [`requests`](Self::requests), the fd may stay readable until
+    /// the next `try_request`.
     ///
     /// # Errors
     ///
@@ -218,7 +218,7 @@ impl Request {
     /// The maximum length of private data in an acceptance, over every transport: 160 bytes.
     ///
     /// A connection can [resume](Config::resume) only if these data have at most 148 bytes, because
-    /// the ID of its session takes the other 12.
+    /// the ID of its session occupies the other 12 bytes.
     pub const ACCEPT_DATA_MAX: usize = REPLY_DATA_MAX;
     /// The maximum length of private data in a rejection, over every transport: 124 bytes.
     pub const REJECT_DATA_MAX: usize = REJECT_DATA_MAX;
@@ -226,7 +226,7 @@ impl Request {
     /// Accepts the request, and waits until the connection is established.
     ///
     /// Waits no longer than the listener's [`connect_timeout`](Config::connect_timeout) (default 5
-    /// s), which restarts with this call.
+    /// s). This time limit restarts with this call.
     ///
     /// # Errors
     ///
@@ -242,15 +242,16 @@ impl Request {
 
     /// Accepts the request with private data, and waits until the connection is established.
     ///
-    /// The peer's program reads the data with [`Info::peer_data`](crate::Info::peer_data). At most
-    /// 160 bytes, and at most 148 for a connection that can [resume](Config::resume): see
-    /// [`ACCEPT_DATA_MAX`](Self::ACCEPT_DATA_MAX). The data are not encrypted. The call waits no
-    /// longer than the listener's [`connect_timeout`](Config::connect_timeout) (default 5 s), which
-    /// restarts with this call.
+    /// The peer's program reads the data with [`Info::peer_data`](crate::Info::peer_data). The data
+    /// are not encrypted, and have at most 160 bytes, or at most 148 bytes for a connection that
+    /// can [resume](Config::resume): see [`ACCEPT_DATA_MAX`](Self::ACCEPT_DATA_MAX).
+    ///
+    /// Waits no longer than the listener's [`connect_timeout`](Config::connect_timeout) (default 5
+    /// s). This time limit restarts with this call.
     ///
     /// # Errors
     ///
-    /// * [`Error::PrivateDataTooLong`] above [`Request::ACCEPT_DATA_MAX`] bytes.
+    /// * [`Error::PrivateDataTooLong`] for more than [`Request::ACCEPT_DATA_MAX`] bytes.
     /// * [`Error::Connect`] when the peer has withdrawn its request, the connection was not
     ///   established in time, or a system call failed.
     /// * [`Error::LockedMemory`] or [`Error::SharedReceivesExhausted`] when there is no memory for
@@ -281,7 +282,7 @@ impl Request {
     ///
     /// # Errors
     ///
-    /// [`Error::PrivateDataTooLong`] above [`Request::ACCEPT_DATA_MAX`] bytes,
+    /// [`Error::PrivateDataTooLong`] for more than [`Request::ACCEPT_DATA_MAX`] bytes,
     /// [`Error::InvalidConfig`] when the [`label`](Self::label) is too long, and
     /// [`Error::EngineShutDown`] when the engine was shut down. The future returns the other errors
     /// of [`accept`](Self::accept).
@@ -305,11 +306,11 @@ impl Request {
     /// Rejects the request, with private data for the peer's program.
     ///
     /// The peer's connect fails with [`CloseReason::Rejected`](crate::CloseReason::Rejected), which
-    /// contains the data. At most 124 bytes. Dropping a request rejects it without data.
+    /// contains the data: at most 124 bytes. Dropping a request rejects it without data.
     ///
     /// # Errors
     ///
-    /// * [`Error::PrivateDataTooLong`] above [`Request::REJECT_DATA_MAX`] bytes.
+    /// * [`Error::PrivateDataTooLong`] for more than [`Request::REJECT_DATA_MAX`] bytes.
     /// * [`Error::EngineShutDown`] when the engine was shut down.
     pub fn reject(mut self, private_data: &[u8]) -> Result<(), Error> {
         check_private_data(private_data, REJECT_DATA_MAX, "a rejection")?;

@@ -18,7 +18,7 @@ pub(super) struct Socket {
 }
 
 impl Socket {
-    /// Listens on the first of the addresses that can be bound.
+    /// Listens on the first address that can be bound.
     pub(super) fn bind(
         address: impl ToAddresses,
         config: &Config,
@@ -79,8 +79,8 @@ impl Socket {
         let (reply, done) = bounded(1);
         let key = self.bound.key;
         if self.engine.send(Command::Unlisten { key, reply }).is_ok() {
-            // The receive fails if the engine ends before it replies. The listener has then ended,
-            // too.
+            // The receive fails only if the engine ends before it replies. The listener has then
+            // ended, too.
             let _ = done.recv();
         }
     }

@@ -26,7 +26,8 @@ pub(crate) fn denied() -> Option<Denied> {
     denied_in(Path::new("/dev/infiniband"))
 }
 
-/// Returns the result of [`denied`] if this process cannot open any device.
+/// Returns the same as [`denied`] if there are devices and this process is not permitted to open
+/// any of them. Returns `None` in all other cases.
 pub(crate) fn all_denied() -> Option<Denied> {
     all_denied_in(Path::new("/dev/infiniband"))
 }
@@ -105,7 +106,7 @@ impl fmt::Display for Denied {
             ),
             Some(group) => write!(
                 f,
-                " (mode {:04o}, group {group}): change its permissions by a udev rule, such as \
+                " (mode {:04o}, group {group}): change its permissions with a udev rule, such as \
                  `KERNEL==\"uverbs*|rdma_cm\", GROUP=\"rdma\", MODE=\"0660\"` in \
                  /etc/udev/rules.d, and add its user to that group",
                 self.mode
@@ -132,8 +133,8 @@ pub(crate) fn is_container() -> bool {
 }
 
 fn has_container_marks(root: &Path) -> bool {
-    // A virtual machine may be booted from a container image, and then contains these files.
-    // Process 2 is `kthreadd` only outside of containers.
+    // A virtual machine that was booted from a container image also contains these files. Process 2
+    // is `kthreadd` only outside of containers.
     let of_kernel = |name: String| name.trim_end() == "kthreadd";
     if fs::read_to_string(root.join("proc/2/comm")).is_ok_and(of_kernel) {
         return false;
@@ -163,7 +164,11 @@ mod tests {
             let rights = fs::Permissions::from_mode(0o040);
             fs::set_permissions(dev.path().join(file), rights).unwrap();
         }
-        assert_eq!(all_denied_in(dev.path()), None, "uverbs0 is left");
+        assert_eq!(
+            all_denied_in(dev.path()),
+            None,
+            "uverbs0 can still be opened"
+        );
         let denied = denied_in(dev.path());
         if geteuid().is_root() {
             // Root has all permissions.
@@ -194,7 +199,7 @@ mod tests {
                 denied.to_string(),
                 format!(
                     "this process may not read and write /dev/infiniband/uverbs0 \
-                     (mode {mode:04o}, group {group}): change its permissions by a udev rule, \
+                     (mode {mode:04o}, group {group}): change its permissions with a udev rule, \
                      such as `KERNEL==\"uverbs*|rdma_cm\", GROUP=\"rdma\", MODE=\"0660\"` in \
                      /etc/udev/rules.d, and add its user to that group"
                 )
@@ -221,7 +226,10 @@ mod tests {
             container.write("proc/2/comm", "sleep\n");
             assert!(has_container_marks(container.path()), "{file}: {text}");
             container.write("proc/2/comm", "kthreadd\n");
-            assert!(!has_container_marks(container.path()), "a virtual machine");
+            assert!(
+                !has_container_marks(container.path()),
+                "a virtual machine is not a container"
+            );
         }
     }
 }

@@ -35,14 +35,14 @@ pub(crate) fn has_rdma_device() -> bool {
 
 /// Returns the names of the network interfaces of all RDMA devices.
 ///
-/// These are the interfaces to which the ports' GIDs refer, and those on which software devices
-/// were created. The GID of an iWARP port refers to no interface, but contains an interface's
-/// hardware address.
+/// These are the interfaces to which the GIDs of ports refer, the interfaces on which software
+/// devices were created, and the interfaces of the devices' cards. The GID of an iWARP port refers
+/// to no interface, but contains the hardware address of an interface.
 fn interfaces(devices: &Path, nets: &Path) -> BTreeSet<String> {
     let mut names = BTreeSet::new();
     for device in entries(devices) {
         for port in entries(&device.join("ports")) {
-            // Reading fails for a table entry without a GID.
+            // Entries of the table without a GID are skipped, because reading their file fails.
             let of_gids = entries(&port.join("gid_attrs/ndevs"));
             names.extend(of_gids.iter().filter_map(|file| name_in(file)));
             if let Some(hardware) = name_in(&port.join("gids/0")).and_then(|gid| eui_48(&gid)) {
@@ -59,8 +59,8 @@ fn interfaces(devices: &Path, nets: &Path) -> BTreeSet<String> {
     names
 }
 
-/// Returns the hardware address in a GID, in the notation of sysfs; `None` if the GID contains
-/// none.
+/// Returns the hardware address in a GID, in the notation of sysfs; `None` if the GID contains no
+/// hardware address.
 fn eui_48(gid: &str) -> Option<String> {
     let bytes = gid.parse::<Ipv6Addr>().ok()?.octets();
     let (address, rest) = bytes.split_at(6);
@@ -80,7 +80,7 @@ fn name_in(file: &Path) -> Option<String> {
     Some(text.trim().to_owned())
 }
 
-/// Returns the paths in a folder, or an empty list if the folder does not exist.
+/// Returns the paths in a folder, or an empty list if the folder cannot be read.
 fn entries(folder: &Path) -> Vec<PathBuf> {
     let entries = fs::read_dir(folder).into_iter().flatten().flatten();
     entries.map(|entry| entry.path()).collect()

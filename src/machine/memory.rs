@@ -43,7 +43,8 @@ fn group_limit(root: &Path) -> Option<u64> {
 /// Returns the lowest limit of a control group and its ancestors.
 ///
 /// In a container without a cgroup namespace, `group` is the path of the group on the host, but the
-/// root of the mount is the group itself.
+/// root of the mount is the group itself. So the limit of the group is in the root of the mount,
+/// which is searched as the last ancestor.
 fn lowest(mount: &Path, group: &str, file: &str) -> Option<u64> {
     let groups = Path::new(group.trim_start_matches('/')).ancestors();
     let limits = groups.filter_map(|group| {

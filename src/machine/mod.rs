@@ -1,15 +1,14 @@
-//! Facts about this machine, for error texts, memory limits and relaxed ordering.
+//! Facts about this machine.
 //!
-//! The amount of memory is determined when an engine starts, for its default limits, and the kind
-//! of processor when the first device is used. All other facts are read from `/dev`, `/sys` and
-//! `/proc` when an error is created. They are hints for a person; a fact that cannot be read is
-//! missing from the error text.
+//! Successful operations use only these facts:
 //!
-//! Connections that succeed use only these facts:
+//! * the amount of memory, for the default limits of an engine;
+//! * the addresses of the RDMA devices, for a connection to `0.0.0.0` or `[::]` over RDMA;
+//! * whether the processor prefers relaxed ordering, when RDMA devices are used.
 //!
-//! * the address of a device that replaces `0.0.0.0`;
-//! * the network interface of a link-local address;
-//! * whether the processor needs relaxed ordering.
+//! All other facts are read from `/dev`, `/sys` and `/proc` when an operation fails or finds no
+//! RDMA device. They are hints for a person. The error text or log line omits a fact that cannot be
+//! read.
 
 mod access;
 mod addresses;

@@ -8,9 +8,9 @@ pub(crate) fn prefers_relaxed_ordering() -> bool {
 
 /// Returns whether this is a processor for which UCX prefers relaxed ordering
 /// (`ucs_cpu_prefer_relaxed_order` in `src/ucs/arch/cpu.h`): Fujitsu A64FX, or AMD EPYC Naples,
-/// Rome or Milan. Genoa is included, because UCX could not distinguish it from Milan. Intel's
-/// Emerald Rapids is not included: UCX added it, and later removed it for host memory. See the pull
-/// requests 4952, 8062, 9097, 10955 and 11532 of openucx/ucx.
+/// Rome or Milan. Genoa is included, because UCX could not distinguish Genoa from Milan. Intel's
+/// Emerald Rapids is not included, because UCX added this processor but later removed it for host
+/// memory. See the pull requests 4952, 8062, 9097, 10955 and 11532 of openucx/ucx.
 fn prefers(cpuinfo: &str) -> bool {
     let value = |name: &str| {
         let fields = cpuinfo.lines().filter_map(|line| line.split_once(':'));

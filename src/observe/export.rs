@@ -27,7 +27,7 @@ const TIME_LIMIT: Duration = Duration::from_secs(1);
 /// The delay after a failed `accept`, for instance because the process has too many open files.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// The number of bytes after which the thread stops reading a request. The rest is ignored.
+/// The number of bytes after which the thread stops reading a request. Later bytes are ignored.
 const LONGEST: usize = 4096;
 
 /// The export of this process's statistics on a local socket. Dropping it ends the export.
@@ -39,7 +39,8 @@ const LONGEST: usize = 4096;
 /// curl --unix-socket /run/user/1000/rdmsg/4711.sock http://localhost/metrics
 /// ```
 ///
-/// The socket is in a folder that only this user can enter. A separate thread serves it.
+/// [`start`](Self::start) creates the socket in a folder that only this user can enter. A separate
+/// thread serves the socket.
 ///
 /// # Examples
 ///
@@ -65,10 +66,11 @@ pub struct Export {
 
 impl Export {
     /// Starts the export in the folder that `rdmsg top` searches. The name of the socket is the
-    /// process ID.
+    /// process ID, followed by `.sock`.
     ///
-    /// The folder is `rdmsg` in `XDG_RUNTIME_DIR` or in `/run/user/UID`, or `/tmp/rdmsg-UID` if
-    /// neither exists. `XDG_RUNTIME_DIR` is ignored if it is not an absolute path.
+    /// The folder is `rdmsg` in `XDG_RUNTIME_DIR`. If this variable is not set or is not an
+    /// absolute path, the folder is `rdmsg` in `/run/user/UID`, or `/tmp/rdmsg-UID` if
+    /// `/run/user/UID` does not exist.
     ///
     /// # Errors
     ///
@@ -99,15 +101,16 @@ impl Export {
         )
     }
 
-    /// Starts the export at this path. Every user that can enter the folder can read the
-    /// statistics.
+    /// Starts the export at this path. Every user who can enter the folder and has write permission
+    /// for the socket can read the statistics: see unix(7).
     ///
     /// # Errors
     ///
     /// Fails when the socket cannot be created.
     pub fn start_at(path: impl AsRef<Path>) -> io::Result<Self> {
         let path = path.as_ref().to_owned();
-        // A killed process with the same ID may have left the socket behind.
+        // A killed process may have left a socket at this path. The socket is removed if nothing
+        // accepts connections on it.
         if UnixStream::connect(&path).is_err() {
             let _ = fs::remove_file(&path);
         }
@@ -119,7 +122,7 @@ impl Export {
             .name("rdmsg-export".into())
             .spawn(move || serve(&listener, &stopped))
             .inspect_err(|_| {
-                // Without the thread nothing would serve the socket.
+                // Without the thread, nothing would answer requests to the socket.
                 let _ = fs::remove_file(&path);
             })?;
         Ok(Self {
@@ -274,7 +277,10 @@ mod tests {
         assert!(ask(&path, b"GET / HTTP/1.0\r\n\r\n").starts_with("HTTP/1.0 200 OK"));
         let mut text = String::new();
         silent.read_to_string(&mut text).unwrap();
-        assert_eq!(text, "", "the export closes a connection without a request");
+        assert_eq!(
+            text, "",
+            "a connection without a request must get no answer"
+        );
     }
 
     #[test]
@@ -296,7 +302,7 @@ mod tests {
         assert_eq!(fs::metadata(&folder).unwrap().mode() & 0o777, 0o700);
         fs::remove_dir(&folder).unwrap();
         fs::write(&folder, "").unwrap();
-        assert!(make_private(&folder).is_err(), "it is a file");
+        assert!(make_private(&folder).is_err(), "a file must be refused");
         fs::remove_file(&folder).unwrap();
     }
 }

@@ -11,7 +11,7 @@
 //! * With the feature `metrics`, `record_metrics` passes the totals to the recorder of the crate
 //!   `metrics`.
 //!
-//! [The guide](crate::guide::observing) shows each of them.
+//! [The guide](crate::guide::observing) shows how to use them.
 
 mod export;
 mod prometheus;

@@ -68,7 +68,7 @@ const SAMPLES: &[Sample] = &[
     (
         "large_messages_sent_total",
         Kind::Counter,
-        "Messages sent above the eager size, which the peer reads.",
+        "Sent messages above the eager size. The peer reads their bytes.",
         |it| it.large_sent,
     ),
     (
@@ -206,7 +206,7 @@ impl Snapshot {
             out,
             AGE,
             Kind::Gauge.name(),
-            "Time since it was established.",
+            "Time since the connection was established.",
         )?;
         for connection in &self.connections {
             let age = connection.age.as_secs_f64();
@@ -254,8 +254,8 @@ impl Snapshot {
 /// Call this function periodically, for instance before each scrape. Also call it before the first
 /// connection, because it enables the statistics, which do not include earlier connections. The
 /// names are those of [`Snapshot::to_prometheus`](Snapshot::to_prometheus). There are no metrics
-/// per connection, because recorders never drop a label. There is also no histogram of round trips,
-/// because recorders accept only single values.
+/// per connection, because recorders would keep the metrics of ended connections forever. There is
+/// also no histogram of round trips, because recorders accept only single values.
 #[cfg(feature = "metrics")]
 pub fn record_metrics() {
     enable();
@@ -418,8 +418,9 @@ mod tests {
         }
     }
 
-    /// The Grafana dashboard, and the guide's page with the alert rules.
+    /// The Grafana dashboard.
     const DASHBOARD: &str = include_str!("../../docs/grafana.json");
+    /// The page of the guide that contains the alert rules.
     const PAGE: &str = include_str!("../../docs/guide/observing.md");
 
     fn is_part_of_name(c: char) -> bool {

@@ -23,8 +23,8 @@ pub struct Snapshot {
     pub connections: Vec<ConnectionSnapshot>,
     /// The number of established connections that have ended, even if they still have handles.
     pub ended: u64,
-    /// The number of ended connections by the [name](crate::CloseReason::name) of the reason, with
-    /// an entry for every name.
+    /// The number of ended connections by the [name](crate::CloseReason::name) of the reason. The
+    /// map has an entry for every name.
     pub ended_by_reason: BTreeMap<&'static str, u64>,
     /// The number of connect calls that failed, by reason.
     ///
@@ -88,7 +88,7 @@ pub struct ConnectionSnapshot {
     pub age: Duration,
     /// Whether the connection has ended, and only its handles remain.
     pub is_closed: bool,
-    /// Whether the connection is lost and is trying to resume: see
+    /// Whether the connection was lost and has not resumed yet: see
     /// [`Config::resume`](crate::Config::resume).
     pub is_suspended: bool,
     /// The statistics of the connection.
@@ -97,8 +97,8 @@ pub struct ConnectionSnapshot {
 
 static REGISTRY: PerProcess<Mutex<Registry>> = PerProcess::new(|| Mutex::new(Registry::new()));
 
-/// The connections of this process that have handles, by number, and the sum of the statistics of
-/// all earlier connections.
+/// The connections of this process that have handles, by number. Also contains the sum of the
+/// statistics of all connections whose last handle was dropped.
 struct Registry {
     connections: BTreeMap<u64, Entry>,
     sum_of_ended: Statistics,

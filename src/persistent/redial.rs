@@ -30,13 +30,13 @@ use crate::{config::within, error::Error};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Redial {
-    /// The upper bound of the first pause. Later bounds grow up to
-    /// [`longest_pause`](Self::longest_pause), and each pause has a random length below its bound.
+    /// The upper bound of the first pause. The bound doubles for each later pause, up to
+    /// [`longest_pause`](Self::longest_pause). Each pause has a random length below its bound.
     ///
     /// 1 ms to 10 min, default 100 ms.
     pub first_pause: Duration,
 
-    /// The longest pause between two attempts.
+    /// The maximum pause between two dials.
     ///
     /// 1 ms to 10 min, default 10 s.
     pub longest_pause: Duration,
@@ -65,7 +65,7 @@ impl Redial {
         within("longest_pause", self.longest_pause, least, most)
     }
 
-    /// Returns the next pause, which is random. `earlier` is the number of earlier pauses.
+    /// Returns a random length for the next pause. `earlier` is the number of earlier pauses.
     fn pause(&self, earlier: u32) -> Duration {
         let random = RandomState::new().hash_one(earlier) >> 11;
         self.bound(earlier)
@@ -93,7 +93,7 @@ impl Dials {
         self.since.get_or_insert(now);
     }
 
-    /// Returns the next pause.
+    /// Returns a random length for the next pause, and counts this pause.
     pub(super) fn pause(&mut self, redial: &Redial) -> Duration {
         let pause = redial.pause(self.pauses);
         self.pauses = self.pauses.saturating_add(1);

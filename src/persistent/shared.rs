@@ -28,8 +28,8 @@ use crate::{
 /// The state of a client, shared by its handles and the thread of `events`.
 ///
 /// No thread holds the lock while it polls or drops a connection or a dial, or writes log lines.
-/// Threads take turns to poll, one thread at a time. The polling thread applies the result under
-/// the lock before it passes the turn to the next thread. So when a thread detects the loss of the
+/// Only the thread that has the [`Turn`] polls. The polling thread applies the result under the
+/// lock, before the next thread can begin to poll. So when a thread detects the loss of the
 /// connection, the list of failed messages is complete.
 pub(super) struct Shared {
     connector: Connector,
@@ -41,7 +41,8 @@ pub(super) struct Shared {
     changed: Condvar,
 }
 
-/// A thread's turn to poll. Dropping it passes the turn to the next thread, even after a panic.
+/// The exclusive right of a thread to poll. Dropping this value passes the right to the next
+/// thread, even after a panic.
 struct Turn<'a> {
     shared: &'a Shared,
     is_over: bool,
@@ -55,7 +56,8 @@ impl Shared {
         Arc::new(Self::with(connector, engine, target, first))
     }
 
-    /// Returns the state of an ended client, which replaces inherited clients in a forked child.
+    /// Returns the state of an ended client. This client replaces inherited clients in a forked
+    /// child.
     pub(super) fn forked() -> Arc<Self> {
         let target = Target::Name(String::new());
         let ended = Phase::Ended(Error::Forked);
@@ -180,8 +182,8 @@ impl Shared {
         all
     }
 
-    /// Starts to close the connection. The thread that handles the end of the connection dials
-    /// again.
+    /// Starts to close the connection. After the close, threads that call the client dial again.
+    /// Does nothing if there is no connection.
     pub(super) fn redial(&self) -> Result<(), Error> {
         let state = lock(&self.state);
         let endpoint = match &state.phase {
@@ -206,8 +208,8 @@ impl Shared {
         }
     }
 
-    /// Returns the error of a call whose connection has ended: [`Error::NotConnected`], or the
-    /// error that ended the client.
+    /// Returns the error of a call whose connection has ended: the error that ended the client, or
+    /// [`Error::NotConnected`] if the client has not ended.
     fn ended(&self) -> Error {
         match &lock(&self.state).phase {
             Phase::Connected(connection) if connection.is_closing => {
@@ -240,8 +242,8 @@ impl Shared {
     pub(super) fn end(&self) {
         let state = lock(&self.state);
         if let Phase::Connected(connection) = self.end_phase(state) {
-            // Dropping `connection` may not be enough to close it, because the thread of `events`
-            // owns a reference while it polls the connection.
+            // Dropping `connection` may not close the endpoint, because the thread of `events` owns
+            // another handle to the endpoint while it polls.
             connection.endpoint.start_close();
         }
     }
@@ -252,9 +254,10 @@ impl Shared {
         ended
     }
 
-    /// Returns the current connection. If this is still the connection `ended`, first waits until
-    /// another thread has taken the last events of `ended`. Fails with [`Error::NotConnected`] if
-    /// no other thread takes events.
+    /// Returns the current connection, or dials if there is none. `ended` is a connection that the
+    /// caller has found to be ended. While `ended` is still the current connection, waits until
+    /// another thread has taken its remaining events. Fails with [`Error::NotConnected`] if no
+    /// other thread takes events.
     fn connection_until(
         self: &Arc<Self>,
         ended: Option<&Endpoint>,
@@ -282,7 +285,8 @@ impl Shared {
         }
     }
 
-    /// Waits for the end of the pause, starts a dial, or waits for its result.
+    /// Performs one step of a dial: waits for the end of the pause, starts the dial, waits for its
+    /// result, or handles the result.
     fn dial<'a>(
         self: &'a Arc<Self>,
         mut state: Guard<'a>,
@@ -399,7 +403,7 @@ impl Shared {
 
 impl<'a> Turn<'a> {
     /// Passes the turn to the next thread. Returns the locked state, so that the caller can apply
-    /// its result before the next thread polls.
+    /// the result of its poll before the next thread polls.
     fn end(mut self) -> Guard<'a> {
         self.is_over = true;
         self.shared.pass_turn()

@@ -24,7 +24,7 @@ pub(super) struct State {
     pub(super) is_woken: bool,
     /// The number of threads that wait for a change.
     pub(super) waiting: usize,
-    /// The last thread that requested an event.
+    /// The thread that requested an event most recently.
     pub(super) taker: Option<ThreadId>,
     /// The sum of the counters of ended connections.
     pub(super) past: Statistics,
@@ -34,7 +34,8 @@ pub(super) struct State {
 pub(super) enum Phase {
     /// The client pauses until the next dial, which starts at this time.
     Pausing(Instant),
-    /// A connection is being established. `None` while a thread polls the `Connecting`.
+    /// A connection is being established. `None` before a thread has created the `Connecting`, and
+    /// while a thread polls it.
     Dialing(Option<Box<Connecting>>),
     Connected(Connection),
     /// The client has ended; each call returns this error.
@@ -84,7 +85,8 @@ impl State {
     }
 
     /// Handles the end of the connection. Returns the ids of the messages whose delivery is
-    /// unknown. The caller must release the lock before it drops the endpoint.
+    /// unknown, and the endpoint of the connection; `None` if there is no connection. The caller
+    /// must release the lock before it drops the endpoint.
     pub(super) fn lose(
         &mut self,
         reason: &CloseReason,
@@ -158,7 +160,8 @@ mod tests {
         pause(state, now)
     }
 
-    /// Returns the longest of 200 random pauses before the dial with this number.
+    /// Returns the longest of 200 random pauses. Before each of these pauses, `number + 1`
+    /// connections have been lost, each after the time `lasted`.
     fn longest(number: usize, lasted: Duration) -> Duration {
         let pauses = (0..200).map(|_| {
             let mut state = State::new(Phase::Pausing(Instant::now()));

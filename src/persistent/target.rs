@@ -5,7 +5,7 @@ use crate::{
     error::Error,
 };
 
-/// The address or host name that a client dials. Each dial looks up a host name again.
+/// The addresses or the host name that a client dials. Each dial looks up the host name again.
 #[derive(Debug)]
 pub(super) enum Target {
     Name(String),

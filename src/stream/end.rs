@@ -18,7 +18,7 @@ pub(crate) struct StreamEnd {
     /// Whether the reading direction has been shut down. Reads then return the bytes that have
     /// arrived, or 0 if there are none, without waiting.
     stopped: AtomicBool,
-    /// The last value passed to `set_nodelay`. It has no effect.
+    /// The value that was passed to `set_nodelay` most recently. The value has no effect.
     nodelay: AtomicBool,
 }
 
@@ -35,7 +35,8 @@ impl StreamEnd {
         }
     }
 
-    /// Returns the error that ended the connection, or `None` after a clean end.
+    /// Returns the error that ended the connection. Returns `None` while the connection is open,
+    /// and after a clean close by either side.
     pub(crate) fn end_error(&self) -> Option<io::Error> {
         let reason = self.endpoint.close_reason();
         reason

@@ -11,7 +11,8 @@ pub struct ReadHalf(Stream);
 
 /// The writing half of a [`Stream`], created by [`Stream::split`].
 ///
-/// Dropping it shuts down its direction, as [`Stream::shutdown`] with [`Shutdown::Write`] does.
+/// Dropping it shuts down the writing direction, as [`Stream::shutdown`] with [`Shutdown::Write`]
+/// does.
 #[derive(Debug)]
 pub struct WriteHalf(Stream);
 
@@ -71,8 +72,8 @@ impl Write for WriteHalf {
 
 impl Drop for WriteHalf {
     fn drop(&mut self) {
-        // The shutdown fails only if the connection has already ended. The error can then be
-        // ignored.
+        // The error is ignored, because the shutdown fails only if the connection has already
+        // ended.
         let _ = self.0.shutdown(Shutdown::Write);
     }
 }

@@ -70,8 +70,8 @@ impl StreamListener {
     ///
     /// # Errors
     ///
-    /// Never fails. It returns a `Result` because
-    /// [`TcpListener::try_clone`](std::net::TcpListener::try_clone) does.
+    /// Never fails. It returns a `Result` for compatibility with
+    /// [`TcpListener::try_clone`](std::net::TcpListener::try_clone).
     pub fn try_clone(&self) -> io::Result<Self> {
         Ok(Self {
             shared: Arc::clone(&self.shared),
@@ -82,8 +82,9 @@ impl StreamListener {
     ///
     /// # Errors
     ///
-    /// The errors of [`Listener::accept`], as [`io::Error`]s. In non-blocking mode also
-    /// [`WouldBlock`](io::ErrorKind::WouldBlock) if there is no stream to accept.
+    /// * The errors of [`Listener::accept`], as [`io::Error`]s.
+    /// * [`WouldBlock`](io::ErrorKind::WouldBlock) in non-blocking mode when there is no stream to
+    ///   accept.
     pub fn accept(&self) -> io::Result<(Stream, SocketAddr)> {
         let endpoint = if self.shared.nonblocking.load(Ordering::Relaxed) {
             let accepted = self.shared.listener.try_accept()?;
@@ -106,7 +107,10 @@ impl StreamListener {
         Poll::Ready(Ok(self.shared.stream(endpoint)))
     }
 
-    /// Returns an iterator over the streams as they are accepted. It ends when the listener ends.
+    /// Returns an iterator over the streams as they are accepted.
+    ///
+    /// The iterator ends when the listener ends. In non-blocking mode the iterator returns the
+    /// results of [`accept`](Self::accept), including the errors, and never ends.
     pub fn incoming(&self) -> impl Iterator<Item = io::Result<Stream>> + '_ {
         let mut endpoints = self.shared.listener.incoming();
         iter::from_fn(move || {
@@ -119,8 +123,8 @@ impl StreamListener {
         })
     }
 
-    /// Sets whether [`accept`](Self::accept) fails with
-    /// [`WouldBlock`](io::ErrorKind::WouldBlock) instead of waiting.
+    /// Sets whether an [`accept`](Self::accept) that would have to wait fails with
+    /// [`WouldBlock`](io::ErrorKind::WouldBlock).
     ///
     /// # Errors
     ///
@@ -132,7 +136,8 @@ impl StreamListener {
         Ok(())
     }
 
-    /// Returns the error that ended the listener, or `None` if it is open or was closed.
+    /// Returns the error that ended the listener. Returns `None` if the listener is open or was
+    /// closed by the program.
     ///
     /// # Errors
     ///
@@ -155,7 +160,7 @@ impl StreamListener {
     ///
     /// # Errors
     ///
-    /// * [`InvalidInput`](io::ErrorKind::InvalidInput) for other values.
+    /// * [`InvalidInput`](io::ErrorKind::InvalidInput) for a value that is not from 1 to 255.
     /// * [`Unsupported`](io::ErrorKind::Unsupported) if the listener accepts only RDMA.
     pub fn set_ttl(&self, ttl: u32) -> io::Result<()> {
         self.shared.ttl.set(ttl, &self.shared.listener)

@@ -14,7 +14,8 @@ impl Stream {
     /// # Errors
     ///
     /// * [`Unsupported`](io::ErrorKind::Unsupported) over RDMA: the route determines the hop limit,
-    ///   and no call returns it.
+    ///   and no call returns it. A stream within the process returns the same error, because it
+    ///   sends no packets.
     /// * [`NotConnected`](io::ErrorKind::NotConnected) when the connection has ended.
     pub fn ttl(&self) -> io::Result<u32> {
         self.shared.endpoint.ttl()
@@ -27,7 +28,8 @@ impl Stream {
     ///
     /// * [`InvalidInput`](io::ErrorKind::InvalidInput) for other values.
     /// * [`Unsupported`](io::ErrorKind::Unsupported) over RDMA: the hop limit is set when the route
-    ///   is resolved, and no call changes it. The stream stays open.
+    ///   is resolved, and no call changes it. A stream within the process returns the same error,
+    ///   because it sends no packets. In both cases the stream stays open.
     /// * [`NotConnected`](io::ErrorKind::NotConnected) when the connection has ended.
     pub fn set_ttl(&self, ttl: u32) -> io::Result<()> {
         self.shared.endpoint.set_ttl(ttl)
@@ -44,11 +46,11 @@ impl Stream {
 
     /// Sets how the stream ends when its last handle is dropped. Default: `None`.
     ///
-    /// * `None`: the peer reads the bytes that were written before, and then the end. Dropping does
-    ///   not wait for the delivery.
+    /// * `None`: the peer reads all bytes that were written, and then reaches the end of the
+    ///   stream. Dropping does not wait for the delivery.
     /// * Zero: dropping resets the connection. Bytes that have not arrived are lost, and a read of
     ///   the peer fails with [`ConnectionReset`](io::ErrorKind::ConnectionReset).
-    /// * Any other duration has the effect of `None`; dropping never waits.
+    /// * Any other duration has the effect of `None`. Dropping never waits for this duration.
     ///
     /// # Errors
     ///
@@ -58,8 +60,8 @@ impl Stream {
         Ok(())
     }
 
-    /// Sets the value that [`nodelay`](Self::nodelay) returns. It has no other effect, because a
-    /// stream never delays writes.
+    /// Sets the value that [`nodelay`](Self::nodelay) returns. The value has no other effect,
+    /// because a stream never delays writes.
     ///
     /// # Errors
     ///
@@ -82,7 +84,7 @@ impl Stream {
 /// The time limit of reads or writes. Default: no limit.
 #[derive(Debug, Default)]
 pub(super) struct Timeout {
-    /// The time limit in nanoseconds, at most about 500 years; 0 means no limit.
+    /// The time limit in nanoseconds, at most 584 years; 0 means no limit.
     nanos: AtomicU64,
 }
 
@@ -118,7 +120,7 @@ pub(crate) struct ListenerTtl {
     hops: AtomicU32,
 }
 
-/// The default of Linux, which is used if the kernel's setting cannot be read.
+/// The default time to live of Linux in hops. Used if the kernel's setting cannot be read.
 const DEFAULT: u32 = 64;
 
 impl ListenerTtl {
@@ -133,24 +135,25 @@ impl ListenerTtl {
     pub(crate) fn set(&self, hops: u32, listener: &Listener) -> io::Result<()> {
         has_ttl(listener)?;
         if !(1..=255).contains(&hops) {
-            // A socket returns the same error.
+            // A TCP socket returns the same error for such a value.
             return Err(io::Error::from_raw_os_error(libc::EINVAL));
         }
         self.hops.store(hops, Ordering::Relaxed);
         Ok(())
     }
 
-    /// Sets the time to live of an accepted stream over TCP.
+    /// Sets the time to live of an accepted stream. Does nothing if the program has set no value,
+    /// or if the stream is not over TCP.
     pub(crate) fn apply(&self, accepted: &Endpoint) {
         let hops = self.hops.load(Ordering::Relaxed);
         if hops == 0 || accepted.transport() != Transport::Tcp {
             return;
         }
         if let Err(error) = accepted.set_hop_limit(hops) {
-            // The connection has ended, and the next read returns the error.
+            // Usually the connection has ended. Then the next read returns the reason.
             debug!(
                 Connection,
-                "{}: cannot set the time to live (TTL): {error}",
+                "{}: cannot set the time to live (TTL) to {hops} hops: {error}",
                 accepted.name()
             );
         }
@@ -163,7 +166,7 @@ fn has_ttl(listener: &Listener) -> io::Result<()> {
     }
     Err(io::Error::new(
         io::ErrorKind::Unsupported,
-        "a listener that accepts only RDMA has no time to live (TTL)",
+        "a listener that accepts no TCP connections has no time to live (TTL)",
     ))
 }
 

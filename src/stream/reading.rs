@@ -10,7 +10,7 @@ use crate::{
     link::{Deadline, Message},
 };
 
-/// The maximum number of empty messages that one nonblocking read skips.
+/// The maximum number of empty messages that a call skips if it has no deadline.
 const MAX_EMPTY: u32 = 64;
 
 /// The reading side of a stream, with the message whose bytes are read next.
@@ -22,8 +22,8 @@ pub(crate) struct Reading {
     read: usize,
     /// Whether the peer has finished.
     finished: bool,
-    /// Whether this struct keeps the fd readable, because the struct contains unread bytes or has
-    /// reached the end of the stream.
+    /// True if the last call of [`announce`](Self::announce) found unread bytes or the end of the
+    /// stream, and therefore keeps the fd readable.
     announced: bool,
 }
 
@@ -36,7 +36,8 @@ impl Reading {
     }
 
     /// Waits until there are unread bytes or the stream has ended. Without a deadline, does not
-    /// wait. Once `stopped` is set, reports the end as soon as there are no bytes.
+    /// wait: if nothing has arrived, fails with [`Error::TimedOut`]. If `stopped` is set and no
+    /// bytes have arrived, returns `Ok` immediately.
     pub(crate) fn fill(
         &mut self,
         endpoint: &Endpoint,
@@ -51,8 +52,8 @@ impl Reading {
             };
             match received {
                 Ok(Some(message)) if message.is_empty() => {
-                    // Limits the loop, because the peer could send an endless series of empty
-                    // messages.
+                    // The peer could send an endless series of empty messages, so this loop has a
+                    // limit.
                     empty += 1;
                     let in_time = match deadline {
                         Some(deadline) => !deadline.is_past(Instant::now()),
@@ -105,8 +106,8 @@ impl Reading {
         Poll::Ready(Ok(()))
     }
 
-    /// Copies bytes that have arrived, and does not consume them. Returns the number of bytes. The
-    /// caller must first wait with [`fill`](Self::fill).
+    /// Copies bytes that have arrived without consuming them. Returns the number of copied bytes.
+    /// The caller must first call [`fill`](Self::fill).
     pub(crate) fn peek(&self, endpoint: &Endpoint, to: &mut [u8]) -> usize {
         let bytes = self.bytes();
         let here = bytes.len().min(to.len());
@@ -133,8 +134,8 @@ impl Reading {
         }
     }
 
-    /// Continues with the next message that has arrived, if all bytes of the current message have
-    /// been read. Returns whether there is a current message.
+    /// If all bytes of the current message have been read, makes the next message that has arrived
+    /// the current message. Returns true if there is a current message afterwards.
     pub(crate) fn next_message(&mut self, endpoint: &Endpoint) -> bool {
         if self.message.is_none() {
             self.message = endpoint.take_bytes();
@@ -152,8 +153,8 @@ impl Reading {
     }
 
     /// Keeps the fd readable while this struct contains unread bytes or has reached the end of the
-    /// stream. The endpoint does not do so, because it has already delivered these bytes or the
-    /// end.
+    /// stream. The endpoint has already delivered these bytes or the end, so it no longer keeps the
+    /// fd readable for them.
     pub(crate) fn announce(&mut self, endpoint: &Endpoint) {
         let readable = self.message.is_some() || self.finished;
         if readable != self.announced {

@@ -34,7 +34,7 @@ struct State {
     task: Option<Waker>,
 }
 
-/// The state of the handle that has the turn.
+/// Whether a handle has the turn, and what this handle does.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum TurnOwner {
     /// No handle has the turn.
@@ -63,8 +63,8 @@ impl Turns {
         self.wait_while(deadline, |_| true)
     }
 
-    /// Waits for the turn while another handle consumes bytes. Returns `None` if that handle is
-    /// waiting for bytes itself.
+    /// Waits for the turn while another handle consumes bytes. Returns `None` if the handle that
+    /// has the turn found no bytes and may wait for them.
     pub(super) fn wait_for_bytes(&self) -> Option<Turn<'_>> {
         self.wait_while(&Deadline::never(), |owner| owner == TurnOwner::Takes)
     }
@@ -93,12 +93,14 @@ impl Turns {
         }
     }
 
-    /// Returns the turn. If another handle has it, the task is woken when that turn ends.
+    /// Returns the turn. If another handle has the turn, returns `Pending`, and wakes the task when
+    /// that turn ends.
     pub(super) fn poll(&self, cx: &mut Context<'_>) -> Poll<Turn<'_>> {
         if let Some(turn) = self.take() {
             return Poll::Ready(turn);
         }
-        // Cloning and dropping a waker runs code of the runtime, so both happen without the lock.
+        // Cloning or dropping a waker runs code of the runtime. Therefore this function does both
+        // while it does not hold the lock.
         let waker = cx.waker().clone();
         let mut state = lock(&self.state);
         if let Some(turn) = self.begin(&mut state) {
@@ -110,13 +112,14 @@ impl Turns {
         Poll::Pending
     }
 
-    /// Returns the reading side. Needs no turn, because this is the only handle.
+    /// Returns the reading side. The exclusive reference shows that no other handle reads, so the
+    /// caller needs no turn.
     pub(crate) fn get_mut(&mut self) -> &mut Reading {
         &mut unpoisoned(self.state.get_mut()).reading
     }
 
-    /// Returns whether a read might find bytes. While another handle has the turn, the result is
-    /// only a guess.
+    /// Returns true if a read might find bytes. Always returns true while a handle has the turn,
+    /// because this handle has taken the unread bytes out of `State`.
     #[cfg(feature = "tokio")]
     pub(crate) fn may_have_bytes(&self) -> bool {
         let state = lock(&self.state);
@@ -146,8 +149,8 @@ impl Drop for Turn<'_> {
             state.reading = mem::take(&mut self.reading);
             state.turn = TurnOwner::Free;
             if state.threads > 0 {
-                // All waiting threads must be woken. If the next turn finds no bytes, threads in
-                // `wait_for_bytes` must return.
+                // Wakes all waiting threads, although only one of them gets the turn. If the next
+                // turn finds no bytes, all threads in `wait_for_bytes` must return.
                 self.turns.ended.notify_all();
             }
             state.task.take()

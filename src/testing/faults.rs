@@ -10,8 +10,8 @@ use crate::{
 /// Injects faults into a connection within the process.
 ///
 /// The faults apply to the side of the endpoint from which this value was created. The value does
-/// not keep the connection open. If the connection's engine has no thread, both sides have seen the
-/// effects of a call when the call returns.
+/// not keep the connection open. If the connection's engine has no thread, each method returns only
+/// after both sides have seen its effects.
 pub struct Faults {
     link: Arc<Link>,
     engine: Engine,
@@ -29,12 +29,11 @@ impl Faults {
 
     /// Ends the connection as if the link had failed.
     ///
-    /// Both sides lose the connection with
-    /// [`PeerDisconnected`](crate::CloseReason::PeerDisconnected). Messages that the peer's library
-    /// has received are delivered first; [held](Self::hold) messages are lost. A connection with
-    /// [`resume`](crate::Config::resume) resumes immediately, and a
-    /// [`Persistent`](crate::Persistent) client dials again. Has no effect after the end of the
-    /// connection.
+    /// Both sides see the reason [`PeerDisconnected`](crate::CloseReason::PeerDisconnected).
+    /// Messages that the peer's library has received are delivered first; [held](Self::hold)
+    /// messages are lost. A connection with [`resume`](crate::Config::resume) resumes immediately,
+    /// and a [`Persistent`](crate::Persistent) client dials again. This method has no effect after
+    /// the connection has ended.
     ///
     /// # Examples
     ///
@@ -58,7 +57,7 @@ impl Faults {
         }
     }
 
-    /// Ends the connection by an abort of this side: see [`Endpoint::abort`].
+    /// Aborts the connection from this side: see [`Endpoint::abort`].
     ///
     /// The peer sees [`PeerAborted`](crate::CloseReason::PeerAborted) with `code`.
     pub fn abort(&self, code: u32) {
@@ -69,8 +68,9 @@ impl Faults {
 
     /// Delays everything that this side sends, until the returned value is dropped.
     ///
-    /// This side's messages, credits, confirmations and closes are delayed, but not those of the
-    /// peer. If the connection resumes, the new connection is not delayed.
+    /// This side's messages, credits, confirmations and close requests are delayed. Those of the
+    /// peer are not. If the session resumes on a new connection, the delay does not apply to the
+    /// new connection.
     ///
     /// # Examples
     ///
@@ -104,7 +104,7 @@ impl Faults {
     /// Withholds credits from the peer, until the returned value is dropped.
     ///
     /// Messages that arrive at this side after the call occupy their credits even after they are
-    /// dropped, as if the program still held them. So the peer uses up its
+    /// dropped, as if the program still held them. So the peer's messages use up this side's
     /// [`receive_window`](crate::Config::receive_window).
     ///
     /// # Examples
@@ -137,8 +137,8 @@ impl Faults {
 }
 
 impl Faults {
-    /// Returns the fault control of the current connection, or `None` in a child process that has
-    /// inherited the connection.
+    /// Returns the fault control of the current connection. Returns `None` if there is no current
+    /// connection, or in a child process that has inherited the connection.
     fn wire(&self) -> Option<WireControl> {
         if self.engine.handle().is_inherited() {
             return None;
@@ -147,10 +147,10 @@ impl Faults {
     }
 }
 
-/// A delay of everything that one side sends: see [`Faults::hold`]. Dropping it ends the delay.
+/// Delays everything that one side sends, until this value is dropped: see [`Faults::hold`].
 #[must_use = "a drop releases the frames"]
 pub struct HeldFrames {
-    /// The control of the connection; `None` if it has ended.
+    /// The fault control of the connection; `None` if [`Faults::hold`] found no connection.
     wire: Option<WireControl>,
     link: Arc<Link>,
     /// The engine, kept alive because it delivers the frames when this value is dropped.
@@ -158,7 +158,8 @@ pub struct HeldFrames {
 }
 
 impl HeldFrames {
-    /// Returns the number of delayed frames and other requests.
+    /// Returns the number of delayed requests. Most requests send a frame or access the peer's
+    /// memory.
     #[must_use]
     pub fn count(&self) -> usize {
         self.wire.as_ref().map_or(0, WireControl::held)
@@ -178,8 +179,8 @@ impl Drop for HeldFrames {
     }
 }
 
-/// Credits that one side withholds: see [`Faults::withhold_credit`]. Dropping it returns the
-/// credits.
+/// Withholds the credits of one side: see [`Faults::withhold_credit`]. Dropping this value returns
+/// the credits to the peer.
 #[must_use = "a drop returns the credit"]
 pub struct WithheldCredit {
     withholding: Arc<Withholding>,

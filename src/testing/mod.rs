@@ -1,8 +1,8 @@
 //! Fault injection for unit tests of programs.
 //!
 //! [`Endpoint::pair`](crate::Endpoint::pair) and listeners on `memory://name` create connections
-//! within the process. [`Faults`] ends such a connection, delays it or withholds its credits. So a
-//! test of reconnecting, of timeouts or of backpressure needs no network. [The
+//! within the process. [`Faults`] ends such a connection, delays its messages, or withholds its
+//! credits. So tests of reconnects, timeouts and backpressure need no network. [The
 //! guide](crate::guide::connecting#unit-tests) shows such tests.
 //!
 //! # Examples

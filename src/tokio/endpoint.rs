@@ -17,8 +17,8 @@ use crate::{
 ///
 /// Methods that do not wait are on the [`Endpoint`](crate::Endpoint) that
 /// [`get_ref`](Self::get_ref) returns: statistics, `try_recv`, `try_send`, `abort`, and one-sided
-/// operations such as `try_read` and `try_write`. Do not call its waiting methods, which would
-/// block the runtime.
+/// operations such as `try_read` and `try_write`. Do not call the waiting methods of that endpoint,
+/// because they would block the runtime.
 ///
 /// # Examples
 ///
@@ -40,8 +40,8 @@ pub struct Endpoint {
 impl Endpoint {
     /// Connects to a listener, with the default [`Config`](crate::Config) and engine.
     ///
-    /// If `address` is a host name, another thread looks it up. The addresses are tried one after
-    /// the other. Dropping the future cancels the connection attempt.
+    /// If `address` is a host name, a separate thread looks it up. Several addresses are tried one
+    /// after the other. Dropping the future cancels the connection attempt.
     ///
     /// # Errors
     ///
@@ -119,8 +119,8 @@ impl Endpoint {
     /// Sends one message, waiting while the peer's window is full.
     ///
     /// Works like [`send`](crate::Endpoint::send). If the future is dropped before it is ready,
-    /// nothing was sent. A [`SendBuffer`](crate::SendBuffer) that was passed by value is dropped
-    /// then, but a buffer that was passed by reference remains.
+    /// nothing was sent. In this case, a [`SendBuffer`](crate::SendBuffer) that was passed by value
+    /// is dropped, and a buffer that was passed by reference keeps its content.
     ///
     /// # Errors
     ///
@@ -135,11 +135,11 @@ impl Endpoint {
         .await
     }
 
-    /// Waits while the peer's window is full, then sends messages in order until it is full again.
-    /// Returns the number of messages sent.
+    /// Waits while the peer's window is full. Then sends messages in order until all are sent or
+    /// the window is full again. Returns the number of messages sent.
     ///
-    /// Works like [`send_batch`](crate::Endpoint::send_batch), but does not wait until all messages
-    /// are sent. If the future is dropped before it is ready, nothing was sent.
+    /// Works like [`send_batch`](crate::Endpoint::send_batch), except that it does not wait until
+    /// all messages are sent. If the future is dropped before it is ready, nothing was sent.
     ///
     /// # Errors
     ///
@@ -163,7 +163,7 @@ impl Endpoint {
         self.inner.flushed().await
     }
 
-    /// Ends the sending direction of this side, which can still receive messages (half-close).
+    /// Ends this side's sending direction (half-close). This side can still receive messages.
     ///
     /// Does not wait. See [`finish`](crate::Endpoint::finish).
     ///

@@ -8,18 +8,19 @@ use crate::{error::Error, link::Message, outgoing::Outgoing};
 
 /// The receiving half of an [`Endpoint`], created by [`Endpoint::into_split`].
 ///
-/// As a [`futures` stream](futures_core::Stream) it yields messages. It ends when the peer has
-/// finished or closed. After any other end of the connection it first yields the error.
+/// The half is a [`futures` stream](futures_core::Stream) of messages. The stream ends when the
+/// peer has finished, or when the connection was closed cleanly. If the connection ends in another
+/// way, the stream yields the error and then ends.
 #[derive(Debug)]
 pub struct ReceiveHalf {
     endpoint: Endpoint,
-    /// Whether the stream has yielded its last item.
+    /// True if the stream has ended, or ends after the error that it has yielded.
     over: bool,
 }
 
 /// The sending half of an [`Endpoint`], created by [`Endpoint::into_split`].
 ///
-/// Dropping it [finishes](Endpoint::finish) its direction.
+/// Dropping the half [finishes](Endpoint::finish) the sending direction.
 #[derive(Debug)]
 pub struct SendHalf {
     endpoint: Endpoint,
@@ -31,7 +32,7 @@ impl Endpoint {
     ///
     /// The receiving half is a [`futures` stream](futures_core::Stream) of messages, and the
     /// sending half can be converted into a [`Sink`](futures_sink::Sink). Dropping the sending half
-    /// [finishes](Self::finish) its direction.
+    /// [finishes](Self::finish) the sending direction.
     #[must_use]
     pub fn into_split(self) -> (ReceiveHalf, SendHalf) {
         let sending = SendHalf::new(self.clone());

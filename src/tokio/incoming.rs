@@ -11,10 +11,10 @@ use crate::{error::Error, poll::WaiterId};
 /// A [`futures` stream](futures_core::Stream) of the connections that a [`StreamListener`] accepts:
 /// see [`StreamListener::incoming`] and [`StreamListener::into_incoming`].
 ///
-/// If an error ends the listener, the stream yields this error as its last item. After a
-/// [`close`](StreamListener::close) it ends without an error. If the runtime cannot register a
-/// connection, the stream yields an error for this connection, and continues with the next
-/// connection.
+/// If an error ends the listener, the stream yields this error and then ends. If the program
+/// [closes](StreamListener::close) the listener, the stream ends without an error. If the runtime
+/// cannot register a connection, the stream yields an error for this connection, and continues with
+/// the next connection.
 #[derive(Debug)]
 pub struct Incoming<L: Borrow<StreamListener>> {
     listener: L,
@@ -50,9 +50,9 @@ impl StreamListener {
         Incoming::new(self)
     }
 
-    /// Converts the listener into a [`futures` stream](futures_core::Stream) of the connections,
-    /// for servers that need one, such as tonic's `serve_with_incoming`. Dropping the stream drops
-    /// the listener.
+    /// Converts the listener into a [`futures` stream](futures_core::Stream) of the connections.
+    /// Some servers need such a stream, for example tonic's `serve_with_incoming`. Dropping the
+    /// stream drops the listener.
     ///
     /// # Panics
     ///

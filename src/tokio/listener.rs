@@ -13,8 +13,8 @@ use crate::{
     poll::WaiterId, transport_choice::Transport,
 };
 
-/// Calls `bind`. If the builder retries, the call runs on a blocking thread of the runtime, because
-/// the builder sleeps between its attempts.
+/// Calls `bind`. If the builder may retry, the call runs on a blocking thread of the runtime,
+/// because the builder sleeps between its attempts.
 pub(super) async fn bind<T: Send + 'static>(
     builder: &ListenerBuilder,
     bind: impl FnOnce(&ListenerBuilder) -> T + Send + 'static,
@@ -43,7 +43,7 @@ pub struct Listener {
 
 impl Listener {
     /// Listens on an address, with the default [`Config`](crate::Config) and engine. If `address`
-    /// is a host name, another thread looks it up.
+    /// is a host name, a separate thread looks it up.
     ///
     /// To convert a [listener for threads](crate::Listener), use `From`.
     ///

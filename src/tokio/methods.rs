@@ -6,8 +6,8 @@ macro_rules! reading_methods {
     ($type:ty) => {
         /// Non-blocking reads, and methods that wait without reading.
         impl $type {
-            /// Copies the next bytes without consuming them. If none have arrived, waits as a read
-            /// does.
+            /// Copies the next bytes without consuming them. If no bytes have arrived, waits as a
+            /// read does.
             ///
             /// May copy fewer bytes than have arrived. Returns the number of bytes, which is 0 at
             /// the end of the stream. Dropping the future consumes nothing.
@@ -21,8 +21,8 @@ macro_rules! reading_methods {
 
             /// Peeks like [`peek`](Self::peek), for use in a `poll` function.
             ///
-            /// Only one task at a time can wait in `poll_` methods that read or peek; a later call
-            /// replaces its waker.
+            /// Only one task at a time can wait in `poll_` methods that read or peek. A later call
+            /// replaces the waker of an earlier call.
             ///
             /// # Errors
             ///
@@ -37,10 +37,11 @@ macro_rules! reading_methods {
 
             /// Waits until a [`try_read`](Self::try_read) may return bytes, the end, or an error.
             ///
-            /// Several tasks may wait. Returns immediately if the last read returned bytes or the
-            /// end, or if the stream is newly accepted. This is only a guess: if nothing has
-            /// arrived, `try_read` fails with [`WouldBlock`](std::io::ErrorKind::WouldBlock), and
-            /// the next call of this method waits.
+            /// Several tasks may wait. If the last read returned bytes or the end, or if the stream
+            /// is newly accepted, this method assumes that more has arrived, and returns
+            /// immediately. If this assumption is wrong, `try_read` fails with
+            /// [`WouldBlock`](std::io::ErrorKind::WouldBlock), and the next call of this method
+            /// waits.
             ///
             /// # Errors
             ///
@@ -70,8 +71,8 @@ macro_rules! reading_methods {
 
             /// Waits like [`readable`](Self::readable), for use in a `poll` function.
             ///
-            /// Only one task at a time can wait in `poll_` methods that read or peek; a later call
-            /// replaces its waker.
+            /// Only one task at a time can wait in `poll_` methods that read or peek. A later call
+            /// replaces the waker of an earlier call.
             ///
             /// # Errors
             ///
@@ -126,7 +127,7 @@ macro_rules! reading_methods {
         }
 
         impl ::tokio::io::AsyncBufRead for $type {
-            /// Returns unread bytes directly from the buffer that the device has written.
+            /// Returns unread bytes without copying them out of the received message.
             fn poll_fill_buf(
                 self: std::pin::Pin<&mut Self>,
                 cx: &mut std::task::Context<'_>,
@@ -148,8 +149,9 @@ macro_rules! writing_methods {
         impl $type {
             /// Waits until a [`try_write`](Self::try_write) may accept some bytes, or may fail.
             ///
-            /// Several tasks may wait. Returns immediately unless the last write found the peer's
-            /// window full. This is only a guess: if the window is full now, `try_write` fails with
+            /// Several tasks may wait. This method waits only if the last write found the peer's
+            /// window full. In all other cases it assumes that the window is not full, and
+            /// returns immediately. If this assumption is wrong, `try_write` fails with
             /// [`WouldBlock`](std::io::ErrorKind::WouldBlock), and the next call of this method
             /// waits.
             ///
@@ -163,8 +165,8 @@ macro_rules! writing_methods {
 
             /// Waits like [`writable`](Self::writable), for use in a `poll` function.
             ///
-            /// Only one task at a time can wait in `poll_` methods that write; a later call
-            /// replaces its waker.
+            /// Only one task at a time can wait in `poll_` methods that write. A later call
+            /// replaces the waker of an earlier call.
             ///
             /// # Errors
             ///
@@ -229,8 +231,8 @@ macro_rules! writing_methods {
                 std::task::Poll::Ready(Ok(()))
             }
 
-            /// Shuts down the direction: the peer reads the bytes that were written before, and
-            /// then the end.
+            /// Shuts down the write direction: the peer reads all bytes that were written, and then
+            /// reaches the end of the stream.
             fn poll_shutdown(
                 self: std::pin::Pin<&mut Self>,
                 _: &mut std::task::Context<'_>,
@@ -252,9 +254,9 @@ macro_rules! common_methods {
             ///
             /// Use this method in a task that both reads and writes, and combine the interests with
             /// [`Interest::add`]. If a direction has ended, its states include [`READ_CLOSED`] or
-            /// [`WRITE_CLOSED`]. A returned state may be outdated: a call then fails with
-            /// [`WouldBlock`](std::io::ErrorKind::WouldBlock), and a later `ready` does not return
-            /// this state until it applies.
+            /// [`WRITE_CLOSED`]. A returned state may be outdated. In this case the next read or
+            /// write fails with [`WouldBlock`](std::io::ErrorKind::WouldBlock), and later calls of
+            /// `ready` do not return the state until it applies.
             ///
             /// [`Interest::add`]: ::tokio::io::Interest::add
             /// [`READ_CLOSED`]: ::tokio::io::Ready::READ_CLOSED

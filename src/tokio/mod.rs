@@ -1,8 +1,8 @@
 //! Connections for tasks of a [tokio] runtime (feature `tokio`).
 //!
-//! [`Endpoint`] and [`Listener`] carry whole messages, like those in the root of the crate. A
-//! [`RequestListener`] lets the program accept or reject each request. [`Stream`] and
-//! [`StreamListener`] replace [`tokio::net::TcpStream`] and
+//! [`Endpoint`] and [`Listener`] carry whole messages, like the types with the same names in the
+//! root of the crate. A [`RequestListener`] lets the program accept or reject each request.
+//! [`Stream`] and [`StreamListener`] replace [`tokio::net::TcpStream`] and
 //! [`TcpListener`](::tokio::net::TcpListener). Streams work with every crate that uses
 //! [`AsyncRead`](::tokio::io::AsyncRead) and [`AsyncWrite`](::tokio::io::AsyncWrite), such as
 //! hyper, tonic, tokio-rustls and tokio-util.
@@ -18,7 +18,7 @@
 //! * Calls consume the task's budget of [`coop`](::tokio::task::coop), so a connection that always
 //!   has completions does not starve other tasks.
 //! * A connection belongs to the runtime in whose context it is created. As with tokio's own types,
-//!   creating one outside of a runtime panics.
+//!   creating a connection outside of a runtime panics.
 //!
 //! # Examples
 //!

@@ -3,12 +3,12 @@ use std::io;
 use super::{Endpoint, Stream};
 use crate::{config::Config, error::Error};
 
-/// Creates both ends of a connection within this process, for tests.
+/// Creates both endpoints of a connection within this process, for tests.
 impl Endpoint {
-    /// Returns both ends of a connection within this process, with the default [`Config`].
+    /// Returns both endpoints of a connection within this process, with the default [`Config`].
     ///
-    /// Works like [`Endpoint::pair`](crate::Endpoint::pair), also while tokio's clock is paused:
-    /// see [unit tests](crate::guide::connecting#unit-tests).
+    /// Works like [`Endpoint::pair`](crate::Endpoint::pair). Tests may pause tokio's clock: see
+    /// [unit tests](crate::guide::connecting#unit-tests).
     ///
     /// # Errors
     ///
@@ -34,7 +34,7 @@ impl Endpoint {
         Self::pair_with(&Config::default())
     }
 
-    /// Returns both ends of a connection within this process, with a configuration for both.
+    /// Returns both endpoints of a connection within this process. Both use `config`.
     ///
     /// # Errors
     ///
@@ -50,9 +50,9 @@ impl Endpoint {
     }
 }
 
-/// Creates both ends of a stream within this process, for tests.
+/// Creates both sides of a stream within this process, for tests.
 impl Stream {
-    /// Returns both ends of a stream within this process, with the default [`Config`].
+    /// Returns both sides of a stream within this process, with the default [`Config`].
     ///
     /// Works like [`Stream::pair`](crate::Stream::pair).
     ///
@@ -68,7 +68,7 @@ impl Stream {
         Self::pair_with(&Config::default())
     }
 
-    /// Returns both ends of a stream within this process, with a configuration for both.
+    /// Returns both sides of a stream within this process. Both use `config`.
     ///
     /// # Errors
     ///

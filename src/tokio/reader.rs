@@ -18,7 +18,7 @@ use crate::{
     stream::{Reading, StreamEnd, Turns, read_error},
 };
 
-/// The common waiter id of tasks that wait in `poll_` methods.
+/// The waiter id that all tasks in `poll_` methods share, and the event that they await.
 const COMMON: (WaiterId, Awaited) = (Awaited::Arrival.common(), Awaited::Arrival);
 
 /// The reading side of a stream or of one of its halves.
@@ -26,8 +26,8 @@ const COMMON: (WaiterId, Awaited) = (Awaited::Arrival.common(), Awaited::Arrival
 pub(super) struct Reader {
     end: Arc<StreamEnd>,
     turns: Turns,
-    /// True if the last read returned bytes or reached the end of the stream. As with tokio's own
-    /// types, the stream then counts as readable until a read finds nothing.
+    /// True if the stream counts as readable. As with tokio's own types, it does so after a read
+    /// that found bytes or the end of the stream, until a read finds nothing.
     assumed: AtomicBool,
 }
 
@@ -40,7 +40,8 @@ impl Reader {
         }
     }
 
-    /// Assumes that the first read finds something, as tokio does for an accepted socket.
+    /// Makes the stream count as readable until its first read, as tokio does for an accepted
+    /// socket.
     pub(super) fn assume_readable(&self) {
         self.assumed.store(true, Ordering::Relaxed);
     }
@@ -53,7 +54,8 @@ impl Reader {
         (self.end, self.turns)
     }
 
-    /// Waits for bytes or the end of the stream. Needs no turn, because this is the only reference.
+    /// Waits for bytes or the end of the stream. The exclusive reference shows that no other task
+    /// reads, so the caller needs no turn.
     pub(super) fn poll_fill(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<&mut Reading>> {
         let reading = self.turns.get_mut();
         let filled = cooperate(cx, |cx| {
@@ -120,8 +122,8 @@ impl Reader {
     }
 
     pub(super) async fn readable(&self) {
-        // Like `readable` of tokio's types, this wait does not consume the task's budget for
-        // cooperative scheduling.
+        // If the stream counts as readable, this call does not consume the task's budget for
+        // cooperative scheduling. `readable` of tokio's types does not consume it either.
         if self.assumed.load(Ordering::Relaxed) {
             return;
         }
@@ -154,8 +156,8 @@ impl Reader {
     }
 
     pub(super) fn try_read_buf<B: BufMut>(&self, buf: &mut B) -> io::Result<usize> {
-        // If the vector is full, `chunk_mut` reserves some more bytes, and this read fills at most
-        // those.
+        // If `buf` is a full vector, `chunk_mut` reserves some more bytes. This read fills at most
+        // the chunk that `chunk_mut` returns.
         let room = buf.chunk_mut().len();
         if room == 0 {
             return Ok(0);
@@ -169,7 +171,7 @@ impl Reader {
         })
     }
 
-    /// Returns `READABLE` if `interest` includes it and the last read found bytes or the end.
+    /// Returns `READABLE` if `interest` includes it and the stream counts as readable.
     pub(super) fn assumed_states(&self, interest: Interest) -> Ready {
         if interest.is_readable() && self.assumed.load(Ordering::Relaxed) {
             Ready::READABLE
@@ -202,7 +204,8 @@ impl Reader {
             || self.end.stopped().load(Ordering::Acquire)
     }
 
-    /// Waits for bytes or the end of the stream, unless the last read found bytes or the end.
+    /// Waits for bytes or the end of the stream. Returns immediately if the stream counts as
+    /// readable.
     fn poll_readable(&self, cx: &mut Context<'_>, waiter: (WaiterId, Awaited)) -> Poll<()> {
         if self.assumed.load(Ordering::Relaxed) {
             return Poll::Ready(());
@@ -228,8 +231,8 @@ impl Reader {
         }
         match self.try_with(take) {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                // A completion of another kind has arrived, or another task has the turn. Poll
-                // again.
+                // Either a completion of another kind has arrived, or another task has the turn.
+                // This task tries again when the runtime polls it next.
                 cx.waker().wake_by_ref();
                 Poll::Pending
             }
@@ -238,11 +241,11 @@ impl Reader {
     }
 
     /// Returns the result of `take` if there are bytes or the stream has ended. Otherwise fails
-    /// without waiting.
+    /// with `WouldBlock`. Also fails with `WouldBlock` if another task has the turn.
     fn try_with<T>(&self, take: impl FnOnce(&mut Reading) -> T) -> io::Result<T> {
         if self.end.is_inherited() {
-            // In a forked child, a thread of the parent may have held the lock at the time of the
-            // fork, so this process must not take it.
+            // This process is a forked child. A thread of the parent may have held the lock during
+            // the fork, so the child must not take the lock.
             return Err(Error::Forked.into());
         }
         self.assumed.store(false, Ordering::Relaxed);

@@ -27,7 +27,7 @@ use crate::{
 ///         request.reject(b"unknown user")?;
 ///         continue;
 ///     }
-///     // Accepting waits for the peer, so it has a task of its own.
+///     // Accepting waits for the peer, so each request has a task of its own.
 ///     tokio::spawn(async move {
 ///         let endpoint = request.accept().await?;
 ///         while endpoint.recv().await.is_ok() {}
@@ -41,7 +41,7 @@ pub struct RequestListener {
     inner: crate::listener::RequestListener,
 }
 
-/// A peer's request for a connection, for tasks. Dropping it rejects the request.
+/// A peer's request for a connection, for tasks. Dropping this value rejects the request.
 ///
 /// Returned by a [`RequestListener`].
 #[derive(Debug)]
@@ -58,7 +58,7 @@ struct Turn<'a> {
 
 impl RequestListener {
     /// Listens on an address, with the default [`Config`](crate::Config) and engine. If `address`
-    /// is a host name, another thread looks it up.
+    /// is a host name, a separate thread looks it up.
     ///
     /// To convert a [listener for threads](crate::RequestListener), use `From`.
     ///
@@ -102,7 +102,7 @@ impl RequestListener {
     }
 
     /// Takes the next request, like [`request`](Self::request), for use in a `poll` function. If
-    /// several tasks poll, only the last task is woken.
+    /// several tasks poll, only the task that polled most recently is woken.
     ///
     /// # Errors
     ///
@@ -127,7 +127,8 @@ impl RequestListener {
 
     /// Stops listening, as [`close`](crate::RequestListener::close) does.
     ///
-    /// [`request`](Self::request) then fails with [`Error::ListenerClosed`].
+    /// Requests that the program has not taken are rejected. After that,
+    /// [`request`](Self::request) fails with [`Error::ListenerClosed`].
     pub fn close(&self) {
         self.inner.close();
     }
@@ -154,8 +155,9 @@ impl Drop for Turn<'_> {
 impl Request {
     /// Accepts the request, and waits until the connection is established.
     ///
-    /// Works like [`accept`](crate::Request::accept). Dropping the future before the peer has
-    /// received the answer rejects the request; dropping it later closes the connection.
+    /// Works like [`accept`](crate::Request::accept). If the future is dropped before the peer has
+    /// received the answer, the request is rejected. If the future is dropped later, the connection
+    /// is closed.
     ///
     /// # Errors
     ///

@@ -8,9 +8,11 @@ use crate::error::Error;
 
 /// A [`Sink`](futures_sink::Sink) whose items are messages, created by [`SendHalf::into_sink`].
 ///
-/// It stores at most one item. A flush passes the item to the connection without waiting for its
-/// arrival. To wait, use [`Endpoint::flush`](super::Endpoint::flush). Closing or dropping the sink
-/// [finishes](super::Endpoint::finish) the direction, and drops an item that is still stored.
+/// The sink stores at most one item. A flush passes this item to the connection, and does not wait
+/// until the item arrives at the peer. To wait, use [`Endpoint::flush`](super::Endpoint::flush).
+/// Closing the sink passes a stored item to the connection, and then
+/// [finishes](super::Endpoint::finish) the sending direction. Dropping the sink drops a stored
+/// item, and finishes the sending direction.
 #[derive(Debug)]
 pub struct MessageSink<T> {
     half: SendHalf,
@@ -60,7 +62,10 @@ impl<T: AsRef<[u8]>> futures_sink::Sink<T> for MessageSink<T> {
     }
 
     fn start_send(mut self: Pin<&mut Self>, item: T) -> Result<(), Error> {
-        debug_assert!(self.held.is_none(), "`poll_ready` comes first");
+        debug_assert!(
+            self.held.is_none(),
+            "`poll_ready` must return `Ready` before each `start_send`"
+        );
         self.held = Some(item);
         Ok(())
     }

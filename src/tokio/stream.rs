@@ -16,9 +16,9 @@ use crate::{
 
 /// A connection that carries bytes in both directions, like [`tokio::net::TcpStream`].
 ///
-/// Reads, writes and ends behave like those of [`rdmsg::Stream`](crate::Stream).
-/// [`AsyncBufRead`](::tokio::io::AsyncBufRead) returns references to the buffers that the device
-/// wrote. A pending write has accepted no bytes, and dropping a pending read loses no bytes.
+/// Reads, writes, and the end of the stream behave as in [`rdmsg::Stream`](crate::Stream).
+/// [`AsyncBufRead`](::tokio::io::AsyncBufRead) returns references to the received messages. A
+/// pending write has accepted no bytes, and dropping a pending read loses no bytes.
 ///
 /// # Examples
 ///
@@ -96,7 +96,7 @@ impl Stream {
     /// Converts a stream for threads into one for tasks. Bytes that have already arrived can still
     /// be read.
     ///
-    /// The timeouts no longer apply, and the stream need not be in non-blocking mode.
+    /// `stream` may be in blocking or non-blocking mode. Its timeouts no longer apply.
     ///
     /// # Errors
     ///
@@ -147,8 +147,7 @@ impl Stream {
     }
 
     /// Splits the stream into its directions, for use by one task. After both halves have been
-    /// dropped, the whole stream can be used again. Dropping a half does not shut down its
-    /// direction.
+    /// dropped, the whole stream can be used again. Dropping a half does not shut down a direction.
     #[must_use]
     pub fn split(&mut self) -> (ReadHalf<'_>, WriteHalf<'_>) {
         (
@@ -160,7 +159,7 @@ impl Stream {
     /// Splits the stream into its directions, for use by two tasks. Neither half waits for the
     /// other.
     ///
-    /// The stream ends when both halves are dropped. Dropping the writing half shuts down its
+    /// The stream ends when both halves are dropped. Dropping the writing half shuts down the write
     /// direction.
     #[must_use]
     pub fn into_split(self) -> (OwnedReadHalf, OwnedWriteHalf) {
@@ -184,7 +183,8 @@ impl Stream {
     /// # Errors
     ///
     /// * [`Unsupported`](io::ErrorKind::Unsupported) over RDMA: the route determines the hop limit,
-    ///   and no call returns it.
+    ///   and no call returns it. A stream within the process returns the same error, because it
+    ///   sends no packets.
     /// * [`NotConnected`](io::ErrorKind::NotConnected) when the connection has ended.
     pub fn ttl(&self) -> io::Result<u32> {
         self.read.end().ttl()
@@ -197,7 +197,8 @@ impl Stream {
     ///
     /// * [`InvalidInput`](io::ErrorKind::InvalidInput) for other values.
     /// * [`Unsupported`](io::ErrorKind::Unsupported) over RDMA: the hop limit is set when the route
-    ///   is resolved, and no call changes it. The stream stays open.
+    ///   is resolved, and no call changes it. A stream within the process returns the same error,
+    ///   because it sends no packets. In both cases the stream stays open.
     /// * [`NotConnected`](io::ErrorKind::NotConnected) when the connection has ended.
     pub fn set_ttl(&self, ttl: u32) -> io::Result<()> {
         self.read.end().set_ttl(ttl)
@@ -212,11 +213,13 @@ impl Stream {
         Ok(self.read.end().linger())
     }
 
-    /// Sets how the stream ends when it or its last half is dropped. Default: `None`.
+    /// Sets how the stream ends when it is dropped, or when both of its halves are dropped.
+    /// Default: `None`.
     ///
-    /// * `None`: the peer reads the bytes that were written before, and then the end.
+    /// * `None`: the peer reads all bytes that were written, and then reaches the end of the
+    ///   stream.
     /// * Zero: has the effect of [`set_zero_linger`](Self::set_zero_linger).
-    /// * Any other duration has the effect of `None`; dropping never blocks the thread.
+    /// * Any other duration has the effect of `None`. Dropping never blocks the thread.
     ///
     /// # Errors
     ///
@@ -226,7 +229,8 @@ impl Stream {
         Ok(())
     }
 
-    /// Makes the connection reset when the stream, or its last half, is dropped.
+    /// Makes the library reset the connection when the stream is dropped, or when both of its
+    /// halves are dropped.
     ///
     /// Bytes that have not arrived are lost, and a read of the peer fails with
     /// [`ConnectionReset`](io::ErrorKind::ConnectionReset).
@@ -238,8 +242,8 @@ impl Stream {
         self.set_linger(Some(Duration::ZERO))
     }
 
-    /// Sets the value that [`nodelay`](Self::nodelay) returns. It has no other effect, because a
-    /// stream never delays writes.
+    /// Sets the value that [`nodelay`](Self::nodelay) returns. The value has no other effect,
+    /// because a stream never delays writes.
     ///
     /// # Errors
     ///

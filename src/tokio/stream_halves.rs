@@ -16,7 +16,8 @@ pub struct OwnedReadHalf {
 
 /// The owned writing half of a [`Stream`](super::Stream).
 ///
-/// See [`Stream::into_split`](super::Stream::into_split). Dropping it shuts down its direction.
+/// See [`Stream::into_split`](super::Stream::into_split). Dropping the half shuts down the write
+/// direction.
 #[derive(Debug)]
 pub struct OwnedWriteHalf {
     write: Writer,
@@ -33,7 +34,8 @@ pub struct ReadHalf<'a> {
 
 /// The borrowed writing half of a [`Stream`](super::Stream).
 ///
-/// See [`Stream::split`](super::Stream::split). Dropping it does not shut down its direction.
+/// See [`Stream::split`](super::Stream::split). Dropping the half does not shut down the write
+/// direction.
 #[derive(Debug)]
 pub struct WriteHalf<'a> {
     write: &'a mut Writer,
@@ -79,10 +81,10 @@ impl OwnedWriteHalf {
         }
     }
 
-    /// Drops the half without shutting down its direction. Both directions end when the reading
-    /// half is dropped.
+    /// Drops the half without shutting down the write direction. Both directions end when the
+    /// reading half is dropped.
     ///
-    /// If the reading half was dropped before, this call ends the stream.
+    /// If the reading half was dropped earlier, this call ends the stream.
     pub fn forget(mut self) {
         self.finishes = false;
     }
@@ -97,7 +99,7 @@ impl Drop for OwnedWriteHalf {
             let name = self.write.end().name();
             debug!(
                 Connection,
-                "{name}: cannot shut down the write half: {error}"
+                "{name}: cannot shut down the write direction: {error}"
             );
         }
     }

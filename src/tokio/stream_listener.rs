@@ -39,7 +39,7 @@ pub struct StreamListener {
 
 impl StreamListener {
     /// Listens on an address, with the default [`Config`](crate::Config). If `address` is a host
-    /// name, another thread looks it up.
+    /// name, a separate thread looks it up.
     ///
     /// # Errors
     ///
@@ -63,7 +63,7 @@ impl StreamListener {
         Self::from_std(bound?)
     }
 
-    /// Converts a listener for threads, which need not be in non-blocking mode.
+    /// Converts a listener for threads. `listener` may be in blocking or non-blocking mode.
     ///
     /// # Errors
     ///
@@ -133,18 +133,18 @@ impl StreamListener {
     ///
     /// # Errors
     ///
-    /// [`Unsupported`](io::ErrorKind::Unsupported) if the listener accepts only RDMA.
+    /// [`Unsupported`](io::ErrorKind::Unsupported) if the listener accepts no TCP connections.
     pub fn ttl(&self) -> io::Result<u32> {
         self.ttl.get(&self.inner)
     }
 
     /// Sets the [time to live](Stream::set_ttl) of streams over TCP that are accepted later, from 1
-    /// to 255 hops. Streams over RDMA are not affected.
+    /// to 255 hops. Streams over other transports are not affected.
     ///
     /// # Errors
     ///
     /// * [`InvalidInput`](io::ErrorKind::InvalidInput) for other values.
-    /// * [`Unsupported`](io::ErrorKind::Unsupported) if the listener accepts only RDMA.
+    /// * [`Unsupported`](io::ErrorKind::Unsupported) if the listener accepts no TCP connections.
     pub fn set_ttl(&self, ttl: u32) -> io::Result<()> {
         self.ttl.set(ttl, &self.inner)
     }
@@ -157,14 +157,15 @@ impl StreamListener {
 
     /// Stops listening, as [`Listener::close`](crate::Listener::close) does.
     ///
-    /// [`accept`](Self::accept) still returns the streams that were accepted before, and then an
-    /// error. Established streams stay open.
+    /// [`accept`](Self::accept) still returns the streams that were accepted before. After these
+    /// streams it returns an error. Established streams stay open.
     pub fn close(&self) {
         self.inner.close();
     }
 
     /// Creates a stream from a connection that `inner` has accepted. An error of this method
-    /// concerns only this connection. In contrast, an error of `inner` ends the listener.
+    /// concerns only this connection. In contrast, if `inner` returns an error when it accepts, the
+    /// listener has ended.
     #[track_caller]
     pub(super) fn stream(&self, accepted: Endpoint) -> io::Result<(Stream, SocketAddr)> {
         self.ttl.apply(&accepted);

@@ -34,9 +34,8 @@ pub(super) async fn take_turn<T>(
     .await
 }
 
-/// Waits until `exact` returns at least one state, and then returns the states of both functions.
-/// Calls `exact` again after each event. If `exact` returns no state at first but `assumed` does,
-/// returns the states of `assumed` without waiting.
+/// Waits until `exact` or `assumed` returns at least one state. Then returns the states of both
+/// functions. Calls the functions immediately, and again after each event that wakes the task.
 pub(super) async fn any_of(
     endpoint: &Endpoint,
     exact: impl Fn() -> Ready,
@@ -59,8 +58,8 @@ pub(super) async fn any_of(
     .await
 }
 
-/// Calls `poll` if the task has budget left. Otherwise returns `Pending`, so that other tasks can
-/// run.
+/// Calls `poll` if the task's budget for cooperative scheduling is not used up. Otherwise returns
+/// `Pending`, so that other tasks can run.
 pub(super) fn cooperate<T>(
     cx: &mut Context<'_>,
     poll: impl FnOnce(&mut Context<'_>) -> Poll<T>,

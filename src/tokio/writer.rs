@@ -21,8 +21,8 @@ use crate::{
 #[derive(Debug)]
 pub(super) struct Writer {
     end: Arc<StreamEnd>,
-    /// The length in bytes of the last write, if it found the peer's window full; otherwise 0. The
-    /// length matters because a long write needs more free space than a short one.
+    /// The length in bytes of the last write if that write found the peer's window full; otherwise
+    /// 0. The length matters because a long write needs more free space than a short one.
     refused: AtomicUsize,
 }
 
@@ -55,15 +55,15 @@ impl Writer {
     /// the end of the stream.
     pub(super) fn shut_down(&self) -> io::Result<()> {
         match self.end.finish() {
-            // A socket whose connection has ended returns success, too.
+            // Tokio's `TcpStream` also returns success if its connection has ended.
             Ok(()) | Err(Error::Disconnected(_)) => Ok(()),
             Err(error) => Err(error.into()),
         }
     }
 
     pub(super) async fn writable(&self) {
-        // Like `writable` of tokio's types, this wait does not consume the task's budget for
-        // cooperative scheduling.
+        // If the stream counts as writable, this call does not consume the task's budget for
+        // cooperative scheduling. `writable` of tokio's types does not consume it either.
         if self.refused.load(Ordering::Relaxed) == 0 {
             return;
         }
@@ -94,8 +94,8 @@ impl Writer {
         self.refused.store(refused, Ordering::Relaxed);
     }
 
-    /// Returns `WRITABLE` if `interest` includes it, unless the last write found the peer's window
-    /// full.
+    /// Returns `WRITABLE` if `interest` includes it and the last write did not find the peer's
+    /// window full.
     pub(super) fn assumed_states(&self, interest: Interest) -> Ready {
         if interest.is_writable() && self.refused.load(Ordering::Relaxed) == 0 {
             Ready::WRITABLE
@@ -104,9 +104,10 @@ impl Writer {
         }
     }
 
-    /// Returns the current readiness of this direction, limited to `interest`. It includes
-    /// writability only after a write that found the peer's window full; otherwise
-    /// [`assumed_states`](Self::assumed_states) reports it.
+    /// Returns the current readiness of this direction, limited to `interest`. If the last write
+    /// found the peer's window full, the result includes `WRITABLE` as soon as a write of the same
+    /// length would accept bytes or fail. In all other cases,
+    /// [`assumed_states`](Self::assumed_states) returns `WRITABLE`.
     pub(super) fn ready_states(&self, interest: Interest) -> Ready {
         let mut states = Ready::EMPTY;
         if interest.is_writable() {
@@ -121,8 +122,8 @@ impl Writer {
         states
     }
 
-    /// Waits until a repetition of the last write would accept bytes. Does not wait unless that
-    /// write found the peer's window full.
+    /// Waits until a repetition of the last write would accept bytes. If that write did not find
+    /// the peer's window full, returns immediately.
     fn poll_room(&self, cx: &mut Context<'_>, waiter: (WaiterId, Awaited)) -> Poll<()> {
         self.end.poll_until(cx, waiter, || {
             let refused = self.refused.load(Ordering::Relaxed);

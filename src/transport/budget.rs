@@ -1,15 +1,15 @@
 //! The memory budget that all connections of a process share for the large messages of their peers.
 //!
-//! The bytes of a chunk are charged immediately before the chunk is read, so an announced message
-//! occupies almost no memory until its bytes arrive. If the budget has no room, the read of the
+//! The bytes of a chunk are charged immediately before the chunk is read. So an announced message
+//! occupies almost no memory until its first chunk is read. If a limit is reached, the read of the
 //! chunk waits. Waiting claims are granted to the peer hosts in rotation, and no host gets more
-//! than three quarters of a limit. One message at a time may exceed the limit until it is complete,
-//! because partially received messages could otherwise block each other. Short messages have a
-//! reserve.
+//! than three quarters of a limit. Partially received messages could block each other at the limit.
+//! To prevent this, one message at a time may exceed the limit until it is complete. Short messages
+//! have a reserve.
 //!
-//! The lock of the budget is the innermost lock: no other lock is taken while it is held. A
-//! connection whose claim is granted gets a notice through the mailbox of its engine, because the
-//! thread that released memory may hold the locks of another connection.
+//! The lock of the budget is the innermost lock: no other lock is taken while it is held. The
+//! thread that releases memory may hold the locks of another connection. Therefore a connection
+//! whose claim is granted gets a notice through the mailbox of its engine.
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -35,19 +35,19 @@ struct Accounts {
     pinned: Gauge,
     /// The bytes of messages that are being read, or were read and are not yet released.
     held: Gauge,
-    /// The bytes of short messages for which `held` had no room.
+    /// The bytes of short messages that did not fit into `held`.
     reserve: Gauge,
     /// The number of bytes that stay pinned between reads.
     kept: u64,
-    /// The ids of clients whose claim the budget granted, but for which the operating system had no
-    /// memory.
+    /// The ids of clients that wait because the operating system had no memory for them, although
+    /// the budget had granted their claims.
     waiting_for_system: VecDeque<u64>,
     clients: HashMap<u64, (Arc<Mailbox<Notice>>, u64)>,
     next: u64,
 }
 
-/// The budget that engines with the default limits share. The reference is weak: after the last of
-/// these engines has ended, the default limits are computed again.
+/// The budget that engines with the default limits share. The reference is weak. If all these
+/// engines have ended, the next such engine computes the default limits again.
 static SHARED: PerProcess<Mutex<Weak<Budget>>> = PerProcess::new(Mutex::default);
 
 /// The category of a charge.
@@ -129,9 +129,9 @@ impl Budget {
             ChargeKind::Reserve => accounts.reserve.release(host, bytes),
             ChargeKind::Kept => accounts.kept -= bytes,
         }
-        // The operating system may give the freed memory to another connection. Only one connection
-        // is notified at a time. If the memory does not suffice for this connection, it probably
-        // does not suffice for the next one either.
+        // The operating system may give the freed memory to a waiting connection. Only one
+        // connection is notified: if the memory does not suffice for that connection, it probably
+        // does not suffice for the others either.
         let waiting_for_system = used
             .then(|| accounts.waiting_for_system.pop_front())
             .flatten();
@@ -153,8 +153,8 @@ impl Budget {
             .collect();
         drop(accounts);
         for (mailbox, key) in whom {
-            // The send fails if the engine has ended. This is not an error, because the engine's
-            // connections are removed from the budget when they are dropped.
+            // The send fails if the client's engine has ended. This failure is ignored, because the
+            // client needs no more memory and is removed from the budget when it is dropped.
             mailbox.send(Notice {
                 key,
                 kind: NoticeKind::RetryMemory,
@@ -171,7 +171,8 @@ impl fmt::Debug for Budget {
     }
 }
 
-/// A connection that uses the budget. At most one of its claims of each kind waits at a time.
+/// A connection that uses the budget. For each kind of charge, at most one claim of the connection
+/// waits at a time.
 #[derive(Debug)]
 pub(crate) struct BudgetClient {
     budget: Arc<Budget>,
@@ -181,8 +182,9 @@ pub(crate) struct BudgetClient {
 }
 
 impl BudgetClient {
-    /// Claims the next `bytes` of a message, and adds them to the message's charge. Returns `false`
-    /// if the budget has no room. The connection then repeats the call when it gets a notice.
+    /// Claims memory for the next `bytes` bytes of a message, and adds them to the message's
+    /// charge. Returns `false` if the claim must wait. In this case, the connection gets a notice
+    /// when the claim is granted, and then repeats the call.
     ///
     /// A message of up to 64 KiB does not wait for longer messages.
     pub(crate) fn hold(&self, charge: &mut Option<Charge>, bytes: u64, part: Part) -> bool {
@@ -206,7 +208,8 @@ impl BudgetClient {
     }
 
     /// Claims `bytes` to pin for a read, or uses an earlier claim that was granted. Returns `None`
-    /// if the connection has to wait.
+    /// if the claim must wait. In this case, the connection gets a notice when the claim is
+    /// granted.
     pub(crate) fn pin(&self, bytes: u64) -> Option<Charge> {
         let mut accounts = lock(&self.budget.accounts);
         let (id, host) = (self.id, self.host);
@@ -215,8 +218,9 @@ impl BudgetClient {
         has.then(|| self.charge(ChargeKind::Pinned, bytes))
     }
 
-    /// Claims `bytes` for a copy of unread stream bytes, without waiting. Copies use at most half
-    /// of the budget, so that the other half remains for messages.
+    /// Claims `bytes` for a copy of unread stream bytes, without waiting. The claim is granted only
+    /// if at most half of the limit for held messages is in use afterwards, so that copies do not
+    /// use up the memory for messages.
     pub(crate) fn copy(&self, bytes: u64) -> Option<Charge> {
         let most = self.budget.limits.held / 2;
         let mut accounts = lock(&self.budget.accounts);
@@ -225,13 +229,14 @@ impl BudgetClient {
         has.then(|| self.charge(ChargeKind::Held, bytes))
     }
 
-    /// Returns whether other connections wait for memory that is charged to this peer's host.
+    /// Returns true if a waiting claim for a message could be granted if the peer's host released
+    /// memory.
     pub(crate) fn is_contended(&self) -> bool {
         lock(&self.budget.accounts).held.is_contended_at(self.host)
     }
 
     /// Claims `bytes` that stay pinned for later reads, without waiting. Returns `None` if the
-    /// budget has no room for them now.
+    /// bytes that stay pinned would exceed their limit.
     pub(crate) fn keep(&self, bytes: u64) -> Option<Charge> {
         let limit = self.budget.limits.pinned_for_keeping();
         let mut accounts = lock(&self.budget.accounts);
@@ -244,8 +249,8 @@ impl BudgetClient {
         Some(self.charge(ChargeKind::Kept, bytes))
     }
 
-    /// Requests a notice when another client releases memory. Called after the operating system had
-    /// no memory for this client.
+    /// Requests a notice when a client releases memory. Called after the operating system had no
+    /// memory for this client.
     pub(crate) fn await_memory(&self) {
         let mut accounts = lock(&self.budget.accounts);
         if !accounts.waiting_for_system.contains(&self.id) {
@@ -253,7 +258,7 @@ impl BudgetClient {
         }
     }
 
-    /// Cancels all waiting claims of the connection.
+    /// Cancels all claims of the connection that wait, or that were granted and not used yet.
     pub(crate) fn leave(&self) {
         let mut accounts = lock(&self.budget.accounts);
         accounts.waiting_for_system.retain(|id| *id != self.id);
@@ -299,8 +304,9 @@ pub(crate) struct Charge {
 }
 
 impl Charge {
-    /// Releases the charge without notifying another connection. The operating system had no memory
-    /// for this charge, so it probably has none for another connection.
+    /// Releases the charge, for which the operating system had no memory. The release frees no
+    /// memory of the operating system. Therefore it notifies no connection that waits for such
+    /// memory.
     pub(crate) fn cancel(mut self) {
         self.used = false;
     }
@@ -351,13 +357,17 @@ mod tests {
         drop(held);
         assert_eq!(fed(&mailbox), Some(18));
         assert_eq!(fed(&mailbox), Some(19));
-        assert_eq!(budget.in_use(), (0, 700_000), "given, though not fetched");
+        assert_eq!(
+            budget.in_use(),
+            (0, 700_000),
+            "granted claims must count as used before the clients fetch them"
+        );
         let held = hold(three, 350_000).unwrap();
         drop(clients);
         assert_eq!(
             budget.in_use(),
             (0, 350_000),
-            "a message outlives its connection"
+            "the charge of a message must outlive its client"
         );
         drop(held);
         assert_eq!(budget.in_use(), (0, 0));
@@ -392,19 +402,34 @@ mod tests {
         let mailbox = Mailbox::new().unwrap();
         let [one, two] = [16, 17].map(|key| budget.client(&mailbox, key, host(key as u8)));
         let kept = one.keep(80).unwrap();
-        assert!(two.keep(30).is_none(), "no more than half is kept");
+        assert!(
+            two.keep(30).is_none(),
+            "the bytes that stay pinned must not exceed half of the limit"
+        );
         let pinned = two.pin(100).unwrap();
         assert!(one.pin(10).is_none());
         assert_eq!(budget.in_use(), (180, 0));
         drop(pinned);
         assert_eq!(fed(&mailbox), Some(16));
         drop(one);
-        assert_eq!(budget.in_use(), (80, 0), "kept by what is still held");
+        assert_eq!(
+            budget.in_use(),
+            (80, 0),
+            "the charge of kept bytes must outlive its client"
+        );
         two.await_memory();
         two.pin(100).unwrap().cancel();
-        assert_eq!(fed(&mailbox), None, "who has had nothing frees nothing");
+        assert_eq!(
+            fed(&mailbox),
+            None,
+            "a cancelled charge must not notify clients that wait for the operating system"
+        );
         drop(kept);
-        assert_eq!(fed(&mailbox), Some(17), "what was freed may help");
+        assert_eq!(
+            fed(&mailbox),
+            Some(17),
+            "freed memory must notify a client that waits for the operating system"
+        );
         assert_eq!(fed(&mailbox), None);
     }
 

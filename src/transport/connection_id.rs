@@ -18,8 +18,9 @@ use super::{
 };
 use crate::{config::Config, error::Error, status::OsError, transport_choice::Transport};
 
-/// Returns the local address from which a connector with this configuration connects to `peer`;
-/// `None` if the application has not chosen one.
+/// Returns the local address from which a connector with this configuration connects to `peer`, or
+/// `None` if the application has not chosen an address. Fails if the chosen address and `peer` have
+/// different address families.
 pub(super) fn source(config: &Config, peer: SocketAddr) -> Result<Option<SocketAddr>, NoTransport> {
     match config.source {
         Some(source) if source.is_ipv4() != peer.is_ipv4() => {
@@ -98,7 +99,7 @@ impl ConnectionId {
         })
     }
 
-    /// Requests the configured ACK timeout from the device, which may ignore the request.
+    /// Requests the configured ACK timeout from the RDMA device, which may ignore the request.
     pub(crate) fn set_ack_timeout(&mut self, key: u64, config: &Config) {
         by_transport!(self, {
             Rdma(id) => id.set_ack_timeout(key, config),
@@ -164,8 +165,9 @@ impl ConnectionId {
         by_transport!(self, all id => id.disconnect())
     }
 
-    /// Takes the eventfd that a TCP listener opened for this connection. With it, an accepted
-    /// connection gets all its descriptors even if the process then reaches its descriptor limit.
+    /// Takes the eventfd that a TCP listener opened in advance for this connection. So an accepted
+    /// connection gets all its descriptors even if the process has since reached its descriptor
+    /// limit.
     pub(crate) fn take_reserve(&mut self) -> Option<EventFd> {
         by_transport!(self, {
             Rdma(_) => None,
@@ -190,7 +192,7 @@ impl ConnectionId {
         })
     }
 
-    /// Destroys the id and its unread events.
+    /// Destroys the id, and drops its events that have not been polled.
     pub(crate) fn discard(&mut self) {
         by_transport!(self, all id => id.discard())
     }
@@ -205,7 +207,7 @@ impl ConnectionId {
         known.unwrap_or_else(|| (Ipv4Addr::UNSPECIFIED, 0).into())
     }
 
-    /// Returns whether the connection uses the object or port to which a device event applies.
+    /// Returns true if `event` applies to an object or a port that the connection uses.
     pub(crate) fn is_affected_by(&self, event: &DeviceEvent) -> bool {
         by_transport!(self, {
             Rdma(id) => id.is_affected_by(event),
@@ -220,8 +222,8 @@ impl ConnectionId {
         by_transport!(self, all id => id.take_problem())
     }
 
-    /// Returns whether `error`, the result of a failed accept call, means that the peer has
-    /// withdrawn its request. The corresponding event may arrive later.
+    /// Returns true if an accept call failed with `error` because the peer has withdrawn its
+    /// request. The event that reports the withdrawal may arrive later.
     pub(crate) fn is_withdrawn(&mut self, error: OsError) -> bool {
         by_transport!(self, all id => id.is_withdrawn(error))
     }

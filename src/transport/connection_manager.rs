@@ -38,7 +38,7 @@ pub(crate) enum Report {
     Event(Event),
 }
 
-/// A peer's connection request, for which no objects have been created yet.
+/// A peer's connection request. The engine has not created a connection for it yet.
 #[derive(Debug)]
 #[allow(clippy::large_enum_variant, reason = "it is moved once")]
 pub(crate) enum ConnectRequest {
@@ -121,13 +121,15 @@ impl ConnectionManager {
         event
     }
 
-    /// Returns whether in-memory connections have reports. No descriptor becomes readable for them.
+    /// Returns true if in-memory connections have reports. No descriptor becomes readable for such
+    /// reports.
     pub(crate) fn has_memory_reports(&self) -> bool {
         self.memory.has_reports()
     }
 
     /// Returns one descriptor for each transport that has one. The descriptor of RDMA is readable
-    /// while there are reports. If that of TCP is readable, [`gather`](Self::gather) gets reports.
+    /// while there are reports. When the descriptor of TCP is readable, the caller must call
+    /// [`gather`](Self::gather) before it polls for reports.
     pub(crate) fn fds(&self) -> impl Iterator<Item = (Transport, BorrowedFd<'_>)> {
         let tcp = self.tcp.iter();
         let fds = tcp.map(|tcp| (Transport::Tcp, tcp.as_fd()));
@@ -139,7 +141,8 @@ impl ConnectionManager {
         fds
     }
 
-    /// Takes the steps for ready TCP sockets, which may add reports.
+    /// Handles the TCP sockets that are ready, which may add reports. Does nothing while earlier
+    /// reports of TCP remain.
     pub(crate) fn gather(&self) -> Result<(), OsError> {
         self.tcp
             .as_ref()
@@ -244,7 +247,7 @@ impl Event {
         by_transport!(self, event => event.is_disconnect())
     }
 
-    /// Returns the cause if the event ends its listener; otherwise `None`.
+    /// Returns the reason if the event ends a listener; otherwise `None`.
     pub(crate) fn listener_lost(&self) -> Option<CloseReason> {
         by_transport!(self, {
             Rdma(event) => event.listener_lost(),

@@ -17,15 +17,15 @@ pub(crate) struct DeviceEvent {
 /// The effect of an event on connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Effect {
-    /// The link of this port was lost. The state machines of its connections check whether their
-    /// peers still answer.
+    /// The link of this port was lost. The state machines of the connections that use the port
+    /// check whether their peers still answer.
     Suspect { port: u8 },
     /// The link of this port is up again. The state machines stop checking whether the peers
     /// answer.
     Trust { port: u8 },
     /// An object failed. The connections that use it end.
     End(Object, DeviceFault),
-    /// Addresses of the device changed. The engine only logs this.
+    /// Addresses of the device changed. The engine only logs this event.
     Addresses,
     /// The event is part of normal operation and is ignored.
     Nothing,

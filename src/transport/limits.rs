@@ -15,10 +15,12 @@ use crate::{
 /// order. No message is lost, because the peer's `send` waits too.
 /// [`Config::large_memory`](crate::Config::large_memory) limits the share of one connection.
 ///
-/// The defaults are computed when the first engine that uses them is started. They depend on the
-/// process's limit on locked memory and on the usable memory: the memory of the machine, or the
-/// limit of the control group (`memory.max`, `memory.limit_in_bytes`) if it is lower. All engines
-/// with the default limits, such as [`Engine::shared`](crate::Engine::shared), share one budget.
+/// The defaults depend on the process's limit on locked memory and on the usable memory. The usable
+/// memory is the memory of the machine, or the limit of the control group (`memory.max`,
+/// `memory.limit_in_bytes`) if this limit is lower. All engines from
+/// [`Engine::new`](crate::Engine::new) and [`Engine::shared`](crate::Engine::shared) share one
+/// budget with the default limits. The defaults are computed when the first of these engines is
+/// started.
 ///
 /// # Examples
 ///
@@ -38,10 +40,10 @@ use crate::{
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct EngineLimits {
-    /// The maximum number of bytes that are pinned for reads at a time.
+    /// The maximum number of bytes that are pinned at a time for reads of messages.
     ///
-    /// Half of this memory is for chunks of messages, each pinned during its read. The other half
-    /// is for memory that connections keep registered for later messages
+    /// Half of this memory is for chunks of messages. Each chunk is pinned only during its read.
+    /// The other half is for memory that connections keep registered for later messages
     /// ([`Config::registration_cache`](crate::Config::registration_cache)). If the value is below 8
     /// MiB, messages are read in chunks that are shorter than the usual 1 MiB. Any value works: one
     /// chunk of at most 64 KiB can always be read.
@@ -58,9 +60,10 @@ pub struct EngineLimits {
     /// memory.
     ///
     /// The bytes of a message are charged as they are read, in chunks of 64 KiB to 1 MiB. The
-    /// messages of one host use at most two thirds of this memory. An eighth is reserved for
-    /// messages of up to 64 KiB for which there is no other room. One message at a time may exceed
-    /// these limits, so that it can be completed.
+    /// messages of one host use at most two thirds of this memory. An eighth is a reserve that only
+    /// messages of up to 64 KiB use, when the other seven eighths are full. One message at a time
+    /// may exceed these limits until it is complete, so that partial messages cannot block each
+    /// other.
     ///
     /// Default: a quarter of the usable memory.
     #[cfg_attr(feature = "serde", serde(with = "crate::config::as_number"))]
@@ -103,8 +106,9 @@ impl EngineLimits {
         self.held / 8
     }
 
-    /// Returns the maximum length of a chunk in bytes. It is short enough for several connections
-    /// to read at the same time.
+    /// Returns the maximum length of a chunk in bytes. At most a quarter of the pinned memory for
+    /// reads is used for one chunk, so that several connections can read at the same time. A chunk
+    /// of 64 KiB is always allowed.
     pub(crate) fn longest_chunk(&self) -> u64 {
         let share = self.pinned_for_reads() / 4;
         let power = share.checked_ilog2().map_or(1, |log| 1 << log);
@@ -112,8 +116,8 @@ impl EngineLimits {
     }
 }
 
-/// Returns whether the process is exempt from the limit on locked memory: it has `CAP_IPC_LOCK` in
-/// the initial user namespace.
+/// Returns true if the limit on locked memory does not apply to the process. This is the case if
+/// the process has `CAP_IPC_LOCK` in the initial user namespace.
 fn may_lock_anything() -> bool {
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
     let namespace = fs::read_to_string("/proc/self/uid_map").unwrap_or_default();
@@ -143,14 +147,17 @@ mod tests {
         let limits = EngineLimits::of(2 * gib, u64::MAX);
         assert_eq!((limits.pinned, limits.held), (gib / 4, gib / 2));
         assert_eq!(limits.longest_chunk(), LONGEST_CHUNK);
-        // systemd's default.
+        // systemd limits locked memory to 8 MiB by default.
         let limits = EngineLimits::of(16 * gib, 8 << 20);
         assert_eq!(limits.pinned, 2 << 20);
         assert_eq!(limits.longest_chunk(), 256 << 10);
         let limits = EngineLimits::of(16 * gib, 0);
         assert_eq!(limits.longest_chunk(), SHORTEST_CHUNK);
         let default = EngineLimits::default();
-        assert!(default.held > 0, "{default:?}");
+        assert!(
+            default.held > 0,
+            "the default limits must allow messages: {default:?}"
+        );
     }
 
     #[test]

@@ -5,7 +5,7 @@ use super::rdma;
 use super::{connection_manager::ConnectionManager, in_memory, no_transport::NoTransport, tcp};
 use crate::{config::Config, transport_choice::Transport};
 
-/// A listener on an address over one transport. Dropping it ends the listener.
+/// A listener on one address, over one transport. Dropping the id ends the listener.
 #[derive(Debug)]
 pub(crate) enum ListenId {
     #[cfg(feature = "rdma")]

@@ -1,29 +1,30 @@
-//! Carries frames between two processes.
+//! The transports, which carry frames between the two sides of a connection.
 //!
 //! A transport consists of a queue pair and its related objects. The layers above post work
 //! requests and poll completions. They do not refer to a queue pair, a memory region or a
 //! connection manager's id. All transports share `queues` and `memory`. Each transport has its own
 //! queue pairs, completions, registrations and connection establishment. A type that each transport
-//! implements, such as `ListenId`, is defined in files of the same name in `rdma` and `tcp`. A
-//! third file of this name, in this folder or a shared one, contains the enum of all
-//! implementations. In-process connections ([`in_memory`]) use the memory and the keys of `tcp`, so
-//! some of these enums have no variant for them.
+//! implements, such as `ListenId`, is defined in a file of the same name in the folder of each
+//! transport, such as `rdma` or `tcp`. The enum of all implementations is in a further file of this
+//! name, in this folder, in `queues` or in `memory`. In-process connections ([`in_memory`]) use the
+//! memory and the keys of `tcp`, so some of these enums have no variant for them.
 //!
 //! A transport guarantees the following to the message layer:
 //!
-//! * **Sends** are reliable. Each send arrives complete, in the order of posting, in the receive
-//!   buffer that was posted first. The bytes of a slot belong to the transport from the post until
-//!   a completion covers the slot. The next signalled send covers unsignalled sends before it.
-//! * **Receives** are numbered buffers. Each is posted once, completes once, and then belongs to
-//!   the caller until it is posted again. A frame that arrives without a posted receive ends the
-//!   connection; credits prevent this.
-//! * **Reads, writes and atomic operations** reach exactly the bytes that the other side has
-//!   exposed or registered as a region, with the access rights that it granted, until it revokes
-//!   them. Any other access fails and ends the connection. These operations complete in the order
-//!   of posting, together with sends.
+//! * **Sends** are reliable. Sends arrive in the order of posting, each complete and in one posted
+//!   receive buffer. The bytes of a slot belong to the transport from the post until a completion
+//!   covers the slot. The completion of a signalled send also covers the unsignalled sends before
+//!   it.
+//! * **Receives** are numbered buffers. Each buffer is posted once, completes once, and then
+//!   belongs to the caller until it is posted again. A frame that arrives while no receive is
+//!   posted ends the connection. Credits prevent such frames.
+//! * **Reads, writes and atomic operations** reach exactly the bytes that the peer has exposed or
+//!   registered as a region, and need the access rights that the peer has granted. After the peer
+//!   has revoked the rights, the bytes cannot be reached. Any other access fails and ends the
+//!   connection. These operations and sends complete in the order of posting.
 //! * **Completions** are polled by one thread at a time. After [`arm`](PollSide::arm) the next
-//!   completion makes the events' file descriptor readable, once. A completion that arrived before
-//!   the call does not, so a thread arms, polls once more, and then sleeps.
+//!   completion makes the file descriptor for events readable, once. A completion that arrived
+//!   before `arm` may raise no event, so a thread arms, polls once more, and then sleeps.
 //! * **Failures** are reported in order: the first failed request completes with the reason, and
 //!   all later requests complete as flushed. After the drain markers are posted, all earlier work
 //!   requests complete, and then the markers complete. After the queues are destroyed, the device
@@ -32,12 +33,12 @@
 //!   [budget](Budget).
 #![cfg_attr(
     not(feature = "rdma"),
-    allow(dead_code, unused_variables, reason = "what RDMA alone needs")
+    allow(dead_code, unused_variables, reason = "only RDMA needs this code")
 )]
 
-/// Matches on the transport of a value whose type has the variants `Rdma` and `Tcp`, and in some
-/// types `Memory`. Without the `rdma` feature, the `Rdma` arm is removed. `all` applies one arm to
-/// all three variants.
+/// Matches on the transport of a value. The type of the value has the variants `Rdma` and `Tcp`,
+/// and possibly `Memory`. Without the `rdma` feature, the `Rdma` arm is removed. `all` applies one
+/// arm to all three variants.
 macro_rules! by_transport {
     ($value:expr, $inner:ident => $body:expr) => {
         by_transport!($value, { Rdma($inner) => $body, Tcp($inner) => $body })

@@ -2,8 +2,8 @@ use std::net::SocketAddr;
 
 use crate::{error::Error, status::OsError};
 
-/// The error of a transport or connection id that could not be created: one error for the state
-/// machine, and optionally a more specific one for the application.
+/// The reason why a transport or a connection id could not be created. It consists of an error for
+/// the state machine and, optionally, a more specific error for the application.
 #[derive(Debug)]
 pub(crate) struct NoTransport {
     pub(crate) error: OsError,
@@ -50,8 +50,8 @@ impl NoTransport {
         self.error
     }
 
-    /// Returns the error for the application: `problem` if there is one, otherwise the result of
-    /// `otherwise`.
+    /// Returns the error for the application. This is `problem`, or the result of `otherwise` if
+    /// `problem` is `None`.
     pub(crate) fn into_error(self, otherwise: impl FnOnce(OsError) -> Error) -> Error {
         self.problem.unwrap_or_else(|| otherwise(self.error))
     }

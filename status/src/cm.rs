@@ -51,7 +51,7 @@ open_enum! {
 /// The status of an event that reports a failure: zero or a negative error number, as the kernel's
 /// connection manager reports it.
 ///
-/// In a `REJECTED` event, the same field contains a [`RejectReason`] instead.
+/// In a `REJECTED` event, the same field of the event contains a [`RejectReason`].
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct CmStatus(i32);
 
@@ -152,7 +152,8 @@ open_enum! {
     INVALID_MTU = 26;
     /// The peer does not have enough responder resources.
     INSUFFICIENT_RESP_RESOURCES = 27;
-    /// The peer's program rejected the request, and supplied the event's private data.
+    /// The peer's program rejected the request, and supplied the event's private data. If the event
+    /// has no private data, see [`RejectReason::explanation`].
     CONSUMER_DEFINED = 28;
     /// The RNR retry count is not valid.
     INVALID_RNR_RETRY = 29;
@@ -169,8 +170,9 @@ open_enum! {
 }
 
 impl RejectReason {
-    /// Returns whether the peer's program rejected the request. If so, that program supplied the
-    /// event's private data.
+    /// Returns true if this is the reason of a rejection by the peer's program. If the event has
+    /// private data, that program supplied the data. A rejection without private data can have the
+    /// same reason: see [`explanation`](Self::explanation).
     ///
     /// iWARP has no reason code for a rejection by a program. Depending on the driver, such a
     /// rejection has the status `-ECONNREFUSED` or `-ECONNRESET`, with private data.

@@ -1,15 +1,15 @@
-//! Status codes and errors of the operating system, as plain values that all crates of the
-//! workspace share.
+//! Status codes and errors of the operating system and of the RDMA libraries, as plain values. The
+//! crates of the workspace share these types.
 //!
-//! The types for C enums are newtypes around integers with named constants, instead of Rust enums.
-//! A value that is unknown to this crate can therefore be stored and logged, without undefined
-//! behaviour or a panic.
+//! A C enum is represented by a newtype around an integer, with named constants, and not by a Rust
+//! enum. A program can therefore store and log a value that this crate does not know, without
+//! undefined behaviour or a panic.
 
 // This crate calls no C function and owns no resource: all types are `Copy`. The unit tests of
 // `rdma-verbs` compare the constants with the C headers.
 #![forbid(unsafe_code)]
 
-// Declared first, because the modules below use the macro that it defines.
+// This module must precede the modules below, because they use its macro.
 #[macro_use]
 mod open_enum;
 

@@ -1,7 +1,8 @@
-/// Defines a newtype around an integer with named constants, the method `name`, and implementations
-/// of `Display` and `Debug`.
+/// Defines a newtype around an integer. The newtype has named constants, conversions from and to
+/// the integer, the method `name`, and implementations of `Display` and `Debug`.
 ///
-/// Any value of the integer is valid. A value without a name is displayed as a number.
+/// Any value of the integer is valid. A value without a name is displayed as `unknown` with its
+/// number.
 #[doc(hidden)]
 #[macro_export]
 macro_rules! open_enum {

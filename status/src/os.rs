@@ -3,7 +3,7 @@ use std::{fmt, io};
 /// `ENOTSUPP` from the kernel header `linux/errno.h`.
 ///
 /// The kernel does not export this number to user space, and the C library has no text for it.
-/// Nevertheless, RDMA drivers return it.
+/// Nevertheless, RDMA drivers return this number.
 const ENOTSUPP: i32 = 524;
 
 /// An error that the operating system, librdmacm or libibverbs has reported.
@@ -12,12 +12,12 @@ pub struct OsError {
     /// The name of the C function, as in its man page, or the name of the library that could not be
     /// loaded.
     pub call: &'static str,
-    /// The error number of `errno.h`, which is positive.
+    /// The positive error number, as in `errno.h`.
     pub errno: i32,
 }
 
 impl OsError {
-    /// Creates the error of the C function `call` with a positive error number.
+    /// Creates the error that the C function `call` has reported with the positive number `errno`.
     #[must_use]
     pub const fn new(call: &'static str, errno: i32) -> Self {
         Self { call, errno }
@@ -50,8 +50,8 @@ impl OsError {
                  pids.max of the control group or container, nproc (`ulimit -u`) or the limit on \
                  the address space (`ulimit -v`)"
             }
-            // The caller wraps this error in another error, which already names the limit on locked
-            // memory.
+            // Add no advice here, because the caller wraps this error in another error. That error
+            // names the limit on locked memory.
             (libc::ENOMEM, "ibv_reg_mr") => return None,
             (libc::ENOMEM, "mmap" | "malloc") => {
                 "the kernel refused to map memory: raise the limit on the address space \
@@ -59,10 +59,10 @@ impl OsError {
                  group, or see vm.overcommit_memory"
             }
             (libc::ENOMEM, _) if is_of_rdma => {
-                "the RDMA device or its driver cannot create another such object, or this process \
-                 has reached its limit on locked memory (`ulimit -l`): close connections (`rdma \
-                 resource` counts the objects), or lower receive_window and send_depth in the \
-                 Config"
+                "the RDMA device or its driver cannot create another object of this kind, or this \
+                 process has reached its limit on locked memory (`ulimit -l`): close connections \
+                 (`rdma resource` counts the objects), or lower receive_window and send_depth in \
+                 the Config"
             }
             (libc::ENOMEM | libc::ENOBUFS, _) => {
                 "the kernel has no memory left: see `free`, and memory.max of the control group"
@@ -77,10 +77,10 @@ impl OsError {
 }
 
 impl OsError {
-    /// Returns whether the kernel rejects calls on an RDMA descriptor because the process changed
-    /// its credentials after it opened the descriptor. All later calls on that descriptor fail in
-    /// the same way. Calls that open a device or bind to a privileged port are excluded, because
-    /// they can fail with `EACCES` for another reason.
+    /// Returns true if the process has probably changed its credentials after it opened an RDMA
+    /// descriptor. The kernel then rejects all calls on that descriptor with `EACCES`. The function
+    /// returns false for calls that open a device or bind to a port, because these calls can fail
+    /// with `EACCES` for another reason.
     pub fn is_of_credentials(&self) -> bool {
         let opens = matches!(
             self.call,

@@ -1,5 +1,5 @@
-//! Runs a test in its own process, because the test changes the limits or the network of the
-//! process.
+//! Runs a test in its own process. The test may change or inspect state of the whole process, such
+//! as the limits, the network or the threads.
 
 use std::{env, process::Command};
 

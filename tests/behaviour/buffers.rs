@@ -14,17 +14,17 @@ use super::listen_address;
 
 const MIB: usize = 1 << 20;
 
-/// The number of bytes that a stream accepts with the default `Config::stream_buffer` of 4 MiB. A
-/// stream accepts less than 4 MiB if the pieces are long but shorter than the eager size, because
-/// the sender then uses little of its half of the buffer. It accepts more if the last piece is
-/// large.
+/// The permitted range for the number of bytes that a stream accepts with the default
+/// `Config::stream_buffer` of 4 MiB. If the pieces are long but shorter than the eager size, the
+/// stream accepts less than 4 MiB, because the sender uses little of its half of the buffer. If the
+/// final piece is large, the stream accepts more than 4 MiB.
 const TAKEN: RangeInclusive<usize> = 2 * MIB..=6 * MIB;
 
 /// The time limit of a write that must succeed.
 const TIME_LIMIT: Duration = Duration::from_secs(60);
 
-/// If a write blocks for this long, the test considers the stream full. If the stream is slow but
-/// not full, the test counts too few bytes.
+/// If a write blocks for this long, the test considers the stream full. On a slow machine, the
+/// stream may not be full yet. The test then counts too few bytes.
 const FULL: Duration = Duration::from_millis(200);
 
 fn pair() -> (Stream, Stream) {
@@ -46,8 +46,8 @@ fn pair_of(engine: &Engine, config: &Config) -> (Stream, Stream) {
     (client.join().unwrap(), server)
 }
 
-/// The period of the test bytes. The period is a prime number, so a missing piece changes the
-/// pattern.
+/// The period of the test bytes, a prime number. A missing piece therefore changes the pattern,
+/// except if the length of the piece is a multiple of the period.
 const PERIOD: usize = 251;
 
 fn pattern(len: usize) -> Vec<u8> {
@@ -73,7 +73,7 @@ fn fill(mut stream: &Stream, piece: usize, least: usize) -> usize {
     }
 }
 
-/// Reads to the end of the stream, and checks each byte. Returns the number of bytes.
+/// Reads to the end of the stream, and checks each byte. Returns the number of bytes read.
 fn read_all(stream: &mut Stream) -> usize {
     let mut got = Vec::new();
     stream.read_to_end(&mut got).unwrap();
@@ -94,13 +94,13 @@ fn unread_stream_takes(bounds: RangeInclusive<usize>, piece: usize, config: &Con
     let taken = fill(&client, piece, *bounds.start());
     assert!(
         bounds.contains(&taken),
-        "took {taken} B in pieces of {piece} B"
+        "the stream accepted {taken} B in pieces of {piece} B, expected {bounds:?}"
     );
     drop(client);
     assert_eq!(
         read_all(&mut server),
         taken,
-        "all bytes that the stream took arrive"
+        "all bytes that the stream accepted must arrive"
     );
 }
 
@@ -112,7 +112,7 @@ fn unread_stream_takes_its_buffer_in_short_pieces() {
 
 #[test]
 fn unread_stream_takes_its_buffer_in_long_pieces() {
-    // 20,000 is between the default eager sizes of RDMA and of TCP.
+    // 20,000 bytes are between the default eager sizes of RDMA and of TCP.
     unread_stream_takes_its_buffer(20_000);
     unread_stream_takes_its_buffer(64 << 10);
     unread_stream_takes_its_buffer(MIB);
@@ -149,14 +149,17 @@ fn stream_takes_its_buffer_after_its_reader_stops() {
             server.read_exact(&mut got).unwrap();
             server
         });
-        // The peer reads only half of these bytes. The peer's first read also receives many of the
-        // other pieces, and leaves them unread.
+        // The server reads only half of these bytes. The server's first read also receives many
+        // later pieces, which stay unread.
         for piece in bytes.chunks(PERIOD) {
             client.write_all(piece).unwrap();
         }
         let mut server = reading.join().unwrap();
         let taken = fill(&client, piece, *TAKEN.start());
-        assert!(TAKEN.contains(&taken), "{taken} B in pieces of {piece} B");
+        assert!(
+            TAKEN.contains(&taken),
+            "the stream accepted {taken} B in pieces of {piece} B"
+        );
         drop(client);
         assert_eq!(read_all(&mut server), 100 * PERIOD + taken);
     }
@@ -164,7 +167,8 @@ fn stream_takes_its_buffer_after_its_reader_stops() {
 
 #[test]
 fn unread_stream_takes_as_much_as_configured() {
-    // Use a small eager size, because `stream_buffer` does not limit the bytes in receive buffers.
+    // `stream_buffer` does not limit the bytes in receive buffers. Use a small eager size, so that
+    // the receive buffers hold few bytes.
     let config = Config::default().with(|c| c.stream_buffer = 256 << 10);
     let config = config.with(|c| c.eager_size = Some(4096));
     let bounds = 128 << 10..=384 << 10;
@@ -184,8 +188,8 @@ fn unread_bytes_of_streams_use_half_of_the_budget() {
         .map(|_| {
             let (client, server) = pair_of(&engine, &Config::default());
             let taken = fill(&client, 1000, *TAKEN.start());
-            // All streams share the engine's budget for unread bytes. In addition, each stream can
-            // fill its own half of the buffer for writing.
+            // All streams share the engine's budget for unread bytes. In addition, each sender can
+            // fill the half of its stream buffer that holds written bytes.
             assert!(TAKEN.contains(&taken), "{taken}");
             drop(client);
             (server, taken)
@@ -193,19 +197,31 @@ fn unread_bytes_of_streams_use_half_of_the_budget() {
         .collect();
     let start = Instant::now();
     while held() < HELD / 4 {
-        assert!(start.elapsed() < TIME_LIMIT, "{} bytes are held", held());
+        assert!(
+            start.elapsed() < TIME_LIMIT,
+            "the engine holds only {} bytes",
+            held()
+        );
         thread::yield_now();
     }
-    assert!(held() <= HELD / 2, "{}", held());
+    assert!(
+        held() <= HELD / 2,
+        "the engine holds {} bytes, more than half of its budget",
+        held()
+    );
     for (server, taken) in &mut streams {
         assert_eq!(read_all(server), *taken);
     }
-    assert_eq!(held(), 0, "the memory of read bytes is released");
+    assert_eq!(
+        held(),
+        0,
+        "the engine must release the memory of read bytes"
+    );
 }
 
 #[test]
 fn pieces_are_lent_unchanged_to_fast_reader() {
-    // The number of pieces. This many pieces fit into half of the window and into the send ring.
+    // The number of pieces. All pieces together fit into half of the window and into the send ring.
     const PIECES: usize = 10;
     let (mut client, mut server) = pair();
     for number in 0..PIECES {
@@ -275,7 +291,7 @@ fn pipeline_that_writes_before_reading_completes() {
 #[test]
 fn blocking_write_takes_all_bytes() {
     let (mut client, mut server) = pair();
-    // Write these bytes twice: first with `write`, and then with `write_vectored`.
+    // The test writes these bytes twice: first with `write`, and then with `write_vectored`.
     let bytes = pattern(8 * MIB / PERIOD * PERIOD);
     let reading = thread::spawn(move || read_all(&mut server));
     assert_eq!(client.write(&bytes).unwrap(), bytes.len());
@@ -326,7 +342,7 @@ fn peek_sees_all_that_has_arrived() {
     assert_eq!(
         server.peek(&mut peeked).unwrap(),
         1000,
-        "peek returns no later bytes"
+        "peek must return only the bytes that have arrived"
     );
     assert_eq!(server.peek(&mut peeked[..15]).unwrap(), 15);
     let mut got = vec![0; 995];

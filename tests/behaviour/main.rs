@@ -1,8 +1,11 @@
-//! Tests that byte streams behave like the streams of `std::net`: the tests in `suite.rs` run
-//! against both. This crate's streams use TCP on this machine, and RDMA in the lab, where
-//! `LAB_ADDR` is the address of a device.
+//! Tests that this crate's byte streams behave like the streams of `std::net`. The tests in
+//! `suite.rs` run against both types of streams. On this machine, this crate's streams use TCP. In
+//! the lab, where `LAB_ADDR` is the address of a device, they use RDMA.
 
-#![expect(clippy::duplicate_mod, reason = "the suite runs against both types")]
+#![expect(
+    clippy::duplicate_mod,
+    reason = "the suite runs against two stream types"
+)]
 
 mod buffers;
 mod ours;

@@ -1,4 +1,4 @@
-//! Behaviour of this crate's streams that differs from std's streams.
+//! Tests of behaviour in which this crate's streams differ from std's streams.
 
 use std::{
     io::{BufRead, ErrorKind, Read, Write},
@@ -17,8 +17,8 @@ fn pair() -> (Stream, Stream) {
     pair_with(&Config::default())
 }
 
-/// Returns streams with the smallest buffer, because filling the default buffer with single bytes
-/// would take long.
+/// Returns both ends of a connection with the smallest permitted buffer. The tests fill this buffer
+/// with single bytes. Filling the default buffer would take long.
 fn small_pair() -> (Stream, Stream) {
     pair_with(&Config::default().with(|c| c.stream_buffer = 64 << 10))
 }
@@ -72,7 +72,7 @@ fn the_halves_of_a_stream_serve_two_threads() {
     writer.join().unwrap();
     assert_eq!(
         got, "to the server",
-        "the drop of the half ends the direction"
+        "dropping the writing half must end the stream to the server"
     );
     server.write_all(b"and back\n").unwrap();
     let mut line = String::new();
@@ -207,7 +207,7 @@ fn fd_stays_readable_for_partial_message_and_at_end() {
     assert_eq!(server.read(&mut [0; 1]).unwrap(), 1);
     assert!(
         readable(&server, PollTimeout::ZERO),
-        "another byte is unread"
+        "the fd must stay readable while a byte is unread"
     );
     assert_eq!(server.read(&mut [0; 1]).unwrap(), 1);
     assert!(!readable(&server, PollTimeout::ZERO));
@@ -218,7 +218,7 @@ fn fd_stays_readable_for_partial_message_and_at_end() {
         assert_eq!(server.read(&mut [0; 1]).unwrap(), 0);
         assert!(
             readable(&server, PollTimeout::ZERO),
-            "the fd stays readable at the end"
+            "the fd must stay readable at the end of the stream"
         );
     }
 }

@@ -1,4 +1,4 @@
-//! Tests of the behaviour of byte streams on which programs depend.
+//! Tests of behaviour that programs expect of byte streams.
 
 use std::{
     io::{ErrorKind, IoSlice, Read, Write},
@@ -10,7 +10,7 @@ use std::{
 
 use super::{Listener, Stream, bind};
 
-/// A length in bytes that exceeds all buffers between the two programs.
+/// A length in bytes that exceeds the total size of all buffers between the two ends of a stream.
 const STREAM_LEN: usize = 40 << 20;
 
 fn pair() -> (Stream, Stream) {
@@ -29,8 +29,8 @@ fn pattern(len: usize) -> Vec<u8> {
     pattern::sequence(0, len)
 }
 
-/// Fills all buffers between the two programs, so that the next write would block. Returns the
-/// number of bytes written.
+/// Writes until all buffers between the two ends are full and the next write would block. Returns
+/// the number of bytes written.
 fn fill(mut stream: &Stream) -> usize {
     stream.set_nonblocking(true).unwrap();
     let mut written = 0;
@@ -159,7 +159,7 @@ fn shutdown_ends_one_direction_only() {
     assert_eq!(
         server.read(&mut [0; 1]).unwrap(),
         0,
-        "the second read returns the end, too"
+        "each read after the end must return 0 bytes"
     );
     for _ in 0..3 {
         server.write_all(b"answer").unwrap();
@@ -188,7 +188,7 @@ fn a_shutdown_of_reading_ends_reads_that_wait() {
     server.shutdown(Shutdown::Read).unwrap();
     assert_eq!(reader.join().unwrap(), 0);
     assert_eq!((&server).read(&mut [0; 8]).unwrap(), 0);
-    // The shutdown has no effect on the other direction.
+    // The server can still write, because the shutdown ended only its reads.
     (&server).write_all(b"still").unwrap();
     let mut still = [0; 5];
     client.read_exact(&mut still).unwrap();
@@ -203,7 +203,12 @@ fn dropped_stream_ends_after_all_written_bytes() {
     let reader = thread::spawn(move || {
         let mut got = Vec::new();
         server.read_to_end(&mut got).unwrap();
-        assert!(got == expected, "{} of {}", got.len(), expected.len());
+        assert!(
+            got == expected,
+            "the received {} bytes must equal the {} bytes sent",
+            got.len(),
+            expected.len()
+        );
     });
     client.write_all(&sent).unwrap();
     drop(client);
@@ -282,7 +287,7 @@ fn a_timeout_ends_a_write_for_which_there_is_no_room() {
     assert_eq!(
         got.len(),
         written,
-        "exactly the bytes that the writes accepted"
+        "exactly the bytes that the writes accepted must arrive"
     );
     let expected = got
         .iter()

@@ -130,7 +130,7 @@ fn a_closed_listener_keeps_its_backlog() {
         .connect(stage.listener.local_addr())
         .unwrap();
     // The connecting side can be established before the accepting side. The flush waits until both
-    // are established.
+    // sides are established.
     near.send(b"early").unwrap();
     near.flush().unwrap();
     stage.listener.close();
@@ -167,7 +167,7 @@ fn ask(connector: &Connector, address: SocketAddr) -> bool {
 }
 
 /// A connection can be established at the client before the listener has received the event about
-/// this connection.
+/// this connection. If the listener closes in between, it must still return the connection.
 #[test]
 fn close_breaks_no_established_connection() {
     const CLIENTS: usize = 12;
@@ -203,7 +203,10 @@ fn close_breaks_no_established_connection() {
             let established = established.filter(|established| *established).count();
             (accepted, established)
         });
-        assert_eq!(accepted, established, "in round {round}");
+        assert_eq!(
+            accepted, established,
+            "each established connection must be accepted, in round {round}"
+        );
     }
 }
 

@@ -8,7 +8,8 @@ use rdmsg::{
 
 use crate::stage::{TIME_LIMIT, pair, pair_with, small};
 
-/// The maximum number of untaken completions of messages with ids, in the configuration `small`.
+/// The maximum number of messages with ids whose completions the program has not taken, with the
+/// configuration `small`.
 const MAX_OUTSTANDING: u64 = 8;
 
 /// Spawns a thread that receives messages until the connection ends.
@@ -64,7 +65,7 @@ fn requested_channel_has_the_rest_of_a_batch() {
     let (taken, reason, after) = taking.join().unwrap();
     assert_eq!(taken, (2..9).chain(0..8).collect::<Vec<u8>>());
     assert!(matches!(reason, CloseReason::PeerClosed), "{reason}");
-    assert!(after.is_err(), "the channel has ended");
+    assert!(after.is_err(), "the channel must end after the connection");
     assert!(matches!(far.recv(), Err(Error::Disconnected(_))));
 }
 
@@ -80,7 +81,10 @@ fn fd_stays_readable_until_the_last_message_of_a_batch_is_taken() {
     assert_eq!(near.send_batch(&[IoSlice::new(b"part"); 4]).unwrap(), 4);
     let mut taken = 0;
     while taken < 4 {
-        assert!(is_readable(limit), "after {taken} messages");
+        assert!(
+            is_readable(limit),
+            "the fd must stay readable after {taken} of 4 messages"
+        );
         match taken {
             0 => taken += usize::from(far.try_recv().unwrap().is_some()),
             _ => {
@@ -89,7 +93,7 @@ fn fd_stays_readable_until_the_last_message_of_a_batch_is_taken() {
             }
         }
     }
-    // Internal events may also make the fd readable. Each of these calls handles them.
+    // Internal events of the library can also make the fd readable. `try_recv` handles such events.
     while is_readable(PollTimeout::ZERO) {
         assert!(far.try_recv().unwrap().is_none());
     }
@@ -121,7 +125,10 @@ fn several_threads_receive_each_message_of_batches_once() {
     let mut all = Vec::new();
     for thread in receiving {
         let taken = thread.join().unwrap();
-        assert!(taken.is_sorted(), "each thread receives in order");
+        assert!(
+            taken.is_sorted(),
+            "each thread must receive its messages in order"
+        );
         all.extend(taken);
     }
     all.sort_unstable();
@@ -167,7 +174,7 @@ fn call_waits_for_thread_that_takes_completions() {
                     "{completion:?}"
                 );
                 // Take completions more slowly than the sender sends, so that the sender has to
-                // wait for room.
+                // wait until a completion is taken.
                 thread::sleep(Duration::from_micros(500));
             }
         });

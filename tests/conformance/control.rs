@@ -4,7 +4,8 @@ use rdmsg::{CloseReason, Completion, Endpoint, Error, Group, TrySendError};
 
 use crate::stage::{TIME_LIMIT, pair, pair_with, small};
 
-/// The maximum number of control messages that are in flight, untaken or held.
+/// The maximum number of control messages that a side can send before the peer's program drops one
+/// of them.
 const WINDOW: u32 = 2;
 
 fn next(endpoint: &Endpoint) -> Completion {
@@ -34,7 +35,7 @@ fn control_message_passes_messages_that_are_held() {
     let mut held = Vec::new();
     while near.try_send(b"request").is_ok() {
         let Completion::Received(message) = next(&far) else {
-            panic!("only messages were sent");
+            panic!("the completion must be a message");
         };
         held.push(message);
     }
@@ -42,8 +43,8 @@ fn control_message_passes_messages_that_are_held() {
     near.send_control(b"cancel").unwrap();
     assert_eq!(control(&far), b"cancel");
     far.send_control(b"cancelled").unwrap();
-    // The refused send has registered for room, but there is no room yet. The next completion is
-    // therefore the control message, and not `Room`.
+    // After the refused send, the library reports `Room` as soon as the window has a free place.
+    // The window is still full, so the next completion is the control message.
     assert_eq!(control(&near), b"cancelled");
     assert!(matches!(near.try_send(b"x"), Err(TrySendError::Full)));
 }
@@ -116,7 +117,7 @@ fn longer_control_message_is_refused() {
         let both = endpoint.info().negotiated.unwrap();
         assert!(
             both.send_eager as usize >= limit,
-            "the connection continues"
+            "a control message of the maximum length must fit into one frame"
         );
     }
 }

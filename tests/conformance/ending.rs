@@ -51,7 +51,8 @@ fn messages_of_dropped_endpoint_arrive() {
     );
 }
 
-/// After the peer's close, writes succeed until the stream has been read to its end.
+/// After the peer's close, writes of 64 KiB in total succeed until this side has read the stream to
+/// its end.
 #[test]
 fn writer_reads_closed_stream_to_its_end() {
     let (near, far) = pair();
@@ -66,8 +67,8 @@ fn writer_reads_closed_stream_to_its_end() {
     let mut first = vec![0; 50_000];
     far.read_exact(&mut first).unwrap();
     assert!(first == pattern(100_000)[..50_000]);
-    // After the peer's close, this side can write 64 KiB in total until it has read the rest of the
-    // stream. Further writes fail.
+    // The stream accepts 64 KiB in total after the peer's close. Further writes fail, although this
+    // side has not read all bytes.
     let mut late = 60_000;
     let error = loop {
         match far.write(&pattern(1000)) {
@@ -158,7 +159,11 @@ fn a_peer_that_reads_nothing_is_given_up_in_time() {
     assert!(matches!(given_up, Error::Undelivered(_)), "{given_up}");
     drop(first);
     let ended = reason(far.recv_timeout(TIME_LIMIT));
-    assert_ne!(ended, CloseReason::PeerClosed, "a message is missing");
+    assert_ne!(
+        ended,
+        CloseReason::PeerClosed,
+        "the loss of a message must not be reported as a clean close"
+    );
 }
 
 #[test]
@@ -188,7 +193,8 @@ fn a_side_that_has_finished_goes_on_receiving() {
     let completion = near.next_completion_timeout(TIME_LIMIT).unwrap();
     assert!(matches!(completion, Completion::Finished), "{completion:?}");
     near.close().unwrap();
-    // Wait for the completion, because `recv` returns `PeerFinished` until the connection ends.
+    // Until the connection ends, `recv` returns `PeerFinished`. Wait for the completion that
+    // reports the end.
     let end = far.next_completion_timeout(TIME_LIMIT).unwrap();
     assert!(
         matches!(end, Completion::Disconnected(CloseReason::PeerClosed)),

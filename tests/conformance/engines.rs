@@ -88,7 +88,7 @@ fn leaving_engine_asks_later_clients() {
     assert_eq!(
         stage.engine.ask_to_leave().unwrap(),
         0,
-        "the request is unanswered"
+        "an unanswered request must not count as a client"
     );
     let accepted = request.accept().unwrap();
     let connected = connecting.join().unwrap();

@@ -28,9 +28,15 @@ fn descriptors_report_messages_and_room() {
     while let Some(message) = far.try_recv().unwrap() {
         drop(message);
     }
-    assert!(is_readable(writable, LONG), "there is room");
+    assert!(
+        is_readable(writable, LONG),
+        "free places in the window must make the fd readable"
+    );
     near.close().unwrap();
-    assert!(is_readable(readable, LONG), "the end makes the fd readable");
+    assert!(
+        is_readable(readable, LONG),
+        "the end of the connection must make the fd readable"
+    );
 }
 
 #[test]
@@ -49,8 +55,8 @@ fn listener_descriptor_reports_connections() {
     drop((connecting.join().unwrap(), accepted));
 }
 
-/// Echoes messages with a level-triggered event loop until the connection ends. While there is no
-/// room for a reply, the loop does not receive. Returns the number of wake-ups.
+/// Echoes messages with a level-triggered event loop until the connection ends. While the window
+/// has no free place for a reply, the loop receives no messages. Returns the number of wake-ups.
 fn echo_by_levels(endpoint: &Endpoint) -> u32 {
     let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC).unwrap();
     let watched = |interest, on: bool| {
@@ -103,8 +109,8 @@ fn level_triggered_loop_sleeps_without_room() {
     let server = thread::spawn(move || echo_by_levels(&far));
     let mut sent = 0;
     for _ in 0..3 {
-        // The client receives no replies, so there is soon no room for the server's replies, and
-        // the server's loop stops receiving.
+        // The client receives no replies, so the window for the server's replies is soon full. The
+        // server's loop then stops receiving.
         let standstill = loop {
             match near.send_timeout(b"question", Duration::from_millis(300)) {
                 Ok(()) => sent += 1,
@@ -117,5 +123,8 @@ fn level_triggered_loop_sleeps_without_room() {
     near.close().unwrap();
     let wakes = server.join().unwrap();
     // A loop that spins would exceed this number of wake-ups within a millisecond.
-    assert!(wakes < 20 * sent + 50, "{wakes} wakes for {sent} messages");
+    assert!(
+        wakes < 20 * sent + 50,
+        "the loop woke {wakes} times for {sent} messages"
+    );
 }

@@ -17,7 +17,10 @@ fn messages_near_frame_lengths_arrive_whole() {
         let parts = [first, &[], rest].map(IoSlice::new);
         near.send(Outgoing::parts(&parts).with_id(id)).unwrap();
         let message = far.recv_timeout(TIME_LIMIT).unwrap();
-        assert!(*message == bytes[..], "{len} bytes in parts");
+        assert!(
+            *message == bytes[..],
+            "the message of {len} bytes must arrive unchanged"
+        );
         let sent = near.next_completion_timeout(TIME_LIMIT).unwrap();
         assert!(matches!(sent, Completion::Sent(of) if of == id), "{sent:?}");
     }
@@ -28,7 +31,7 @@ fn messages_near_frame_lengths_arrive_whole() {
     assert!(*far.recv_timeout(TIME_LIMIT).unwrap() == pattern(len)[..]);
 }
 
-/// The message has more than 1024 parts, which is the maximum of one system call.
+/// The message has 2500 parts, but one system call accepts at most 1024 parts.
 #[test]
 fn fragments_of_very_many_parts_arrive_whole() {
     let (near, far) = pair_with(&small());
@@ -55,7 +58,10 @@ fn fragments_keep_their_order_among_other_messages() {
             let len = lens[number % lens.len()];
             for to in senders {
                 let message = to.recv_timeout(TIME_LIMIT).unwrap();
-                assert!(*message == pattern(len)[..], "message {number}");
+                assert!(
+                    *message == pattern(len)[..],
+                    "message {number} must arrive unchanged and in order"
+                );
             }
         }
     });
@@ -64,8 +70,8 @@ fn fragments_keep_their_order_among_other_messages() {
 #[test]
 fn held_messages_in_fragments_keep_no_credits() {
     let (near, far) = pair_with(&small());
-    // A message occupies two of the four credits until the library has copied its bytes. A held
-    // message occupies no credit.
+    // Each message occupies two of the four credits until the library has copied the message's
+    // bytes. A message that the program holds occupies no credit.
     let held: Vec<_> = (0..4)
         .map(|_| {
             near.send(&pattern(2000)).unwrap();

@@ -17,7 +17,8 @@ fn next(group: &Group) -> (u64, Completion) {
     group.next_completion_timeout(TIME_LIMIT).unwrap()
 }
 
-/// Receives the next completion, which must be a message. Returns its key and its bytes.
+/// Receives the next completion, which must be a message. Returns the endpoint's key and the
+/// message's bytes.
 fn message(group: &Group) -> (u64, Vec<u8>) {
     match next(group) {
         (key, Completion::Received(message)) => (key, message.into_vec()),
@@ -54,7 +55,7 @@ fn completions_of_all_members_come_with_their_keys() {
         assert!(expected, "{end:?}");
         assert!(
             !group.remove(far),
-            "the end removes the endpoint from its group"
+            "the end must remove the endpoint from its group"
         );
         assert!(matches!(far.recv(), Err(Error::Disconnected(_))));
     }
@@ -66,8 +67,8 @@ fn earlier_completions_come_first_and_once() {
     let (near, far) = pair();
     far.send(Outgoing::from(b"x").with_id(1)).unwrap();
     near.recv_timeout(TIME_LIMIT).unwrap();
-    // Wait until the completion of the send is available, because it can arrive later than the
-    // message.
+    // The completion of the send can become available after the peer has received the message. Wait
+    // until the completion is available.
     let mut sent = Select::new();
     sent.recv(far.completions());
     sent.ready_timeout(TIME_LIMIT).unwrap();
@@ -105,15 +106,15 @@ fn a_member_cannot_be_asked_itself() {
     group.add(&far).unwrap();
     assert!(
         waiting.join().unwrap(),
-        "the group's call wakes the waiting thread"
+        "`add` must wake the thread that waits for the endpoint"
     );
     assert!(is_grouped(far.try_recv()));
     assert!(is_grouped(far.try_next_completion()));
     assert!(is_grouped(far.next_completion()));
-    assert!(is_grouped(group.add(&far)), "twice");
+    assert!(is_grouped(group.add(&far)), "a second `add` must fail");
     assert!(
         is_grouped(other.add(&far)),
-        "the endpoint is in another group"
+        "an endpoint in a group must not join another group"
     );
     assert!(!other.remove(&far));
     near.send(b"x").unwrap();
@@ -146,14 +147,17 @@ fn members_of_dropped_group_work_alone() {
     let (near, far) = pair_with(&small());
     let group = Group::new();
     group.add(&far).unwrap();
-    // These messages fill the window. When the group ends, it drops the messages, which returns
-    // their credits.
+    // These messages fill the window. When the last handle of the group is dropped, the group drops
+    // the messages, which returns their credits.
     for _ in 0..4 {
         near.send(b"not taken").unwrap();
     }
     near.flush().unwrap();
     drop(group.clone());
-    assert!(is_grouped(far.try_recv()), "the group has another handle");
+    assert!(
+        is_grouped(far.try_recv()),
+        "the group must keep its members while it has another handle"
+    );
     drop(group);
     for number in 0..9_u8 {
         near.send(&[number]).unwrap();
@@ -176,7 +180,7 @@ fn dropped_endpoint_in_group_is_closed() {
     assert_eq!(message(&group).1, b"before");
     assert!(
         group.completions().is_empty(),
-        "the dropped endpoint has no further completions"
+        "the dropped endpoint must have no further completions"
     );
 }
 
@@ -286,7 +290,7 @@ fn membership_changes_neither_lose_nor_duplicate() {
         });
         let mut all: Vec<Vec<u32>> = takers.into_iter().map(|t| t.join().unwrap()).collect();
         all.push(mover.join().unwrap());
-        // Receive the completions that arrived after a thread's last check of its group.
+        // Receive the completions that arrived after each thread's final check of its group.
         for group in &groups {
             all.push(
                 group
@@ -299,13 +303,16 @@ fn membership_changes_neither_lose_nor_duplicate() {
         all
     });
     for numbers in &all {
-        assert!(numbers.is_sorted(), "each taker gets its messages in order");
+        assert!(
+            numbers.is_sorted(),
+            "each thread must receive its messages in order"
+        );
     }
     let mut numbers: Vec<u32> = all.concat();
     numbers.sort_unstable();
     assert!(
         numbers.into_iter().eq(0..COUNT),
-        "each message arrives once"
+        "each message must arrive once"
     );
 }
 
@@ -315,7 +322,7 @@ fn all_simultaneous_ends_are_reported() {
     let group = Group::new();
     let mut near = Vec::new();
     let mut far: HashMap<u64, Endpoint> = HashMap::new();
-    // Software iWARP supports only a few more than these 20 connections in a process.
+    // Use only 20 connections, because software iWARP supports only a few more in one process.
     for key in 0..20 {
         let (here, there) = stage.pair();
         group.add_with_key(&there, key).unwrap();
@@ -335,7 +342,7 @@ fn all_simultaneous_ends_are_reported() {
             }
             (key, Completion::Disconnected(reason)) => {
                 assert_eq!(reason, CloseReason::PeerClosed);
-                assert!(far.remove(&key).is_some(), "once");
+                assert!(far.remove(&key).is_some(), "each end must be reported once");
             }
             other => panic!("{other:?}"),
         }
@@ -360,7 +367,7 @@ fn several_threads_wait_for_a_group() {
                 }
             });
         }
-        // The endpoints join while the threads wait.
+        // The endpoints join the group while the threads wait.
         for (near, far) in &pairs {
             group.add(far).unwrap();
             scope.spawn(|| {
@@ -378,9 +385,12 @@ fn several_threads_wait_for_a_group() {
             let mut messages = all.remove(&far.info().id).unwrap();
             messages.sort_unstable();
             let expected = (0..MESSAGES).map(|number| number.to_be_bytes().to_vec());
-            assert!(messages.into_iter().eq(expected), "each arrives once");
+            assert!(
+                messages.into_iter().eq(expected),
+                "each message must arrive once"
+            );
         }
-        // Each of the threads ends with the end of one connection.
+        // Each thread exits when it receives the end of a connection.
         for (near, _) in &pairs[..THREADS] {
             near.close().unwrap();
         }
@@ -417,8 +427,8 @@ fn member_is_served_while_the_program_is_away() {
     group.add(&far).unwrap();
     near.send(b"first").unwrap();
     assert_eq!(message(&group).1, b"first");
-    // No thread waits for the group. The engine's thread at the far end takes the messages,
-    // receives a large one, and confirms the end.
+    // No thread of the program waits for the group. The engine receives the large messages for the
+    // far endpoint, and confirms the close.
     for _ in 0..3 {
         near.send(&[7; 5000]).unwrap();
     }

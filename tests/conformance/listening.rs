@@ -47,7 +47,7 @@ fn established_connections_come_through_a_channel() {
     for endpoint in &endpoints {
         assert_eq!(endpoint.recv_timeout(TIME_LIMIT).unwrap(), b"x");
     }
-    // `accept` still returns later connections.
+    // After the calls of `accepted`, `accept` still works and returns a later connection.
     let connecting = connect(&stage);
     let accepted = stage.listener.accept_timeout(TIME_LIMIT).unwrap();
     drop((connecting.join().unwrap().unwrap(), accepted));
@@ -78,8 +78,8 @@ fn closed_listener_returns_pending_then_ends() {
     let listener = &stage.listener;
     let established = listener.accepted();
     let connected = connect(&stage).join().unwrap().unwrap();
-    // The connecting side is established first, so wait until the accepting side is also
-    // established.
+    // The connecting side can be established before the accepting side. Wait until the accepting
+    // side is established.
     while established.is_empty() {
         thread::yield_now();
     }
@@ -160,8 +160,8 @@ fn a_drain_waits_for_the_ends_of_all_connections() {
     };
     assert_eq!(far.recv_timeout(TIME_LIMIT).unwrap(), b"it goes on");
     far.send(b"last").unwrap();
-    // Dropping the endpoint closes the connection in the background. The drain waits until this
-    // message has been sent.
+    // Dropping the endpoint closes the connection in the background. The drain waits until the
+    // engine has sent the message `last`.
     drop(far);
     assert_eq!(near.recv_timeout(TIME_LIMIT).unwrap(), b"last");
     drop(near);

@@ -1,5 +1,5 @@
-//! Tests of the documented public API. They run over TCP on this machine, within this process, and
-//! over RDMA in the lab, where `LAB_ADDR` is the address of a device.
+//! Tests of the documented public API. On this machine, the tests run over TCP and over connections
+//! within a process. In the lab, where `LAB_ADDR` is the address of a device, they run over RDMA.
 
 mod backlog;
 mod completions;

@@ -98,7 +98,10 @@ fn full_window_is_reported_until_messages_are_dropped() {
     } {
         sent += 1;
         // The far side receives no messages, so it returns no credits.
-        assert!(sent <= 4, "the window is 4");
+        assert!(
+            sent <= 4,
+            "a window of 4 messages must refuse further messages"
+        );
     }
     let waited = near.send_timeout(b"no room", Duration::from_millis(20));
     assert!(matches!(waited, Err(Error::TimedOut)));
@@ -125,7 +128,7 @@ fn each_way_to_send_has_its_ways_to_wait() {
     assert!(full.is_full());
     let late = near.send_timeout(&mut buffer, Duration::from_millis(20));
     assert!(matches!(late, Err(Error::TimedOut)));
-    assert_eq!(*buffer, [7; 3], "the buffer keeps an unsent message");
+    assert_eq!(*buffer, [7; 3], "the buffer must keep an unsent message");
     let full = near
         .try_send(Outgoing::from(b"three").with_id(3))
         .unwrap_err();
@@ -143,7 +146,7 @@ fn each_way_to_send_has_its_ways_to_wait() {
         assert_eq!(far.recv().unwrap(), *expected);
     }
     near.send_timeout(&mut buffer, TIME_LIMIT).unwrap();
-    assert_eq!(buffer.len(), 0, "the send empties the buffer");
+    assert_eq!(buffer.len(), 0, "the send must empty the buffer");
     assert_eq!(*far.recv().unwrap(), [7; 3]);
     for id in 1..=2 {
         let completion = near.next_completion_timeout(TIME_LIMIT).unwrap();
@@ -192,7 +195,7 @@ fn flush_confirms_arrival_at_peer_library() {
     assert_eq!(
         far.statistics().messages_received,
         1,
-        "an unread message counts as received"
+        "an unread message must count as received"
     );
     drop(far.recv().unwrap());
 }
@@ -238,7 +241,8 @@ fn a_batch_arrives_as_its_messages() {
     assert_eq!(near.send_batch(&[]).unwrap(), 0);
     let echo = thread::spawn(move || {
         let batch: Vec<_> = lens.map(|_| far.recv().unwrap()).into();
-        // Send the batch directly from the held messages, whose bytes are in receive buffers.
+        // Send the batch directly from the memory of the held messages, without copying the bytes
+        // first.
         let messages: Vec<_> = batch.iter().map(|message| IoSlice::new(message)).collect();
         assert_eq!(far.send_batch(&messages).unwrap(), lens.len());
         far.close().unwrap();

@@ -26,7 +26,8 @@ fn missing_capability_is_refused_by_name() {
     }
     let region = far.one_sided().region(64, RemoteAccess::WRITE).unwrap();
     let mut remote = send_region(&far, &near, &region).to_bytes();
-    // Set all access rights in the descriptor, so that only the device can refuse an operation.
+    // Set all access rights in the descriptor, so that an operation fails only if the device lacks
+    // the capability.
     remote[23] = 7;
     let remote = RemoteRegion::from_bytes(&remote);
     let here = near.one_sided().region(64, RemoteAccess::NONE).unwrap();
@@ -88,7 +89,10 @@ fn bytes_are_written_and_read_at_their_offset() {
     assert!(back == pattern(70_001));
     let mut before = [1; 7];
     region.copy_out(0, &mut before);
-    assert_eq!(before, [0; 7], "the bytes before are unchanged");
+    assert_eq!(
+        before, [0; 7],
+        "the bytes before the offset must not change"
+    );
 }
 
 #[test]
@@ -162,8 +166,8 @@ fn immediate_data_arrives_in_order_with_messages() {
     assert!(matches!(next(&near), Completion::Written(10)));
 }
 
-/// A write that is split into several parts has one completion, which reports the length of all
-/// parts.
+/// Writes 600,000 bytes, which the library splits into several parts. Asserts that the peer
+/// receives one completion, which reports the total length.
 fn long_write_with_imm(near: &Endpoint, far: &Endpoint) {
     let region = far
         .one_sided()
@@ -214,7 +218,7 @@ fn nonblocking_operation_reports_missing_room() {
         started += 1;
         assert!(
             started <= 4,
-            "the window is 4, and the peer receives nothing"
+            "a window of 4 must refuse further writes while the peer receives nothing"
         );
     }
     for _ in 0..started {

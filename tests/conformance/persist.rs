@@ -12,8 +12,8 @@ use crate::stage::{Stage, TIME_LIMIT, engine, ip_and_transport, pair, pattern};
 
 const LARGE: usize = 2 << 20;
 
-/// A server that can be stopped and started again at the same address, and a connector with another
-/// engine.
+/// A server that can be stopped and started again at the same address, and a connector that uses
+/// another engine.
 struct Service {
     config: Config,
     addr: SocketAddr,
@@ -66,7 +66,7 @@ impl Service {
     }
 }
 
-/// Returns a policy with short pauses, so that the tests are fast.
+/// Returns a redial policy with short pauses, so that the tests are fast.
 fn quick() -> Redial {
     let mut redial = Redial::default();
     redial.first_pause = Duration::from_millis(5);
@@ -100,12 +100,12 @@ fn assert_sent(client: &Persistent, id: u64) {
     let event = next(client);
     assert!(
         matches!(event, PersistentEvent::Completion(Completion::Sent(sent)) if sent == id),
-        "{event:?} instead of the completion of {id}"
+        "expected the completion of message {id}, received {event:?}"
     );
 }
 
-/// Returns a configuration with memory for one large message. The server must drop the first large
-/// message before it can read the second one.
+/// Returns a configuration with memory for one large message. The server's program must drop the
+/// first large message before the library can receive the second one.
 fn one_large_message() -> Config {
     Config::default().with(|config| {
         config.max_message = LARGE as u64;
@@ -139,7 +139,7 @@ fn loss_names_the_unacknowledged_messages() {
     let server = service.accept(&client);
     client.send(Outgoing::from(b"again").with_id(7)).unwrap();
     let first = server.recv_timeout(TIME_LIMIT).unwrap();
-    assert_eq!(*first, *b"again", "the library repeats no message");
+    assert_eq!(*first, *b"again", "the library must not repeat a message");
     assert_sent(&client, 7);
     client.close().unwrap();
     assert_eq!(lost(&client), (CloseReason::LocallyClosed, vec![]));
@@ -244,7 +244,7 @@ fn dial_ends_with_its_error_at_the_limit() {
     assert!(matches!(error, Error::Connect { .. }), "{error}");
 }
 
-/// Asserts that the accept fails, or that the connection ends immediately afterwards.
+/// Asserts that the accept fails, or that the accepted connection ends without a message.
 fn assert_given_up(request: Request) {
     let end = request.accept().and_then(|endpoint| {
         let message = endpoint.recv_timeout(TIME_LIMIT)?;
@@ -256,7 +256,8 @@ fn assert_given_up(request: Request) {
     );
 }
 
-/// The listener's program does not answer the request, so the connect attempt stays pending.
+/// The test does not answer the request, so the connect attempt is pending when the client is
+/// closed or dropped.
 #[test]
 fn close_and_drop_end_a_dial_at_once() {
     let config = Config::default().with(|config| {
@@ -330,8 +331,8 @@ fn events_come_through_a_channel() {
     assert!(events.try_recv().unwrap_err().is_disconnected());
 }
 
-/// A server that is about to restart asks its clients to leave. The client receives its last reply,
-/// and connects to the new server.
+/// A server that is about to restart asks its clients to leave. The client receives the reply to
+/// its request, and then connects to the restarted server.
 #[test]
 fn client_leaves_a_server_that_asks() {
     let mut service = Service::new(Config::default());
@@ -401,7 +402,7 @@ fn client_leaves_a_server_that_asks() {
     assert!(client.next_event().is_err());
 }
 
-/// The client leaves its connection while one message is not acknowledged.
+/// The client leaves its connection while one message is still unacknowledged.
 #[test]
 fn left_connection_names_unconfirmed_messages() {
     let service = Service::new(one_large_message());
@@ -455,7 +456,7 @@ fn sender_continues_after_redial() {
     assert!(matches!(event(), PersistentEvent::Connected { .. }));
 }
 
-/// Over software iWARP, the test uses only ten clients, because the device supports fewer
+/// Over software iWARP, the test uses only ten clients, because the device does not support 50
 /// connections.
 #[test]
 fn fifty_clients_connect_again() {

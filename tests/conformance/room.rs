@@ -41,7 +41,7 @@ fn room_comes_once_after_a_refusal() {
     nothing(&near);
     for _ in 0..3 {
         let sent = fill(&near);
-        assert!(fill(&near) == 0, "further sends are refused, too");
+        assert!(fill(&near) == 0, "the library must refuse further sends");
         assert!(near.try_next_completion().unwrap().is_none());
         take(&far, sent);
         assert!(matches!(next(&near), Completion::Room));
@@ -136,6 +136,6 @@ fn wait_for_room_reports_the_end() {
     assert!(matches!(near.try_send(b"x"), Err(TrySendError::Failed(_))));
     assert!(
         near.try_next_completion().is_err(),
-        "the end is the last completion"
+        "no completion may follow the end"
     );
 }

@@ -51,8 +51,8 @@ fn a_rejection_carries_its_reason() {
     }
 }
 
-/// Private data longer than 20 bytes is sent in a separate frame. The listener shows the request to
-/// the program after this frame has arrived.
+/// Private data longer than 20 bytes is sent in a separate frame. The listener passes the request
+/// to the program only after this frame has arrived.
 #[test]
 fn long_private_data_arrive_with_the_request() {
     let stage = Stage::new(&Config::default());
@@ -65,7 +65,7 @@ fn long_private_data_arrive_with_the_request() {
         assert!(request.private_data() == token, "{len}");
         assert!(
             !connecting.is_finished(),
-            "the connect waits for the answer"
+            "the connect must wait for the answer"
         );
         let accepted = request.accept_with(&[3; 160]).unwrap();
         let connected = connecting.join().unwrap().unwrap();
@@ -114,7 +114,7 @@ fn listener_accepts_long_private_data() {
         assert_eq!(
             connected.info().peer_data,
             b"",
-            "the data exclude the session's identity"
+            "the peer's data must not contain the session's identity"
         );
         connected.close().unwrap();
     }
@@ -145,8 +145,9 @@ fn closed_listener_turns_long_requests_away() {
     }
 }
 
-/// The first listener receives a long request, and is closed before the program answers. The
-/// connector repeats the request until the second listener accepts it.
+/// The first listener receives a request with long private data, and is dropped before the program
+/// answers. The connector repeats the request until the program accepts the request at the second
+/// listener.
 #[test]
 fn long_request_is_repeated_after_listener_closes() {
     let stage = Stage::new(&Config::default());
@@ -186,15 +187,15 @@ fn long_request_is_repeated_after_listener_closes() {
     assert!(second.try_request().is_none());
 }
 
-/// Without the drop, the connector would repeat the refused request for 10 minutes. Dropping the
-/// future cancels the request, so the drain returns.
+/// The connector would repeat the refused request for 10 minutes. Dropping the future cancels the
+/// request, so the drain returns.
 #[test]
 fn dropped_connect_repeats_no_long_request() {
     let stage = Stage::new(&Config::default());
     let patient = Config::default().with(|config| {
         config.connect_timeout = Duration::from_secs(600);
-        // Select one transport, because the connector would try another one only when the future is
-        // polled.
+        // Select one transport. With several transports, the connector would try the next one only
+        // when the future is polled, and this test does not poll.
         config.transport = match ip_and_transport().1 {
             Transport::Rdma => TransportChoice::Rdma,
             Transport::Memory => TransportChoice::Memory,
@@ -209,7 +210,7 @@ fn dropped_connect_repeats_no_long_request() {
         thread::yield_now();
     }
     drop(listener);
-    // The passive side has ended, and the active side waits for its next attempt.
+    // Wait until the passive side has ended and the active side waits for its next attempt.
     while stage.engine.statistics().unwrap().connections > 1 {
         thread::yield_now();
     }

@@ -44,8 +44,8 @@ fn too_few_shared_receives_are_named_in_error() {
         };
         assert_eq!((*total, *free, *needed), (of, left, 17));
     };
-    // 36 receives suffice for both ends of a connection, but not for the connecting end of another
-    // one.
+    // 36 receives suffice for both ends of a connection, but not for the connecting end of a second
+    // connection.
     let stage = Stage::new(&sharing(36));
     let pair = stage.pair();
     let addr = stage.listener.local_addr();
@@ -92,7 +92,8 @@ fn refused_connect_is_retried_until_receives_are_free() {
         let request = listener.requests().recv_timeout(TIME_LIMIT).unwrap();
         match request.accept() {
             Ok(endpoint) => break endpoint,
-            // The engine may not have released the other connection yet.
+            // It is possible that the engine has not yet released the receives of the closed
+            // connection.
             Err(Error::SharedReceivesExhausted { .. }) => {}
             Err(error) => panic!("{error}"),
         }

@@ -18,7 +18,7 @@ pub(crate) const TIME_LIMIT: Duration = Duration::from_secs(60);
 /// The environment variable that selects the transport if the configuration selects none.
 pub(crate) const TRANSPORT: &str = "RDMSG_TRANSPORT";
 
-/// Returns an address of this machine, and the transport of connections to it.
+/// Returns an address of this machine, and the transport of connections to this address.
 pub(crate) fn ip_and_transport() -> (IpAddr, Transport) {
     match env::var("LAB_ADDR") {
         Ok(addr) => (addr.parse().unwrap(), Transport::Rdma),
@@ -49,7 +49,7 @@ impl Stage {
         Self::listening(config, |builder| builder)
     }
 
-    /// Does the same as [`new`](Self::new), and calls `set` to configure the listener.
+    /// Creates a stage like [`new`](Self::new), and calls `set` to configure the listener.
     pub(crate) fn listening(
         config: &Config,
         set: impl FnOnce(ListenerBuilder) -> ListenerBuilder,
@@ -83,7 +83,7 @@ impl Stage {
         assert_eq!(
             connected.transport(),
             ip_and_transport().1,
-            "the expected transport is used"
+            "the connection must use the expected transport"
         );
         assert_eq!(accepted.transport(), ip_and_transport().1);
         (connected, accepted)
@@ -110,15 +110,20 @@ pub(crate) fn small() -> Config {
     config
 }
 
-/// Returns whether the device has a capability that a test needs. If the capability is missing,
-/// prints its name to stderr, because the test harness captures the output of `println!`. Panics if
-/// a device other than iWARP lacks a capability.
+/// Reports a capability that the calling test needs but the device lacks. Writes the report
+/// directly to stderr, because the test harness captures the output of `println!`. Panics if TCP, a
+/// connection within the process, or a device other than iWARP lacks the capability. Returns
+/// `able`, which is true if the device has the capability.
 pub(crate) fn applies(able: bool, capability: &str) -> bool {
     if !able {
-        let device = env::var("LAB_DEV").unwrap_or_else(|_| panic!("TCP has {capability}"));
+        let device = env::var("LAB_DEV")
+            .unwrap_or_else(|_| panic!("a transport other than RDMA must support {capability}"));
         let kind = format!("/sys/class/infiniband/{device}/node_type");
         let kind = fs::read_to_string(kind).unwrap();
-        assert!(kind.contains("RNIC"), "{device} has {capability}: {kind}");
+        assert!(
+            kind.contains("RNIC"),
+            "{device} is no iWARP device and must support {capability}: {kind}"
+        );
         let test = thread::current().name().unwrap_or("a test").to_owned();
         let line = format!("{test} does not apply: the device lacks {capability}\n");
         io::stderr().write_all(line.as_bytes()).unwrap();

@@ -21,8 +21,8 @@ fn pair() -> (Stream, Stream) {
     (near.into(), far.into())
 }
 
-/// Starts a thread that reads one byte from a clone of the stream. Returns just before the read
-/// starts.
+/// Starts a thread that reads one byte from a clone of the stream. Returns when the thread is about
+/// to read.
 fn reader(stream: &Stream) -> thread::JoinHandle<u8> {
     let (mut stream, (begins, began)) = (stream.try_clone().unwrap(), channel());
     let reading = thread::spawn(move || {
@@ -31,10 +31,11 @@ fn reader(stream: &Stream) -> thread::JoinHandle<u8> {
         loop {
             match stream.read(&mut byte) {
                 Ok(count) => {
-                    assert_eq!(count, 1, "the stream has not ended");
+                    assert_eq!(count, 1, "the stream must not end");
                     return byte[0];
                 }
-                // If the test sets a timeout before this thread reads, the read times out.
+                // If the test sets a timeout before this thread reads, the read can time out. The
+                // loop then repeats the read.
                 Err(error) => assert_eq!(error.kind(), ErrorKind::WouldBlock),
             }
         }
@@ -58,7 +59,7 @@ fn read_timeout_holds_while_a_clone_waits() {
         let read = (&clone).read(&mut [0]);
         ends.send((read, start.elapsed())).unwrap();
     });
-    let (read, took) = end.recv_timeout(TIME_LIMIT).expect("the read returns");
+    let (read, took) = end.recv_timeout(TIME_LIMIT).expect("the read must return");
     assert_eq!(read.unwrap_err().kind(), ErrorKind::WouldBlock);
     assert!(took >= timeout && took < TIME_LIMIT, "{took:?}");
     near.write_all(b"x").unwrap();
@@ -106,12 +107,12 @@ fn task_reading_next_to_a_thread_is_woken_once() {
     assert_eq!(
         alarm.wakes.load(Ordering::SeqCst),
         0,
-        "the task is not woken without an event"
+        "the task must not be woken without an event"
     );
     near.write_all(b"x").unwrap();
     assert_eq!(reading.join().unwrap(), b'x');
     ring.recv_timeout(TIME_LIMIT)
-        .expect("the task is woken when the thread's read returns");
+        .expect("the task must be woken when the thread's read returns");
     near.write_all(b"y").unwrap();
     let mut byte = [0];
     let count = loop {
@@ -119,12 +120,12 @@ fn task_reading_next_to_a_thread_is_woken_once() {
             Poll::Ready(read) => break read.unwrap(),
             Poll::Pending => ring
                 .recv_timeout(TIME_LIMIT)
-                .expect("the task is woken for the byte"),
+                .expect("the task must be woken for the byte"),
         }
     };
     assert_eq!((count, byte), (1, *b"y"));
     assert!(
         alarm.wakes.load(Ordering::SeqCst) < 10,
-        "the task is not woken repeatedly"
+        "the task must not be woken repeatedly"
     );
 }

@@ -9,8 +9,8 @@ use rdmsg::{Endpoint, Engine};
 
 use crate::stage::{TIME_LIMIT, alone, assert_forked, bind, exchange, forked, is_rdma, pair};
 
-/// The number of forks, which is large enough that each thread of the parent holds a lock during at
-/// least one fork.
+/// The number of forks. With this number, each thread of the parent very probably holds a lock
+/// during at least one fork.
 const FORKS: usize = 60;
 
 /// Stops the threads when dropped, even if the test fails.

@@ -66,7 +66,7 @@ fn use_endpoint(endpoint: &Endpoint) {
     assert_forked(&endpoint.try_next_completion().unwrap_err());
     assert!(
         endpoint.completions().recv().is_err(),
-        "the child has no completions"
+        "the child must receive no completions"
     );
     assert_forked(&endpoint.flush().unwrap_err());
     assert_forked(&endpoint.finish().unwrap_err());
@@ -148,7 +148,7 @@ fn drop_and_exit_leave_the_parents_alone() {
             let Some((client, server, listener, small, large, buffer, region, engine)) =
                 ends.take()
             else {
-                panic!("the parent still has all objects")
+                panic!("the child's drop must not affect the parent's objects")
             };
             assert_eq!((&*small, large.len()), (&b"kept"[..], 3_000_000));
             drop((small, large, region));
@@ -245,21 +245,22 @@ fn listeners_fail_and_the_parents_accept() {
                 assert_forked(&listener.try_accept().unwrap_err());
                 assert!(
                     listener.accepted().recv().is_err(),
-                    "the child accepts nothing"
+                    "the child must accept no connection"
                 );
                 assert_ready(listener.poll_accept(&mut Context::from_waker(Waker::noop())));
                 listener.event_fd().unwrap();
                 listener.close();
                 assert!(
                     requests.requests().recv().is_err(),
-                    "the child has no requests"
+                    "the child must receive no requests"
                 );
                 assert!(requests.try_request().is_none());
                 requests.close();
                 assert_forked(&request.take().unwrap().accept().unwrap_err());
             })
             .succeed();
-            // Dropping a request rejects it, except in a child.
+            // In the parent, dropping a request rejects the request. In a child, the drop has no
+            // effect.
             forked(|| drop(request.take())).succeed();
             let server = request.take().unwrap().accept().unwrap();
             exchange(&client.join().unwrap(), &server);
@@ -313,7 +314,7 @@ fn group_fails_and_the_parents_goes_on() {
             forked(|| {
                 assert!(
                     group.completions().recv().is_err(),
-                    "the child has no completions"
+                    "the child must receive no completions"
                 );
                 assert_forked(&group.next_completion().unwrap_err());
                 assert_forked(&group.add(&client).unwrap_err());

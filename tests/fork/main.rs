@@ -1,6 +1,6 @@
-//! Tests that children of fork(2) can create their own objects, and do not affect inherited ones.
-//! The tests run over TCP on this machine, and over RDMA in the lab, where `LAB_ADDR` is the
-//! address of a device.
+//! Tests that a child of fork(2) can create its own objects, and does not affect the parent's
+//! objects. On this machine, the tests run over TCP. In the lab, where `LAB_ADDR` is the address of
+//! a device, they run over RDMA.
 
 #[path = "../apart/mod.rs"]
 mod apart;

@@ -89,7 +89,10 @@ fn observer_of_a_child_sees_its_own_connections() {
                 drop(export.take());
             })
             .succeed();
-            assert!(path.exists(), "the parent's export still exists");
+            assert!(
+                path.exists(),
+                "the child must not remove the parent's export"
+            );
             assert_eq!(observe::snapshot().connections.len(), 2);
             drop(export.take());
             assert!(!path.exists());

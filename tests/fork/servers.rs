@@ -45,7 +45,7 @@ fn daemon_that_bound_before_the_fork_binds_again() {
         || {
             let (ours, theirs) = UnixStream::pair().unwrap();
             let (go, wait) = UnixStream::pair().unwrap();
-            // The starter is a child of this test that forks the daemon and then exits.
+            // The starter is a child of this test. It forks the daemon, and then exits.
             let starter = forked(|| {
                 let listener = bind();
                 let address = listener.local_addr();
@@ -77,7 +77,7 @@ fn daemon_that_bound_before_the_fork_binds_again() {
 fn workers_listen_each_by_itself() {
     const WORKERS: u8 = 4;
     alone(module_path!(), "workers_listen_each_by_itself", || {
-        // Create a connection, so that the master process has used the library before it forks.
+        // Create a connection, so that the parent has used the library before it forks the workers.
         let listener = bind();
         let ends = pair(&listener);
         let (ours, theirs) = UnixStream::pair().unwrap();
@@ -137,7 +137,10 @@ fn peer_of_a_killed_parent_sees_the_end() {
             waitpid(parent.0, None).unwrap();
             let end = server.recv_timeout(TIME_LIMIT).unwrap_err();
             assert!(matches!(end, Error::Disconnected(_)), "{end:?}");
-            assert!(Endpoint::connect(bound).is_err(), "no process listens");
+            assert!(
+                Endpoint::connect(bound).is_err(),
+                "the address of the killed parent must refuse connects"
+            );
             assert_eq!(Listener::bind(bound).unwrap().local_addr(), bound);
             assert_eq!(bound.ip(), local_ip());
             kill(

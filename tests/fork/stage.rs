@@ -1,4 +1,5 @@
-//! Helpers that create both ends of a connection in one process, and child processes.
+//! Helpers that create child processes, and helpers that create both ends of a connection in one
+//! process.
 
 use std::{
     env,
@@ -81,20 +82,20 @@ pub(crate) fn answer(listener: &Listener, with: &[u8]) -> Vec<u8> {
     question
 }
 
-/// A child of this process, with its process id.
+/// A child of this process, identified by the child's process id.
 pub(crate) struct Forked(pub(crate) Pid);
 
-/// Forks a child that runs `body` and exits: with status 0 if `body` returns, and with 101 if it
-/// panics.
+/// Forks a child that runs `body` and then exits. The exit status is 0 if `body` returns, and 101
+/// if `body` panics.
 pub(crate) fn forked(body: impl FnOnce()) -> Forked {
     // SAFETY: the system's allocator works in a forked child of a multithreaded process. Apart from
-    // the allocator, the child runs only this library's code. The tests check that this code works
-    // there.
+    // the allocator, the child runs only code of the test and of this library. The tests check that
+    // this code works in a forked child.
     match unsafe { fork() }.unwrap() {
         ForkResult::Parent { child } => Forked(child),
         ForkResult::Child => {
             alarm::set(LIFETIME);
-            // The panic hook prints the message of a panic.
+            // Ignore the message of a panic, because the panic hook prints it.
             let ran = catch_unwind(AssertUnwindSafe(body));
             // SAFETY: `_exit` has no preconditions.
             unsafe { libc::_exit(if ran.is_ok() { 0 } else { 101 }) }

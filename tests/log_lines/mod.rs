@@ -54,7 +54,8 @@ impl Lines {
         self.wait_for_count(text, 1);
     }
 
-    /// Waits until `count` lines contain `text`.
+    /// Waits until `count` lines contain `text`. Then asserts that no line has violated the
+    /// contract.
     pub(crate) fn wait_for_count(&self, text: &str, count: usize) {
         let found = |lines: &mut Vec<(Level, String)>| {
             lines.iter().filter(|(_, line)| line.contains(text)).count() >= count
@@ -64,7 +65,7 @@ impl Lines {
             .added
             .wait_timeout_while(lines, TIME_LIMIT, |lines| !found(lines));
         let is_over = waited.unwrap().1.timed_out();
-        assert!(!is_over, "no line with: {text}");
+        assert!(!is_over, "too few log lines contain: {text}");
         targets::assert_kept();
     }
 

@@ -9,8 +9,8 @@ use rdmsg_os::foreign::Target;
 /// The lines that violate the contract.
 static FAULTS: Mutex<Vec<String>> = Mutex::new(Vec::new());
 
-/// Returns whether a line begins with the name of a connection: `conn`, its number, and a colon or
-/// a space.
+/// Returns whether a line begins with the name of a connection: `conn`, the connection's number,
+/// and then a colon or a space.
 fn has_name(text: &str) -> bool {
     let Some(rest) = text.strip_prefix("conn ") else {
         return false;
@@ -19,8 +19,8 @@ fn has_name(text: &str) -> bool {
     name.len() < rest.len() && name.starts_with([':', ' '])
 }
 
-/// Records a line of the library if it violates the contract. Does not assert, because the library
-/// catches panics of a logger.
+/// Records a line of the library if the line violates the contract. Does not panic for such a line,
+/// because the library catches panics of a logger.
 pub(crate) fn examine(record: &Record<'_>) {
     let (target, text) = (record.target(), record.args().to_string());
     // Ignore other crates, whose targets are their module paths.

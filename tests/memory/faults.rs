@@ -28,7 +28,10 @@ fn cut_ends_both_sides_after_received_messages() {
     assert_eq!(ended(&far), CloseReason::PeerDisconnected);
     assert_eq!(ended(&near), CloseReason::PeerDisconnected);
     assert_eq!(held.count(), 0);
-    assert!(near.close().is_err(), "a message is lost");
+    assert!(
+        near.close().is_err(),
+        "a close must fail if a message is lost"
+    );
     faults(&near).cut();
 }
 

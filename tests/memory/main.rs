@@ -1,4 +1,4 @@
-//! Connections within the process.
+//! Tests of connections within the process.
 
 #[path = "../apart/mod.rs"]
 mod apart;

@@ -29,7 +29,11 @@ async fn timeout_never_fires_while_a_message_is_under_way() {
     }
     timeout(SECOND, client.close()).await.unwrap().unwrap();
     echo.await.unwrap();
-    assert_eq!(start.elapsed(), Duration::ZERO, "the clock never jumped");
+    assert_eq!(
+        start.elapsed(),
+        Duration::ZERO,
+        "the paused clock must not advance"
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -125,9 +129,9 @@ async fn stream_carries_bytes_under_a_paused_clock() {
     assert_eq!(start.elapsed(), Duration::ZERO);
 }
 
-/// Usually, the connector retries a refused request. It does not retry if a task connects within
-/// the process, because no timer would wake the task for the next attempt. The task receives the
-/// first refusal immediately, with short and with long private data.
+/// Usually, a connector with `retry_refused` retries a refused request. If a task connects within
+/// the process, the connector does not retry, because no timer would wake the task for the next
+/// attempt. The task receives the first refusal immediately, for short and for long private data.
 #[tokio::test(start_paused = true)]
 async fn refused_task_gets_the_refusal_at_once() {
     for len in [20, 1000] {

@@ -95,7 +95,7 @@ fn sides_send_and_receive_in_four_threads() {
     near.close().unwrap();
 }
 
-/// A waker that forwards a message to another connection, within the wake call.
+/// A waker whose `wake` call forwards a message to another connection.
 struct Relay {
     from: Endpoint,
     to: Endpoint,

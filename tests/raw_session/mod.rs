@@ -1,5 +1,5 @@
-//! Session peers over TCP, which send any bytes that a test passes to them, and a proxy that
-//! records requests.
+//! Peers of sessions over TCP, and a proxy. The peers send any bytes that a test passes to them.
+//! The proxy records requests and replies.
 
 use std::{
     io::{self, Read, Write},
@@ -83,7 +83,7 @@ pub(crate) fn epoch_and_received(data: &[u8], id: &[u8; 12]) -> (u32, u32) {
     (number(12), number(16))
 }
 
-/// Sends a request, and returns the reply.
+/// Connects and sends a request. Returns the connection and the reply.
 pub(crate) fn ask(address: SocketAddr, features: u16, data: &[u8]) -> (Raw, Answer) {
     let mut raw = Raw::connect(address);
     raw.request(features, data);
@@ -91,7 +91,7 @@ pub(crate) fn ask(address: SocketAddr, features: u16, data: &[u8]) -> (Raw, Answ
     (raw, answer)
 }
 
-/// Sends a request to resume a session, and returns the reply.
+/// Connects and sends a request to resume a session. Returns the connection and the reply.
 pub(crate) fn request(
     address: SocketAddr,
     id: &[u8; 12],
@@ -149,7 +149,7 @@ impl Raw {
     }
 
     pub(crate) fn answer(&mut self) -> Answer {
-        self.try_answer().expect("the other side answers")
+        self.try_answer().expect("the other side must reply")
     }
 
     /// Reads the reply to a request. Returns `None` if the other side closes the connection without
@@ -180,7 +180,7 @@ impl Raw {
         self.write(&pdu(1, 0, &frame));
     }
 
-    /// Sends a Failure frame with code `code`, as the last frame of this side.
+    /// Sends a Failure frame with code `code`, as the final frame of this side.
     pub(crate) fn fail(&mut self, code: u32) {
         let mut frame = frame_with(self.granted, self.frames, b"");
         frame[0] = FAILURE;
@@ -188,8 +188,9 @@ impl Raw {
         self.write(&pdu(1, 0, &frame));
     }
 
-    /// Sends a control frame of kind `kind` as the last frame, and reads until the other side ends
-    /// the stream. Returns the number of frames that the other side has acknowledged.
+    /// Sends a control frame of kind `kind` as the final frame, and requests an acknowledgement.
+    /// Reads until the other side closes the stream. Returns the number of frames that the other
+    /// side has acknowledged.
     pub(crate) fn finish(mut self, kind: u8) -> u32 {
         let mut frame = frame_with(self.granted, self.frames, b"");
         frame[0] = kind;
@@ -231,7 +232,7 @@ impl Raw {
         self.frame()[0]
     }
 
-    /// Returns the next message.
+    /// Reads frames until a message arrives, and returns the message's payload.
     pub(crate) fn receive(&mut self) -> Vec<u8> {
         loop {
             let frame = self.frame();
@@ -270,7 +271,8 @@ impl Server {
         (raw, asked)
     }
 
-    /// Accepts the next request like [`accept`](Self::accept), and grants `credits` messages.
+    /// Accepts the next request like [`accept`](Self::accept), and grants credits for `credits`
+    /// messages.
     pub(crate) fn accept_with_credits(&self, credits: u16, data: &[u8]) -> Raw {
         let (mut raw, _) = self.take();
         let mut hello = hello(SESSION, data);
@@ -290,8 +292,8 @@ impl Server {
     }
 }
 
-/// A proxy that records the first bytes of each connection. Any host on the path can record the
-/// same bytes.
+/// A proxy that records the request and the reply of each connection. Any host on the network path
+/// can record the same bytes.
 pub(crate) struct Recorder {
     pub(crate) address: SocketAddr,
     record: Arc<Mutex<Record>>,

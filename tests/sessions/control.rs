@@ -1,5 +1,5 @@
-//! Tests of control messages in sessions: each message arrives once and in order, even after lost
-//! connections.
+//! Tests of control messages in sessions: each message arrives once and in order, even if
+//! connections are lost.
 
 use std::thread;
 
@@ -74,7 +74,7 @@ fn wish_to_leave_survives_a_lost_connection() {
     loop {
         match client.try_next_completion().unwrap() {
             Some(Completion::Suspended { .. } | Completion::Resumed { .. }) => {}
-            Some(other) => panic!("no further completion is due: {other:?}"),
+            Some(other) => panic!("the client must get no further completion: {other:?}"),
             None => break,
         }
     }
@@ -94,7 +94,8 @@ fn suspended_session_keeps_untaken_control_messages() {
     let refused = client.send_control(b"the third").unwrap_err();
     let untaken = matches!(refused, Error::ControlMessagesNotTaken { untaken: 2 });
     assert!(untaken, "{refused}");
-    // The message was held during the loss. Dropping it returns its credit on the next connection.
+    // The server held this message while the connection was lost. When the server drops the
+    // message, the credit of the message is returned on the next connection.
     drop(held);
     proxy.open();
     assert_eq!(control(&server), 1);

@@ -11,7 +11,7 @@ fn region(owner: &Endpoint, user: &Endpoint) -> (Region, RemoteRegion) {
     let region = owner.one_sided().region(16, RemoteAccess::ALL).unwrap();
     owner.send(&region.remote().to_bytes()).unwrap();
     loop {
-        // Skip the completions of the loss and the resumption, which precede the message.
+        // Skip the completions that precede the message: they report the loss and the resumption.
         if let Completion::Received(message) = next(user) {
             return (region, RemoteRegion::try_from(&message[..]).unwrap());
         }
@@ -22,7 +22,7 @@ fn next(endpoint: &Endpoint) -> Completion {
     endpoint.next_completion_timeout(TIME_LIMIT).unwrap()
 }
 
-/// Writes eight bytes to the peer's region, and waits for the completion.
+/// Writes eight bytes at offset 8 of the peer's region, and waits for the completion.
 fn write(endpoint: &Endpoint, here: &Region, there: &RemoteRegion, bytes: &[u8; 8]) {
     here.copy_in(0, bytes);
     let operations = endpoint.one_sided();
@@ -63,7 +63,7 @@ fn regions_of_a_lost_connection_are_stale() {
     assert_eq!(
         read(&here, 0),
         *b"a write.",
-        "the local region stays readable"
+        "the local region must stay readable"
     );
     client.close().unwrap();
 }
@@ -78,8 +78,8 @@ fn lost_writes_and_atomics_have_an_unknown_outcome() {
     operations.write(&here, 0..8, &remote, 0, 1).unwrap();
     operations.read(&here, 8..16, &remote, 0, 2).unwrap();
     operations.fetch_add(&here, 16, &remote, 0, 1, 3).unwrap();
-    // End the connection first, because the proxy would otherwise forward the bytes that it has not
-    // read yet.
+    // The proxy may not have read all bytes of the operations yet. End the connection before the
+    // proxy stops discarding, so that the proxy does not forward these bytes.
     proxy.close();
     proxy.discard(false);
     proxy.open();
@@ -92,7 +92,10 @@ fn lost_writes_and_atomics_have_an_unknown_outcome() {
             }
             Completion::Failed { id, reason } => {
                 assert!(reason.is_loss(), "{reason}");
-                assert_eq!(id, 2, "a read changes nothing at the peer");
+                assert_eq!(
+                    id, 2,
+                    "only the READ may fail: it changes nothing at the peer"
+                );
             }
             Completion::Suspended { .. } => break,
             other => panic!("{other:?}"),
@@ -100,7 +103,7 @@ fn lost_writes_and_atomics_have_an_unknown_outcome() {
     }
     assert_eq!(unknown, [1, 3]);
     assert!(matches!(next(&client), Completion::Resumed { .. }));
-    assert_eq!(read(&there, 0), [0; 8], "no operation is repeated");
+    assert_eq!(read(&there, 0), [0; 8], "no operation may be repeated");
     client.send(b"goes on").unwrap();
     assert_eq!(server.recv_timeout(TIME_LIMIT).unwrap(), b"goes on");
     client.close().unwrap();

@@ -52,8 +52,8 @@ fn tasks_echo_messages_over_cuts() {
             }
             let _proxy = sending.await.unwrap();
             let server = echo.await.unwrap();
-            // Between two cuts, each side sends more messages than fit into the window, which is
-            // possible only if the session resumes in between.
+            // Each side sends 200 messages between two cuts. The window holds fewer messages, so
+            // the session must resume before the next cut.
             for side in [&client, &server] {
                 let statistics = side.get_ref().statistics();
                 assert!(statistics.resumes >= 4, "{statistics:?}");

@@ -117,7 +117,8 @@ fn refused_inline_size_is_followed_by_smaller_ones() {
         "adapters::refused_inline_size_is_followed_by_smaller_ones",
         |calls| {
             run_lifecycle(&config()).unwrap();
-            // Software iWARP itself refuses 96 bytes and more, so skip the larger limits.
+            // Software iWARP refuses 96 bytes and more even without the preloaded library. In this
+            // case, skip limits above 95 bytes.
             let grants_256 = calls.notes("rdma_create_qp") == [256, 256];
             start_log(LevelFilter::Info, &["max_inline"]);
             for (wanted, most, tried) in [
@@ -144,9 +145,9 @@ fn refused_inline_size_is_followed_by_smaller_ones() {
                              {granted} bytes"
                         );
                         assert!(lines[0].ends_with(&ending), "{lines:?}");
-                        assert_eq!(lines.len(), 1, "one line for both connections: {lines:?}");
+                        assert_eq!(lines.len(), 1, "the two sides must log one line: {lines:?}");
                     }
-                    [] => unreachable!("each connection tries a size"),
+                    [] => unreachable!("each connection tries at least one size"),
                 }
             }
         },
@@ -171,7 +172,7 @@ fn refused_relaxed_ordering_is_requested_once() {
                 all.iter().partition(|access| *access & REMOTE_READ != 0);
             assert_eq!(
                 read, [REMOTE_READ; 2],
-                "one long message in each direction: {all:?}"
+                "each side exposes one long message, without relaxed ordering: {all:?}"
             );
             // The regions are the receive buffers of both sides and the targets of both READs.
             assert!(filled.len() >= 4, "{all:?}");
@@ -186,7 +187,7 @@ fn refused_relaxed_ordering_is_requested_once() {
             assert_eq!(
                 others[0] | RELAXED,
                 *asked,
-                "only relaxed ordering is removed: {all:?}"
+                "the second attempt must differ only in relaxed ordering: {all:?}"
             );
             assert!(others.iter().all(|access| access & RELAXED == 0), "{all:?}");
         },
@@ -221,8 +222,9 @@ fn connections_ask_for_the_reads_that_they_need() {
     );
 }
 
-/// Removes the lists of receives that a new connection has posted from the front of `lists`.
-/// Returns the lengths of the removed lists: 8 for all except the last one, which is shorter.
+/// `lists` contains the lengths of all posted lists of receives, and starts with the lists of a new
+/// connection. Removes and returns the lengths of these first lists: 8 for all lists except the
+/// final list, which is shorter.
 fn first_lists(lists: &mut Vec<i64>) -> Vec<i64> {
     let full = lists.iter().take_while(|count| **count == 8).count();
     lists.drain(..=full).collect()
@@ -244,7 +246,7 @@ fn receives_of_a_connection_are_posted_in_lists() {
                 for _side in 0..2 {
                     assert_eq!(first_lists(&mut lists), expected, "{window}");
                 }
-                assert!(!lists.is_empty(), "receives are posted again");
+                assert!(!lists.is_empty(), "used receives must be posted again");
                 assert!(lists.iter().all(|count| *count == 1), "{lists:?}");
             }
             run_lifecycle(&config().with(|c| c.shared_receive = Some(260))).unwrap();
@@ -289,8 +291,9 @@ fn each_queue_pair_has_a_thread_domain_if_granted() {
                 run_lifecycle(&config).unwrap();
                 let mut steps: BTreeMap<i64, Vec<i64>> = BTreeMap::new();
                 let end = Instant::now() + TIME_LIMIT;
-                // Wait, because the last handles of the memory are dropped with a delay. With
-                // shared receives, both connections use the same protection domain.
+                // Wait for step 7 of both thread domains, because the library drops the final
+                // handles of the memory with a delay. With shared receives, both connections use
+                // the same protection domain. Its release is then recorded for both thread domains.
                 while steps.len() < 2 || steps.values().any(|steps| !steps.contains(&7)) {
                     for note in calls.notes("thread_domain") {
                         assert!(note > 0, "refused: {note}");
@@ -322,11 +325,11 @@ fn connection_without_a_thread_domain_works() {
             const FULL: i32 = libc::ENOMEM;
             let (no, full) = (i64::from(-NO), i64::from(-FULL));
             start_log(LevelFilter::Debug, &["thread domain"]);
-            // Software devices have none.
+            // Software devices have no thread domains.
             run_lifecycle(&config()).unwrap();
             let refusal = "cannot allocate a thread domain: ibv_alloc_td";
             let lines = logged();
-            assert_eq!(lines.len(), 1, "one line for both connections: {lines:?}");
+            assert_eq!(lines.len(), 1, "the two sides must log one line: {lines:?}");
             assert!(lines[0].contains(refusal), "{lines:?}");
             for (thread_domain, parent_domain, expected) in [
                 // If the driver does not support thread domains, the library asks only once.
@@ -371,7 +374,7 @@ fn mappings(file: &str, is_wanted: impl Fn(&str) -> bool) -> Vec<i64> {
     found
 }
 
-/// Returns whether a line of `smaps` contains the flag that requests huge pages.
+/// Returns true if this line of `smaps` contains the flag that requests huge pages.
 fn is_huge(line: &str) -> bool {
     let flags = line.strip_prefix("VmFlags:").unwrap_or_default();
     flags.split_whitespace().any(|flag| flag == "hg")
@@ -382,7 +385,7 @@ fn buffers_of_two_mib_request_huge_pages() {
     const HUGE: i64 = 2 << 20;
     with_device("adapters::buffers_of_two_mib_request_huge_pages", |calls| {
         if !Path::new("/sys/kernel/mm/transparent_hugepage").exists() {
-            // Unit tests check the alignment, which does not depend on huge pages.
+            // This kernel has no huge pages. Unit tests check the alignment of the buffers.
             return;
         }
         let long = config().with(|c| c.receive_window = Some(128));
@@ -400,8 +403,8 @@ fn buffers_of_two_mib_request_huge_pages() {
             let huge = mappings("smaps", is_huge);
             for start in starts {
                 assert_eq!(start % HUGE, 0);
-                // Search for the last start address that is not above this one, because the kernel
-                // may have merged the mapping with the previous one.
+                // The kernel may have merged the buffer's mapping with the preceding mapping. So
+                // search for the nearest mapping that starts at or below `start`.
                 let own = huge.iter().rfind(|other| **other <= start);
                 assert!(own.is_some(), "{start:x} {huge:x?}");
             }
@@ -430,8 +433,8 @@ fn buffers_are_on_the_node_of_the_device() {
                 let placed = mappings("numa_maps", |line| line.contains(" prefer:0 "));
                 assert_eq!(!placed.is_empty(), is_placed, "{node}: {placed:x?}");
             }
-            // The kernel refuses a NUMA node that does not exist. A kernel without NUMA refuses
-            // every node. The first refusal is logged.
+            // The kernel refuses node 1000, because it does not exist. A kernel without NUMA also
+            // refuses node 0, but the library logs only the first refusal.
             assert_eq!(is_refused, node == "1000\n");
             client.close().unwrap();
         }
@@ -472,6 +475,9 @@ fn refused_traffic_class_is_named() {
         }
         calls.fail(call, sides + 1);
         run_lifecycle(&classed).unwrap();
-        assert!(!calls.have_failed(), "{call} is called {sides} times");
+        assert!(
+            !calls.have_failed(),
+            "{call} must be called only {sides} times"
+        );
     });
 }

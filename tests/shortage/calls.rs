@@ -1,4 +1,5 @@
-//! Makes C functions fail on request. The functions are defined by a preloaded library.
+//! Controls a preloaded library. The library replaces C functions, makes their calls fail on
+//! request, and records values of the calls.
 
 use std::{
     env,
@@ -98,8 +99,8 @@ impl Calls {
         }
     }
 
-    /// Returns the values that the library has recorded for calls of `function`, and clears all
-    /// recorded values.
+    /// Clears the recorded values of all functions. Returns the values that the library had
+    /// recorded for calls of `function`.
     pub(crate) fn notes(&self, function: &str) -> Vec<i64> {
         let name = CString::new(function).unwrap();
         let mut values = vec![0; MAX_NOTES];
@@ -120,8 +121,8 @@ impl Calls {
         unsafe { (self.limit_inline)(bytes) };
     }
 
-    /// Makes the device check that READs are within memory windows. Must be called before the
-    /// caller creates a queue pair.
+    /// Makes the device check that READs are within memory windows. Must be called before the first
+    /// queue pair is created.
     pub(crate) fn keep_bounds(&self) {
         // SAFETY: the function has no preconditions.
         unsafe { (self.keep_bounds)(1) };
@@ -140,7 +141,7 @@ impl Calls {
         unsafe { (self.answer_domains)(thread_domain.into(), parent_domain.into()) };
     }
 
-    /// Makes each device read its NUMA node from `file`.
+    /// Redirects reads of each device's NUMA node file to `file`.
     pub(crate) fn set_node_file(&self, file: &Path) {
         // Never free the name, because other threads can read it at any time.
         let file = CString::new(file.as_os_str().as_bytes()).unwrap();
@@ -156,8 +157,8 @@ impl Calls {
         unsafe { (self.fail_call)(name, number) };
     }
 
-    /// Makes all later calls succeed. Returns whether the call that was chosen with
-    /// [`fail`](Self::fail) was made.
+    /// Makes all later calls succeed. Returns true if the call that was chosen with
+    /// [`fail`](Self::fail) has failed.
     pub(crate) fn have_failed(&self) -> bool {
         // SAFETY: the function has no preconditions.
         unsafe { (self.has_failed)() != 0 }

@@ -57,8 +57,8 @@ fn config() -> Config {
     Config::default().with(|c| c.connect_timeout = Duration::from_secs(2))
 }
 
-/// A connection that the shortage must not affect. Contains the counts of the resources that the
-/// process uses while there is no other connection.
+/// A connection that the shortage must not affect. Also stores how many resources the process uses
+/// while no other connection exists.
 struct Bystander {
     near: Endpoint,
     far: Endpoint,
@@ -234,7 +234,7 @@ fn each_call_fails_one_request_alone(functions: &[(&str, &str)], config: &Config
                 "{function}, call {count}: {text}"
             );
         }
-        assert!(count > 0, "{function} is not called");
+        assert!(count > 0, "{function} must be called at least once");
         println!("{function}: {count} calls");
     }
 }

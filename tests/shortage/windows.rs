@@ -13,8 +13,8 @@ use crate::{
     config, ip_and_transport,
 };
 
-/// The length of a message in bytes. The message is one contiguous piece of memory, and is longer
-/// than several frames.
+/// The length of a message in bytes. The message is one contiguous piece of memory. It is too long
+/// for a few frames, so the peer reads it with a READ.
 const LEN: usize = 64 << 10;
 /// The eager size of both ends, in bytes.
 const EAGER: u32 = 4096;
@@ -52,8 +52,8 @@ fn noted(calls: &Calls, (from, to): (&Endpoint, &Endpoint), count: u8, function:
     calls.notes(function)
 }
 
-/// Runs `body` with the preloaded library, on a device that supports memory windows. Software RoCE
-/// supports them, and software iWARP does not.
+/// Runs `body` with the preloaded library if the device is software RoCE, which supports memory
+/// windows. Does nothing with other devices. Software iWARP does not support memory windows.
 fn with_windows(name: &str, body: impl FnOnce(&Calls)) {
     if env::var("LAB_DEV").is_ok_and(|device| device.starts_with("rxe")) {
         with_device(name, |calls| {
@@ -61,7 +61,7 @@ fn with_windows(name: &str, body: impl FnOnce(&Calls)) {
             body(calls);
         });
     } else {
-        println!("{name} needs software RoCE in the lab, whose kernel binds windows");
+        println!("skipped {name}: only software RoCE in the lab supports memory windows");
     }
 }
 
@@ -108,7 +108,11 @@ fn windows_that_leak_are_not_used() {
             client.close().unwrap();
         }
         let lines = logged();
-        assert_eq!(lines.len(), 1, "one test for both connections: {lines:?}");
+        assert_eq!(
+            lines.len(),
+            1,
+            "the library must test the windows only once: {lines:?}"
+        );
         let ending = "because its memory windows are unusable: a READ before a window succeeds";
         assert!(lines[0].ends_with(ending), "{lines:?}");
     });

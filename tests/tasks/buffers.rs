@@ -15,13 +15,13 @@ const MIB: usize = 1 << 20;
 
 /// The number of bytes that a stream accepts with the default `Config::stream_buffer` of 4 MiB. A
 /// stream accepts less than 4 MiB if the pieces are long but shorter than the eager size, because
-/// the sender then uses little of its half of the buffer. It accepts more if the last piece is
-/// large.
+/// the sender then uses little of its half of the buffer. A stream accepts more than 4 MiB if the
+/// final piece is large.
 const TAKEN: std::ops::RangeInclusive<usize> = 2 * MIB..=6 * MIB;
 
-/// Returns the time after which the test considers the stream full if a write is still pending.
-/// `taken` is the number of bytes that the stream has accepted. If the stream is slow but not full,
-/// the test counts too few bytes.
+/// Returns the maximum duration of a write. If a write takes longer, the test considers the stream
+/// full. `taken` is the number of bytes that the stream has accepted so far. If the stream is only
+/// slow, the test stops too early and counts too few bytes.
 fn time_limit(taken: usize) -> Duration {
     if taken < *TAKEN.start() {
         Duration::from_secs(60)
@@ -78,14 +78,14 @@ fn stream_takes_its_buffer_after_its_reader_stops() {
             let (mut reading, mut writing) = server.into_split();
             let (_answers, mut requests) = client.into_split();
             let all = bytes(0, 8 * MIB);
-            // The peer reads only some of these bytes. The peer's first read also receives many of
-            // the other requests, and leaves them unread.
+            // The peer reads only 5000 of these bytes. During the first read, the peer's library
+            // also receives many of the other requests, which stay unread.
             for request in all[..20_000].chunks(100) {
                 requests.write_all(request).await.unwrap();
             }
             let mut got = vec![0; 5000];
             reading.read_exact(&mut got).await.unwrap();
-            // Let the task write continuously, so that the runtime watches the connection.
+            // Write continuously in a task, so that the runtime watches the connection.
             let answering =
                 tokio::spawn(async move { while writing.write(&[7; 1000]).await.is_ok() {} });
             let mut taken = 20_000;
@@ -98,7 +98,7 @@ fn stream_takes_its_buffer_after_its_reader_stops() {
             while let Ok(written) = write(taken).await {
                 taken += written;
             }
-            assert!(TAKEN.contains(&taken), "took {taken} B in all");
+            assert!(TAKEN.contains(&taken), "{taken} B in pieces of {piece} B");
             requests.shutdown().await.unwrap();
             reading.read_to_end(&mut got).await.unwrap();
             assert_eq!(got.len(), taken);

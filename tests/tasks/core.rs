@@ -59,8 +59,8 @@ fn messages_of_all_sizes_go_both_ways_at_once() {
     });
 }
 
-/// Each side writes and reads many bytes through two handles of its stream. Reads are dropped every
-/// few milliseconds. A half close ends each direction.
+/// Each side writes and reads many bytes through two handles of its stream. A read that takes
+/// longer than 2 ms is dropped. A half close ends each direction.
 #[test]
 fn duplex_stream_loses_nothing_if_reads_are_dropped() {
     let (rounds, len) = long_run();
@@ -137,7 +137,7 @@ fn future_dropped_at_any_point_loses_nothing() {
             // Dropping a pending receive loses no message.
             let times = number as u32 % 4;
             let before = cut(recv(&server), 0).await;
-            assert!(before.is_none(), "nothing was sent");
+            assert!(before.is_none(), "no message was sent yet");
             // The window is two messages, and the grant for a received message may still be in
             // flight. A send may therefore wait. If the future of a waiting send is dropped, the
             // message is not sent.
@@ -177,11 +177,11 @@ fn owned_message_lives_until_it_is_taken() {
                 Some(result) => result.unwrap(),
                 None => break buffer,
             }
-            assert_eq!(buffer.len(), 0, "the send empties the buffer");
+            assert_eq!(buffer.len(), 0, "the send must empty the buffer");
             sent += 1;
         };
         let mut left = left;
-        assert_eq!(*left, [sent; 32], "the buffer keeps an unsent message");
+        assert_eq!(*left, [sent; 32], "the buffer must keep an unsent message");
         for number in 0..sent {
             assert_eq!(*recv(&server).await.unwrap(), [number; 32]);
         }
@@ -244,7 +244,11 @@ fn reader_and_writer_wake_only_for_their_events() {
     while woken(&reader) == 0 {
         std::thread::yield_now();
     }
-    assert_eq!(woken(&writer), 0, "there is no room");
+    assert_eq!(
+        woken(&writer),
+        0,
+        "the writer must not wake while the window is full"
+    );
     assert!(matches!(client.poll_recv(&mut read), Poll::Ready(Ok(_))));
     assert!(client.poll_recv(&mut read).is_pending());
     let before = woken(&reader);
@@ -253,7 +257,11 @@ fn reader_and_writer_wake_only_for_their_events() {
     while woken(&writer) == 0 {
         std::thread::yield_now();
     }
-    assert_eq!(woken(&reader), before, "the reader is not woken for room");
+    assert_eq!(
+        woken(&reader),
+        before,
+        "space in the window must not wake the reader"
+    );
     drop(server);
     while woken(&reader) == before {
         std::thread::yield_now();
@@ -268,15 +276,15 @@ fn a_connect_that_is_dropped_is_given_up() {
     let connector = Connector::new().engine(&engine);
     block_on(async {
         for times in 0..4 {
-            // On a busy machine, fewer than `times` polls can suffice to establish the connection.
+            // On a busy machine, the connection may be established before the future is dropped.
             drop(cut(connector.start(addr).unwrap(), times).await);
         }
         drop(connector.start(addr));
-        // All connections of the engine end long before any timeout expires.
+        // Wait for at most 4 s until all connections of the engine have ended.
         engine.drain(Duration::from_secs(4)).unwrap();
     });
-    // Connections that were already established are closed. The listener must still accept
-    // connections.
+    // Some connections may have been established and then closed, so receives on them fail. The
+    // listener must still accept a new connection.
     let connecting = std::thread::spawn(move || {
         let endpoint = Endpoint::connect(addr).unwrap();
         endpoint.send(b"wanted").unwrap();
@@ -327,7 +335,7 @@ impl ToAddresses for Elsewhere {
 #[test]
 fn name_is_looked_up_in_another_thread() {
     let listener = Listener::bind((ip_and_transport().0, 0)).unwrap();
-    // This crate considers the text a host name. `getaddrinfo` resolves it without a name server.
+    // rdmsg treats this number as a host name. `getaddrinfo` resolves it without a name server.
     let name = as_number(listener.local_addr());
     block_on(async {
         let connecting = Connector::new().start(Elsewhere(name)).unwrap();

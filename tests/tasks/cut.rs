@@ -6,14 +6,14 @@ use std::{
     task::{Context, Poll},
 };
 
-/// A future that is dropped after `left` + 1 polls have returned `Pending`.
+/// Polls the inner future, and drops it when `left` + 1 further polls have returned `Pending`.
 pub(crate) struct Cut<F> {
     future: Option<Pin<Box<F>>>,
     left: u32,
 }
 
-/// Polls `future` until it completes, and returns its result. Returns `None` if `times + 1` polls
-/// return pending; the last of these polls drops the future.
+/// Polls `future` until it completes, and returns its result. If `times + 1` polls return
+/// `Pending`, drops `future` and returns `None`.
 pub(crate) fn cut<F: Future>(future: F, times: u32) -> Cut<F> {
     Cut {
         future: Some(Box::pin(future)),

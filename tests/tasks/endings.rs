@@ -11,8 +11,9 @@ use tokio::task::spawn_blocking;
 
 use super::{tcp_peer::Peer, tokio::on_each};
 
-/// The maximum number of polls. One poll finds no message, one poll finds the end of the stream,
-/// and one poll finds the end of the connection. The other polls allow for early wake-ups.
+/// The maximum number of polls of a receive. One poll finds no message, one poll finds the end of
+/// the stream, and one poll finds the end of the connection. The other five polls allow for early
+/// wake-ups.
 const MAX_POLLS: u32 = 8;
 
 /// Returns the result of a future, and the number of its polls.

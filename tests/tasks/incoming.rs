@@ -26,7 +26,7 @@ fn incoming_yields_streams_until_close() {
         listener.close();
         assert!(
             incoming.next().await.unwrap().is_ok(),
-            "an established stream is returned"
+            "the closed listener must return the established stream"
         );
         assert!(incoming.next().await.is_none());
         assert!(incoming.next().await.is_none());

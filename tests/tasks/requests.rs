@@ -76,15 +76,15 @@ fn dropped_accept_ends_the_request() {
             let serving = async {
                 let accepting = listener.request().await.unwrap().accept();
                 match times {
-                    0 => None, // it was never polled
+                    0 => None, // drops the future before its first poll
                     _ => cut(accepting, times - 1).await,
                 }
             };
             let (accepted, connected) = tokio::join!(serving, connect(&listener, b""));
             drop(accepted);
             let ended = match connected {
-                // The accept completed within fewer polls, or the reply was sent before the future
-                // was dropped.
+                // Either the accept completed before the future was dropped, or at least the reply
+                // was sent before that.
                 Ok(near) => match near.recv().await {
                     Err(Error::Disconnected(reason)) => reason,
                     other => panic!("{other:?}"),

@@ -17,8 +17,8 @@ pub(crate) fn ip_and_transport() -> (IpAddr, Transport) {
     }
 }
 
-/// Returns the address with its host as one decimal number. `getaddrinfo` accepts this form, and
-/// Rust's parser does not.
+/// Returns the address as text, with the host as one decimal number. `getaddrinfo` accepts this
+/// form, but Rust's parser does not.
 pub(crate) fn as_number(addr: SocketAddr) -> String {
     let IpAddr::V4(host) = addr.ip() else {
         panic!("{addr}")
@@ -42,7 +42,7 @@ pub(crate) fn pair_with(config: &Config) -> (Endpoint, Endpoint) {
     assert_eq!(
         connected.transport(),
         ip_and_transport().1,
-        "the expected transport is used"
+        "the connection must use the expected transport"
     );
     (connected, accepted)
 }
@@ -59,7 +59,7 @@ pub(crate) fn small() -> Config {
 /// Returns bytes of a test stream, starting at a position.
 pub(crate) use pattern::sequence as bytes;
 
-/// Returns message `number`. The peer reads long messages from this side's memory.
+/// Returns message `number`. The receiver reads long messages from the sender's memory.
 pub(crate) fn message(number: usize) -> Vec<u8> {
     let len = match number % 4 {
         0 => 8,
@@ -73,8 +73,8 @@ pub(crate) fn message(number: usize) -> Vec<u8> {
 }
 
 /// Returns the number of rounds of the long tests, and the length of a round in bytes.
-/// `RDMSG_ROUNDS` sets the number of rounds. The length is 10 MiB, or 1 MiB over RDMA if this
-/// variable is not set.
+/// `RDMSG_ROUNDS` sets the number of rounds. If this variable is not set, there is one round, which
+/// has 10 MiB over TCP and 1 MiB over RDMA. If the variable is set, each round has 10 MiB.
 pub(crate) fn long_run() -> (u32, usize) {
     match (env::var("RDMSG_ROUNDS"), ip_and_transport().1) {
         (Ok(rounds), _) => (rounds.parse().unwrap(), 10 << 20),

@@ -117,7 +117,7 @@ async fn endpoints(config: &Config) -> (Endpoint, Endpoint) {
     assert_eq!(
         connected.transport(),
         ip_and_transport().1,
-        "the expected transport is used"
+        "the connection must use the expected transport"
     );
     (connected, accepted)
 }
@@ -175,7 +175,7 @@ async fn read_all(mut half: OwnedReadHalf, len: usize) {
     let mut read = 0;
     let mut buffer = vec![0; 30_000];
     loop {
-        // About half of the reads are dropped, each at a different step.
+        // The timeout drops about half of the reads, each at a different point.
         let Ok(count) = timeout(Duration::from_millis(2), half.read(&mut buffer)).await else {
             continue;
         };
@@ -189,8 +189,8 @@ async fn read_all(mut half: OwnedReadHalf, len: usize) {
     assert_eq!(read, len);
 }
 
-/// Each side writes and reads many bytes through split halves. Reads are dropped every few
-/// milliseconds. A half close ends each direction.
+/// Each side writes and reads many bytes through the halves of its stream. A read that takes longer
+/// than 2 ms is dropped. A half close ends each direction.
 #[test]
 fn duplex_stream_loses_nothing_if_reads_are_dropped() {
     let (rounds, len) = long_run();
@@ -218,7 +218,7 @@ fn future_dropped_at_any_point_loses_nothing() {
             let (client, server) = endpoints(&small()).await;
             for number in 0..100 {
                 let times = number as u32 % 4;
-                assert!(cut(server.recv(), 0).await.is_none(), "nothing was sent");
+                assert!(cut(server.recv(), 0).await.is_none(), "no message was sent");
                 assert!(cut(server.next_completion(), times).await.is_none());
                 // The grant for a received message may still be in flight, so the send may have to
                 // wait.
@@ -252,7 +252,7 @@ fn future_dropped_at_any_point_loses_nothing() {
             let end = server.recv().await;
             assert!(
                 matches!(end, Err(Error::Disconnected(CloseReason::PeerClosed))),
-                "the dropped close continues: {end:?}"
+                "the dropped close must continue: {end:?}"
             );
         })
     });
@@ -275,7 +275,7 @@ fn dropped_accept_and_connect_leak_no_connection() {
         let connecting = tokio::spawn(async move {
             for times in 0..4 {
                 // On a busy machine, the connection may be established before the future is
-                // dropped. The endpoint is then dropped with the future.
+                // dropped. In this case, the endpoint is dropped.
                 let connecting = Endpoint::connect_with(&connector, addr);
                 drop(cut(connecting, times).await);
             }
@@ -370,7 +370,7 @@ fn messages_are_a_stream_and_a_sink() {
         assert_eq!(count, 101);
         assert!(
             receiving.next().await.is_none(),
-            "the stream stays at the end"
+            "a stream that has ended must stay ended"
         );
         sending.await.unwrap();
     });

@@ -74,13 +74,13 @@ fn recv(endpoint: &Endpoint) -> impl Future<Output = Result<rdmsg::Message, Erro
     poll_fn(|cx| endpoint.poll_recv(cx))
 }
 
-/// Polls for a message with `waker`, so that the next message wakes it.
+/// Polls for a message with `waker`. The next message then calls `waker`.
 fn wait_with(endpoint: &Endpoint, waker: &Waker) {
     let polled = endpoint.poll_recv(&mut Context::from_waker(waker));
     assert!(polled.is_pending());
 }
 
-/// Exchanges messages between two tasks, which the engine wakes.
+/// Exchanges messages between both endpoints in one task. The engine wakes the task.
 fn exchange((one, other): &(Endpoint, Endpoint), rounds: u32) {
     block_on(async {
         for number in 0..rounds {
@@ -132,8 +132,8 @@ fn waker_of_a_connect_that_panics_ends_it() {
     // The listener accepts no request by itself, so the connect stays pending.
     let listener = RequestListener::bind((ip_and_transport().0, 0)).unwrap();
     let mut config = Config::default();
-    // Select one transport, because an attempt over a second transport would start only when the
-    // task polls.
+    // Select one transport. With two transports, the attempt over the second transport would start
+    // only at a later poll, but this test polls the future only once.
     config.transport = match ip_and_transport().1 {
         Transport::Rdma => TransportChoice::Rdma,
         _ => TransportChoice::Tcp,
@@ -148,7 +148,7 @@ fn waker_of_a_connect_that_panics_ends_it() {
     let end = reason(&accepted);
     assert_eq!(end, CloseReason::PeerFailed(WAKER_PANICKED));
     exchange(&other, 10);
-    assert!(engine.statistics().is_ok(), "the engine continues");
+    assert!(engine.statistics().is_ok(), "the engine must continue");
 }
 
 #[test]
@@ -185,7 +185,7 @@ fn waker_that_blocks_delays_its_connection_only() {
     });
     finished
         .recv_timeout(TIME_LIMIT)
-        .expect("the waker blocks the engine");
+        .expect("the waker must not block the engine");
     rest.join().unwrap();
     drop(leave);
     exchange(&(client, server), 0);
@@ -228,7 +228,10 @@ fn wakers_that_never_return_cost_a_thread_each() {
         .collect();
     exchange(&other, 1000);
     for (_, call, _) in &wakers {
-        assert!(call.try_recv().is_err(), "one thread for each connection");
+        assert!(
+            call.try_recv().is_err(),
+            "a second waker must not be called"
+        );
     }
     drop((stuck, other, listener));
     engine.shutdown();
@@ -237,7 +240,7 @@ fn wakers_that_never_return_cost_a_thread_each() {
 /// A task whose waker polls the task, on the thread that calls the waker.
 struct Inline {
     task: Mutex<Option<Pin<Box<dyn Future<Output = ()> + Send>>>>,
-    /// Whether the task was woken during a poll.
+    /// Whether the task was woken after the most recent poll began.
     again: AtomicBool,
     polls: AtomicU32,
 }
@@ -248,7 +251,7 @@ impl Wake for Inline {
         while self.again.load(Ordering::SeqCst) {
             let mut slot = match self.task.try_lock() {
                 Ok(slot) => slot,
-                // Another thread is polling the task, and will poll it again.
+                // A poll is running. The thread that runs it will poll the task once more.
                 Err(TryLockError::WouldBlock) => return,
                 Err(TryLockError::Poisoned(_)) => panic!("the task failed"),
             };
@@ -288,6 +291,6 @@ fn executor_that_polls_inside_wake_echoes() {
     }
     assert!(
         inline.polls.load(Ordering::SeqCst) > 1,
-        "the wakers polled the task"
+        "the wakers must poll the task"
     );
 }

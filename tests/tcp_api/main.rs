@@ -1,8 +1,9 @@
 //! Tests each method of std's and tokio's TCP types with one line of code. Also tests the semantics
-//! of readiness. Each file runs against the TCP types and against this crate's types: over TCP on
-//! this machine, and over RDMA in the lab, where `LAB_ADDR` is the address of a device.
+//! of readiness. These tests run against the TCP types and against this crate's types. This crate's
+//! types use TCP on this machine, and RDMA in the lab, where `LAB_ADDR` is the address of a device.
+//! The modules `ours`, `room` and `threads` contain further tests of this crate's types.
 
-#![expect(clippy::duplicate_mod, reason = "each file runs against both")]
+#![expect(clippy::duplicate_mod, reason = "some files run against both")]
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -44,7 +45,7 @@ mod tokio_over_tokio {
 
     use super::any_tcp as any;
 
-    /// The end of the error text for halves of different streams.
+    /// The final words of the error that `reunite` returns for halves of different streams.
     const PART: &str = "from the same socket";
 
     #[path = "conversions.rs"]
@@ -69,7 +70,7 @@ mod tokio_over_rdmsg {
 
     use super::any_rdmsg as any;
 
-    /// The end of the error text for halves of different streams.
+    /// The final words of the error that `reunite` returns for halves of different streams.
     const PART: &str = "of the same stream";
 
     #[path = "conversions.rs"]
@@ -90,8 +91,8 @@ fn any_tcp() -> SocketAddr {
     ([127, 0, 0, 1], 0).into()
 }
 
-/// Returns an address for rdmsg's types with port 0, which selects a free port. In the lab, this is
-/// the address of an RDMA device, and otherwise an address of this machine.
+/// Returns an address for rdmsg's types with port 0, which selects a free port. In the lab, the
+/// address belongs to an RDMA device. Outside the lab, the address is 127.0.0.1.
 fn any_rdmsg() -> SocketAddr {
     match std::env::var("LAB_ADDR") {
         Ok(address) => (address.parse::<IpAddr>().unwrap(), 0).into(),
@@ -99,7 +100,7 @@ fn any_rdmsg() -> SocketAddr {
     }
 }
 
-/// Returns whether programs can set the time to live (TTL) of connections at the address `at`.
+/// Returns true if programs can set the time to live (TTL) of connections at the address `at`.
 fn has_ttl(at: SocketAddr) -> bool {
     at.ip().is_loopback()
 }

@@ -25,14 +25,14 @@ fn ends_at(scheme: &str, address: SocketAddr) -> (StreamListener, Stream, Stream
     (listener, client.join().unwrap(), server)
 }
 
-/// Shows a function of a program that is generic over addresses. The bound of such a function must
-/// name this crate's trait instead of std's trait.
+/// An example of a program's function that is generic over addresses. The bound of such a function
+/// must name this crate's trait instead of std's trait.
 fn bind<A: ToAddresses>(address: A) -> StreamListener {
     StreamListener::bind(address).unwrap()
 }
 
-/// Shows a function of a program that resolves addresses itself. Such a function can use this crate
-/// without a change.
+/// An example of a program's function that resolves addresses itself. The bound of such a function
+/// can remain std's trait.
 fn bind_looked_up<A: ToSocketAddrs>(address: A) -> StreamListener {
     let addresses: Vec<_> = address.to_socket_addrs().unwrap().collect();
     StreamListener::bind(&*addresses).unwrap()
@@ -120,7 +120,7 @@ fn a_time_to_live_is_refused_over_rdma() {
     } else {
         assert!(
             any_rdmsg().ip().is_loopback(),
-            "the expected transport is used"
+            "the connection must use the expected transport"
         );
         client.set_ttl(64).unwrap();
     }

@@ -38,7 +38,8 @@ fn is_writable(stream: &Stream) -> bool {
 fn refused_write_waits_for_room_of_its_length() {
     let runtime = Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
-        // The limit lets the peer's library receive one long write before its program reads.
+        // With this limit, the peer's library receives one long write before the peer's program
+        // reads.
         let mut limits = EngineLimits::default();
         limits.held = LONG as u64;
         let engine = Engine::with_limits(limits).unwrap();
@@ -58,17 +59,17 @@ fn refused_write_waits_for_room_of_its_length() {
             if !is_writable(&client) {
                 break;
             }
-            // After the refusal, the peer's library has received an earlier write. The stream is
-            // writable again, so try again.
+            // The peer's library has received an earlier write since the refusal. So the stream is
+            // writable, and the next write may be accepted.
             tokio::task::yield_now().await;
-            assert!(refusals < 1000, "no refusal clears the readiness");
+            assert!(refusals < 1000, "a refusal must clear the readiness");
         }
         assert!(
             taken < client.endpoint().info().negotiated.unwrap().send_window,
-            "there is room for short writes"
+            "the window must have space for short writes"
         );
         assert!(!is_refused(&client, b"short"));
-        assert!(is_writable(&client), "the last write was not refused");
+        assert!(is_writable(&client), "only a refusal clears the readiness");
         let short = usize::from(taken) * LONG;
         while !is_refused(&client, &long) {
             taken += 1;

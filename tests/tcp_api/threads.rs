@@ -1,4 +1,5 @@
-//! Checks the auto traits of the types and of their futures.
+//! Checks the auto traits of the types and of their futures, the size of a task, and that only the
+//! sole handle of a stream or listener enters a runtime.
 
 use std::panic::{RefUnwindSafe, UnwindSafe};
 
@@ -22,7 +23,8 @@ fn types_go_to_any_thread_and_past_a_panic() {
         tokio::net::tcp::OwnedWriteHalf, rdmsg::tokio::OwnedWriteHalf;
         tokio::net::tcp::ReuniteError, rdmsg::tokio::ReuniteError;
     }
-    // The halves of both libraries are not unwind-safe, because each contains a mutable borrow.
+    // The borrowed halves of both libraries are not unwind-safe, because each contains a mutable
+    // borrow.
     fn halves<T: Send + Sync + Unpin>() {}
     halves::<tokio::net::tcp::ReadHalf<'_>>();
     halves::<rdmsg::tokio::ReadHalf<'_>>();

@@ -1,5 +1,5 @@
-//! Tests each method of `tokio::net::TcpListener`, of `TcpStream` and of their halves with one line
-//! of code.
+//! Tests each method of `tokio::net::TcpListener`, of `TcpStream` and of the halves of a stream
+//! with one line of code.
 
 use std::{
     future::{Future, poll_fn},
@@ -30,14 +30,14 @@ pub(super) fn runtime(threads: usize) -> Runtime {
         .unwrap()
 }
 
-/// Runs a test on a runtime with `threads` threads. The test is boxed, because the compiler would
-/// otherwise instantiate both runtimes for each test.
+/// Runs a test on a runtime with `threads` threads. The box gives all tests the same type. Without
+/// it, the compiler would instantiate both runtimes for each test.
 pub(super) fn run_on(threads: usize, test: Pin<Box<dyn Future<Output = ()> + '_>>) {
     runtime(threads).block_on(test);
 }
 
-/// Returns a listener and both ends of a stream. A read of the accepted end has already found no
-/// bytes.
+/// Returns a listener and both ends of a stream. One read of the accepted end has already failed
+/// with `WouldBlock`.
 pub(super) async fn ends() -> (Listener, Stream, Stream) {
     let (listener, client, server) = fresh_ends().await;
     let refused = server.try_read(&mut [0; 1]).unwrap_err();
@@ -57,7 +57,7 @@ fn at(listener: &Listener) -> SocketAddr {
     listener.local_addr().unwrap()
 }
 
-/// Connects while the listener accepts. Returns whether both results belong to the same connection.
+/// Connects while the listener accepts. Returns true if both results belong to the same connection.
 async fn called(
     listener: &Listener,
     connecting: impl Future<Output = std::io::Result<Stream>>,

@@ -1,4 +1,4 @@
-//! Tests of the semantics of readiness, of halves, and of ends of streams.
+//! Tests of the readiness, the halves, and the end of a stream.
 
 use std::{
     future::{Future, poll_fn},
@@ -59,7 +59,7 @@ async fn refuse_reads(stream: &mut Stream, refuse: impl Fn(&mut Stream)) {
         }
         tokio::task::yield_now().await;
     }
-    panic!("no refusal clears the readiness");
+    panic!("a refusal must clear the readiness");
 }
 
 /// Writes until the stream is full, which clears the write readiness. Returns the number of bytes
@@ -111,7 +111,11 @@ fn writable_waits_after_a_refusal_until_there_is_room() {
                 while !is_pending(pin!(client.writable())) {
                     written += fill(&client, chunk);
                     rounds += 1;
-                    assert!(rounds < 1000, "no refusal clears {} bytes", chunk.len());
+                    assert!(
+                        rounds < 1000,
+                        "refused writes of {} bytes must clear the readiness",
+                        chunk.len()
+                    );
                 }
                 let waiting = client.writable();
                 let reading = async {
@@ -336,7 +340,7 @@ fn a_peek_waits_while_the_same_stream_writes() {
         assert_eq!(
             client.try_read(&mut got).unwrap(),
             4,
-            "the dropped read has consumed no bytes"
+            "the peek must consume no bytes"
         );
     });
 }
@@ -387,7 +391,7 @@ fn halves_are_reunited_with_their_own_only() {
         drop(client);
         let mut got = String::new();
         server.read_to_string(&mut got).await.unwrap();
-        assert_eq!(got, "nited", "the unread byte stays");
+        assert_eq!(got, "nited", "the unread byte must stay");
     });
 }
 
@@ -404,7 +408,7 @@ fn a_forgotten_half_ends_its_direction_with_the_other() {
         assert_eq!(
             refused.kind(),
             ErrorKind::WouldBlock,
-            "the stream has not ended"
+            "the stream must not end yet"
         );
         drop(read);
         assert_eq!(server.read(&mut [0; 1]).await.unwrap(), 0);

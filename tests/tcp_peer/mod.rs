@@ -13,7 +13,8 @@ use rdmsg::{Config, Connector, Endpoint, Engine, Listener};
 /// A timeout that is never reached, even on a busy machine.
 pub(crate) const TIME_LIMIT: Duration = Duration::from_secs(60);
 
-/// A listener with its peers, and a bystander: a connection that the peers must not affect.
+/// A listener for raw peers, and a bystander: a connection that the raw peers must not affect.
+/// `near` and `far` are the ends of the bystander.
 pub(crate) struct Stage {
     pub(crate) listener: Listener,
     pub(crate) near: Endpoint,

@@ -22,12 +22,19 @@ struct Seen(Arc<Mutex<BTreeSet<u32>>>);
 impl Seen {
     fn note(&self, message: &Message) {
         let number = u32::from_le_bytes(message[..].try_into().unwrap());
-        assert!(self.0.lock().unwrap().insert(number), "{number} came twice");
+        assert!(
+            self.0.lock().unwrap().insert(number),
+            "message {number} arrived twice"
+        );
     }
 
     fn assert_all(&self, count: u32) {
         let seen = self.0.lock().unwrap();
-        assert!(seen.iter().copied().eq(0..count), "{} came", seen.len());
+        assert!(
+            seen.iter().copied().eq(0..count),
+            "{} of {count} messages arrived",
+            seen.len()
+        );
     }
 }
 
@@ -35,8 +42,8 @@ fn is_end(error: &Error) -> bool {
     matches!(error, Error::Disconnected(CloseReason::PeerClosed))
 }
 
-/// Sends numbered messages, closes the connection, and waits until all threads of the receiver have
-/// ended.
+/// Sends `count` numbered messages, closes the connection, and waits until all receiving threads
+/// and tasks have ended.
 fn send_to_all(near: &rdmsg::Endpoint, count: u32, ended: &mpsc::Receiver<()>) {
     for number in 0..count {
         near.send(&number.to_le_bytes()).unwrap();
@@ -46,7 +53,7 @@ fn send_to_all(near: &rdmsg::Endpoint, count: u32, ended: &mpsc::Receiver<()>) {
     assert_eq!(
         woken,
         mpsc::RecvTimeoutError::Disconnected,
-        "the end wakes all threads"
+        "the end of the connection must wake all receivers"
     );
 }
 
@@ -176,8 +183,8 @@ fn serves_hundreds_of_users_at_once() {
                 })
             })
             .collect();
-        // Close no connection before the last one has received its replies, so that all are open
-        // concurrently.
+        // Close the connections only after all tasks have received their replies, so that all
+        // connections are open concurrently.
         let mut endpoints = Vec::new();
         for task in tasks {
             endpoints.push(timeout(TIME_LIMIT, task).await.unwrap().unwrap());

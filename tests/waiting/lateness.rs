@@ -16,15 +16,16 @@ use nix::time::{ClockId, clock_gettime};
 /// long waits.
 const SHORT: Duration = Duration::from_millis(10);
 
-/// The time before the end of the long waits at which the short waits begin.
+/// The short waits begin this long before the end of the long waits.
 const BEFORE: Duration = Duration::from_millis(500);
 
-/// The processor time that one thread uses after its long wait. At that time all connections end,
-/// and the engine's thread needs a similar amount of processor time.
+/// The processor time that one thread uses after its long wait. When the long waits end, all
+/// connections of the test end too, and the engine's thread needs a similar amount of processor
+/// time.
 const WORK: Duration = Duration::from_millis(50);
 
-/// Threads that measure how late they wake, and one thread that measures how long it waits for a
-/// processor.
+/// Threads that measure how late they wake. One of the threads also measures how long it waits for
+/// a processor.
 pub(crate) struct Lateness {
     stop: Arc<AtomicBool>,
     threads: Vec<JoinHandle<Duration>>,

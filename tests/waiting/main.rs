@@ -1,7 +1,7 @@
 //! Tests of blocking calls, and of the threads that poll for these calls. The tests cover
-//! deadlines, runtimes that end or that no thread drives, stopped threads, and stopped processes.
-//! The tests run over TCP on this machine, and over RDMA in the lab, where `LAB_ADDR` is the
-//! address of a device.
+//! deadlines, dropped runtimes, runtimes that no thread drives, stopped threads, and stopped
+//! processes. On this machine, the tests run over TCP. In the lab, where `LAB_ADDR` is the address
+//! of a device, they run over RDMA.
 
 mod crowd;
 mod lateness;

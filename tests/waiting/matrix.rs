@@ -1,5 +1,5 @@
-//! Tests each call that has a deadline, while another user waits on the same connection. There are
-//! several kinds of other users. All combinations run concurrently.
+//! Tests each call that has a deadline, while another user waits on the same connection.
+//! [`OtherUser`] lists the kinds of other users. All combinations run concurrently.
 
 use std::{
     any::Any,
@@ -24,8 +24,8 @@ use crate::{
     stage::{TIME_LIMIT, receive_all, runtime},
 };
 
-/// The deadline of each call. It exceeds 5 s, because over TCP only threads with longer deadlines
-/// wait in the receiving system call.
+/// The deadline of each call. It exceeds 5 s, because over TCP a thread waits in the receiving
+/// system call only if its deadline is more than 5 s away.
 const DEADLINE: Duration = Duration::from_millis(5500);
 
 /// The maximum delay of a call after its deadline, on an idle machine.
@@ -49,7 +49,7 @@ pub(crate) trait Peers {
     /// Returns the engine of this side's endpoints.
     fn engine(&self) -> &Engine;
 
-    /// Returns an address at which a connect receives no reply, or only a part of one.
+    /// Returns an address at which a connect call receives no reply, or only a part of a reply.
     fn silent_address(&self) -> SocketAddr;
 
     /// Notifies the peers that all connections are established.
@@ -170,8 +170,8 @@ impl Call {
         [Self::GroupRecv, Self::GroupNextCompletion].contains(&self)
     }
 
-    /// Returns whether the call is a variant of another call in `ON_MESSAGES` that waits in the
-    /// same way. Such variants are tested only on connections without other users.
+    /// Returns true if the call waits in the same way as another call in `ON_MESSAGES`. Such a
+    /// variant is tested only on a connection without other users.
     fn is_variant(self) -> bool {
         [Self::SendVectored, Self::SendWithId, Self::TaskSendBatch].contains(&self)
     }
@@ -276,7 +276,7 @@ fn on_messages(call: Call, endpoint: Endpoint, group: Option<Group>) -> Prepared
         Call::TaskClose => {
             let closed = runtime(false).block_on(async {
                 let endpoint = TaskEndpoint::new(endpoint.clone()).unwrap();
-                // The endpoint's `close_timeout` is shorter, so it expires first.
+                // The endpoint's `close_timeout` expires first: it is half as long as this timeout.
                 timeout(2 * DEADLINE, endpoint.close()).await
             });
             closed.map_or_else(
@@ -343,7 +343,7 @@ impl Others {
     fn spawn(&self, wait: impl FnOnce() + Send + 'static) {
         let ended = self.ended.clone();
         thread::spawn(move || {
-            // Dropping `_ended` reports the end of the thread, even after a panic.
+            // Dropping `_ended` reports that the thread has ended, even after a panic.
             let _ended = ended;
             wait();
         });
@@ -400,7 +400,7 @@ impl Others {
         let mut stream = stream.try_clone().unwrap();
         match other_user {
             OtherUser::Thread => self.spawn(move || {
-                // The stream's read timeout may also expire in this read.
+                // All handles of the stream share its read timeout. Read again after this timeout.
                 let again = |error: io::Error| error.kind() == ErrorKind::WouldBlock;
                 while stream.read(&mut [0]).map_or_else(again, |count| count > 0) {}
             }),
@@ -430,7 +430,8 @@ fn extra_time(name: &str) -> Duration {
     }
 }
 
-/// Makes each call in each state concurrently, and fails if a call returns late.
+/// Makes each call in each state. All calls run concurrently. Panics if a call returns too early,
+/// too late, or with an unexpected result.
 pub(crate) fn assert_in_time(mut states: Vec<Box<dyn Peers>>) {
     let (ended, all_ended) = mpsc::channel();
     let mut others = Others {
@@ -465,7 +466,7 @@ pub(crate) fn assert_in_time(mut states: Vec<Box<dyn Peers>>) {
     let lateness = Lateness::of(DEADLINE);
     let started = Instant::now();
     let mut all = Vec::new();
-    // The time until which the test waits for the remaining calls.
+    // The test waits until this time for the remaining calls.
     let end = started + DEADLINE + Duration::from_secs(4);
     while let Ok(report) = reports.recv_timeout(end.saturating_duration_since(Instant::now())) {
         pending.retain(|name| *name != report.0);
@@ -493,7 +494,8 @@ pub(crate) fn assert_in_time(mut states: Vec<Box<dyn Peers>>) {
     let wrong = wrong.join("\n");
     assert!(
         count == 0,
-        "{count} of {expected} calls, allowed {allowed:.1?} after {DEADLINE:?}:\n{wrong}"
+        "{count} of {expected} calls had a wrong result, or did not return within {allowed:.1?} \
+         after their deadline of {DEADLINE:?}:\n{wrong}"
     );
     // End the connections, which wakes all other users.
     drop(states);
@@ -503,7 +505,7 @@ pub(crate) fn assert_in_time(mut states: Vec<Box<dyn Peers>>) {
     assert_eq!(
         woken,
         mpsc::RecvTimeoutError::Disconnected,
-        "the end wakes all users"
+        "the end of the connections must wake all other users"
     );
 }
 
@@ -551,7 +553,7 @@ fn prepare(state: &dyn Peers, others: &mut Others, calls: &mut Vec<(String, Prep
     calls.push((name(&"Connect", OtherUser::Alone), connect));
     let connecting = Connector::new().config(&config()).engine(state.engine());
     let connect: PreparedCall = Box::new(move || {
-        // The connector's `connect_timeout` is shorter, so it expires first.
+        // The connector's `connect_timeout` expires first: it is half as long as this timeout.
         let connecting = connecting.start(addr).unwrap();
         match runtime(false).block_on(async { timeout(2 * DEADLINE, connecting).await }) {
             Ok(Err(Error::Connect { .. })) => Ok(()),

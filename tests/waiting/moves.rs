@@ -54,7 +54,7 @@ fn uses_a_stream_whose_runtime_is_gone() {
         let echo = thread::spawn(move || {
             let mut bytes = [0; 5];
             while peer.read_exact(&mut bytes).is_ok() {
-                // Send the echo only after the other side has started to wait.
+                // Send the echo only after the other side has started to wait for the echo.
                 if wait.recv().is_err() || peer.write_all(&bytes).is_err() {
                     break;
                 }
@@ -62,7 +62,7 @@ fn uses_a_stream_whose_runtime_is_gone() {
         });
         first.block_on(async {
             exchange(&mut stream, &go).await.unwrap();
-            // A read waits on the first runtime.
+            // Let a read wait on the first runtime, until the timeout cancels the read.
             let read = timeout(Duration::from_millis(10), stream.read(&mut [0])).await;
             assert!(read.is_err());
         });
@@ -71,7 +71,7 @@ fn uses_a_stream_whose_runtime_is_gone() {
             runtime(multi).block_on(async {
                 let exchanged = timeout(PROMPT, exchange(&mut stream, &go)).await;
                 // The exchange must return, but may fail, as it does with tokio's own streams.
-                let _ = exchanged.expect("the exchange returns");
+                let _ = exchanged.expect("the exchange must return in time");
             });
         }
         drop((stream, go));
@@ -95,15 +95,18 @@ fn receives_in_a_runtime_next_to_an_idle_one() {
                 near.send(&[number]).unwrap();
             };
             let (received, ()) = tokio::join!(receive, send);
-            assert_eq!(*received.expect("the task is woken").unwrap(), [number]);
+            assert_eq!(
+                *received.expect("the task must be woken").unwrap(),
+                [number]
+            );
         });
         flush_promptly(&near, 3);
-        // The first runtime receives the next messages.
+        // The idle runtime receives messages that arrived while no thread drove this runtime.
         idle.block_on(async {
             for number in 0..3_usize {
                 let received = timeout(PROMPT, far.recv())
                     .await
-                    .expect("the task is woken");
+                    .expect("the task must be woken");
                 assert_eq!(*received.unwrap(), number.to_le_bytes());
             }
         });
@@ -153,7 +156,7 @@ fn moves_between_threads_tasks_and_a_loop() {
         while number < COUNT {
             let wait = EpollTimeout::try_from(PROMPT).unwrap();
             let count = epoll.wait(&mut [EpollEvent::empty()], wait).unwrap();
-            assert_eq!(count, 1, "the fd is readable before message {number}");
+            assert_eq!(count, 1, "message {number} must make the fd readable");
             while let Some(message) = far.try_recv().unwrap() {
                 check(Ok(message), number);
                 number += 1;
@@ -232,7 +235,7 @@ fn wakes_another_task_if_the_woken_one_is_dropped() {
             drop(others);
             let received = timeout(PROMPT, task)
                 .await
-                .expect("the task is woken")
+                .expect("the task must be woken")
                 .unwrap();
             assert_eq!(received, number.to_le_bytes());
         }
@@ -251,7 +254,7 @@ fn connects_from_a_runtime_that_is_dropped() {
     });
     drop(first);
     let accepting = thread::spawn(move || stage.listener.accept_timeout(TIME_LIMIT).unwrap());
-    // Poll the connect on another runtime, because it may still have to try the other transport.
+    // The connect may still have to try the second transport. Therefore poll it on another runtime.
     let connected = runtime(false).block_on(async { timeout(PROMPT, connecting).await.unwrap() });
     connected.unwrap().send(b"hello").unwrap();
     let accepted = accepting.join().unwrap();

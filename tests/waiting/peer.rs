@@ -1,5 +1,5 @@
-//! A peer over TCP that sends a frame byte by byte. The peer writes the bytes of the protocol
-//! itself, without the library.
+//! A TCP peer that sends a frame byte by byte. This module composes the bytes of the protocol
+//! without the library.
 
 use std::{
     io::{self, Read, Write},
@@ -38,11 +38,12 @@ pub(crate) enum State {
     Silence,
     /// The peer sends a frame byte by byte, starting with the header of its PDU.
     Header,
-    /// The peer slowly sends the payload of a frame of the default eager size.
+    /// The peer slowly sends a payload of 60,000 bytes. The eager size is 64 KiB, the default over
+    /// TCP.
     Payload,
-    /// The peer slowly sends the payload of a frame of the maximum eager size.
+    /// The peer slowly sends a payload of 1,000,000 bytes. The eager size is 1 MiB, the maximum.
     LongPayload,
-    /// The peer slowly sends a large message.
+    /// The peer announces a large message, and slowly sends the bytes that the receiver reads.
     Large,
 }
 
@@ -55,9 +56,9 @@ impl State {
         Self::Large,
     ];
 
-    /// Returns the interval between two bytes. After 16 receive calls, a receiving thread lets
-    /// another thread poll. With the longer interval, 16 receive calls take longer than the
-    /// deadline.
+    /// Returns the interval between two bytes. A receiving thread makes up to 16 receive calls
+    /// before it lets another thread poll. In the states with an interval of 1 s, these calls would
+    /// take longer than the deadline.
     fn pace(self) -> Duration {
         match self {
             Self::Silence | Self::Header => Duration::from_millis(300),
@@ -69,14 +70,15 @@ impl State {
         let eager = match self {
             Self::LongPayload => 1 << 20,
             Self::Silence | Self::Header | Self::Payload => 64 << 10,
-            // The receiver reads longer messages from the peer's memory.
+            // The receiver reads messages of more than 1000 bytes from the peer's memory.
             Self::Large => 1000,
         };
         let config = matrix::config().with(|c| c.eager_size = Some(eager));
         config.with(|c| c.transport = TransportChoice::Tcp)
     }
 
-    /// Sends the first part of the bytes. Returns the rest, which the peer sends byte by byte.
+    /// Sends the first bytes of this state at once. Returns the bytes that the peer then sends one
+    /// by one.
     fn begin(self, stream: &mut TcpStream) -> Vec<u8> {
         match self {
             Self::Silence => Vec::new(),
@@ -112,7 +114,7 @@ impl State {
 /// A peer, with the bytes that it has not sent yet.
 type Peer = (TcpStream, std::vec::IntoIter<u8>);
 
-/// Peers of one engine, all in the same state.
+/// Peers that are connected to one engine. All of them are in the same state.
 pub(crate) struct Trickling {
     name: String,
     state: State,
@@ -220,7 +222,7 @@ impl Drop for Trickling {
     }
 }
 
-/// Connects with a window of 4 messages.
+/// Connects as a peer that grants 4 messages.
 fn connect(addr: SocketAddr, features: u8) -> io::Result<TcpStream> {
     let mut stream = TcpStream::connect(addr)?;
     stream.set_read_timeout(Some(TIME_LIMIT))?;
@@ -247,7 +249,7 @@ fn pdu(kind: u8, flags: u8, payload: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// Returns the peer's first frame, which grants 4 messages, like the hello.
+/// Returns the peer's first frame. Like the hello, the frame grants 4 messages.
 fn frame(kind: u8, len: u32, payload: &[u8]) -> Vec<u8> {
     let mut bytes = vec![kind, 0, 0, 0];
     bytes.extend(4_u32.to_be_bytes());

@@ -77,7 +77,7 @@ impl Process {
                 return line.to_owned();
             }
         }
-        panic!("the process has ended");
+        panic!("the child process must print a line for the test before it ends");
     }
 
     pub(crate) fn addr(&mut self) -> SocketAddr {
@@ -131,7 +131,7 @@ impl Process {
             }
             thread::sleep(Duration::from_millis(1));
         }
-        panic!("there is no thread {VICTIM}");
+        panic!("the child process must have a thread with the name {VICTIM}");
     }
 }
 
@@ -154,10 +154,11 @@ fn print_line(line: impl std::fmt::Display) {
 }
 
 #[test]
-#[ignore = "another test runs it"]
+#[ignore = "other tests run this test in a child process"]
 fn plays_its_role() {
-    let role = env::var(ROLE).expect("another test sets the role");
-    // The kernel kills this process, even if it is stopped, when the test's process ends.
+    let role = env::var(ROLE).expect("the parent process must set the role");
+    // The kernel kills this process when the test thread that started this process ends, even if
+    // this process is stopped.
     set_pdeathsig(Signal::SIGKILL).unwrap();
     match &*role {
         "Keeps" => keep(),
@@ -181,8 +182,8 @@ fn keep() {
     let _kept: Vec<_> = messages.incoming().collect();
 }
 
-/// Returns a configuration with which the engine's thread polls each connection ten times per
-/// second, and no connection ends.
+/// Returns a configuration with keepalive probes, so that the engine's thread polls each connection
+/// ten times per second. With the long keepalive timeout, no connection ends during a test.
 fn probing() -> Config {
     Config::default().with(|c| {
         c.keepalive_interval = Some(Duration::from_millis(200));

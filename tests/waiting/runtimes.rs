@@ -28,7 +28,7 @@ enum Idle {
 
 /// Runs `work` on another thread while a task waits in `recv` on a runtime that no thread drives.
 /// Then drives the runtime until the connection ends. Returns the result of `work`, the number of
-/// messages that the task has received, and the reason for the end.
+/// messages that the task has received, and the reason why the connection ended.
 fn with_idle_runtime<T: Send>(
     idle: Idle,
     endpoint: Endpoint,
@@ -39,7 +39,7 @@ fn with_idle_runtime<T: Send>(
         let (done, is_done) = mpsc::channel();
         let begin = || {
             scope.spawn(move || {
-                // Dropping `_done` reports the end of the thread, even after a panic.
+                // Dropping `_done` reports that the thread has ended, even after a panic.
                 let _done: mpsc::Sender<()> = done;
                 work()
             })
@@ -49,7 +49,7 @@ fn with_idle_runtime<T: Send>(
             assert_eq!(
                 end,
                 RecvTimeoutError::Disconnected,
-                "the work takes too long"
+                "the work must end within {TIME_LIMIT:?}"
             );
         };
         let (task, worker) = match idle {
@@ -73,9 +73,10 @@ fn with_idle_runtime<T: Send>(
     })
 }
 
-/// Calls `run` with the near end of a connection, while a task waits for messages at the far end.
-/// Does this for each kind of idle runtime, with and without a busy connection on the same engines.
-/// Runs all cases concurrently. Asserts that the task receives `expected` messages.
+/// Calls `run` with the near endpoint of a connection, while a task waits for messages on the far
+/// endpoint. Does so for each [`Idle`] reason, once with and once without a busy connection between
+/// the same engines. All cases run concurrently. Asserts that each task receives `expected`
+/// messages.
 fn at_each_standstill(
     near: &Config,
     far: &Config,

@@ -1,4 +1,4 @@
-//! Tests of the cases in which a thread spins before it sleeps.
+//! Tests that a waiting thread sleeps and does not spin, if it can run on only one processor.
 
 use std::time::Duration;
 
@@ -11,7 +11,8 @@ use rdmsg::{Config, Polling};
 
 use crate::stage::{Stage, unprobed};
 
-/// The timeout of the wait, which is shorter than the configured spin time.
+/// The timeout of the wait. The configured spin time is longer, so a spinning thread would spin
+/// during the whole wait.
 const WAIT: Duration = Duration::from_millis(500);
 
 /// The maximum processor time of a wait that sleeps.
@@ -24,7 +25,8 @@ fn thread_time() -> Duration {
         .into()
 }
 
-/// Restricts this thread, and the threads that it starts later, to its first allowed processor.
+/// Restricts this thread, and the threads that it starts later, to one processor. Selects the first
+/// processor on which this thread may run.
 fn pin_to_one_processor() {
     let this = Pid::from_raw(0);
     let all = sched_getaffinity(this).unwrap();
@@ -42,7 +44,10 @@ fn wait_never_spins_on_one_processor() {
     let stage = Stage::new(&config);
     let (near, _far) = stage.pair(&config);
     let before = thread_time();
-    assert!(near.recv_timeout(WAIT).is_err(), "the peer sends nothing");
+    assert!(near.recv_timeout(WAIT).is_err(), "the wait must time out");
     let used = thread_time() - before;
-    assert!(used < MAX_USED, "the wait used {used:?} of processor time");
+    assert!(
+        used < MAX_USED,
+        "the wait must sleep, but used the processor for {used:?}"
+    );
 }

@@ -1,4 +1,4 @@
-//! Helpers that create both ends of a connection, each with a separate engine.
+//! Helpers that create both endpoints of a connection, each with a separate engine.
 
 use std::{
     env,
@@ -20,14 +20,14 @@ use tokio::{
     task::yield_now,
 };
 
-/// A timeout that is never reached, even on a busy machine. No test waits for it to expire.
+/// A timeout that expires only if a test fails, even on a busy machine.
 pub(crate) const TIME_LIMIT: Duration = Duration::from_secs(60);
 
 /// The time limit of calls that normally take milliseconds. This limit expires only if no thread
 /// polls the connection.
 pub(crate) const PROMPT: Duration = Duration::from_secs(5);
 
-/// Returns an address of this machine, and the transport of connections to it.
+/// Returns an address of this machine, and the transport of connections to this address.
 pub(crate) fn ip_and_transport() -> (IpAddr, Transport) {
     match env::var("LAB_ADDR") {
         Ok(addr) => (addr.parse().unwrap(), Transport::Rdma),
@@ -63,7 +63,7 @@ impl Stage {
         }
     }
 
-    /// Connects with the configuration `config`. Returns the near end and the far end.
+    /// Connects with the configuration `config`. Returns the near and the far endpoint.
     pub(crate) fn pair(&self, config: &Config) -> (Endpoint, Endpoint) {
         let connector = Connector::new().config(config).engine(&self.near);
         let addr = self.listener.local_addr();
@@ -73,13 +73,13 @@ impl Stage {
         assert_eq!(
             near.transport(),
             ip_and_transport().1,
-            "the expected transport is used"
+            "the connection must use the expected transport"
         );
         (near, far)
     }
 }
 
-/// Two threads that exchange messages. Dropping this value stops them.
+/// Two threads that exchange messages. Dropping this value stops the threads.
 pub(crate) struct Busy {
     stop: Arc<AtomicBool>,
     threads: Vec<JoinHandle<()>>,
@@ -119,7 +119,10 @@ impl Drop for Busy {
         self.stop.store(true, Ordering::Relaxed);
         for thread in self.threads.drain(..) {
             let ended = thread.join();
-            assert!(ended.is_ok() || thread::panicking(), "busy until the end");
+            assert!(
+                ended.is_ok() || thread::panicking(),
+                "the busy threads must not fail"
+            );
         }
     }
 }
@@ -147,8 +150,9 @@ pub(crate) fn runtime(multi: bool) -> Runtime {
     builder.worker_threads(2).enable_all().build().unwrap()
 }
 
-/// Spawns a task that receives until the connection ends, and gives the task time to begin waiting.
-/// The task returns the number of messages, and the reason for the end.
+/// Spawns a task that receives until the connection ends. Then yields ten times, so that the task
+/// begins to wait. The task returns the number of received messages, and the reason why the
+/// connection ended.
 pub(crate) async fn receive_all(endpoint: Endpoint) -> tokio::task::JoinHandle<(usize, Error)> {
     let endpoint = TaskEndpoint::new(endpoint).unwrap();
     let task = tokio::spawn(async move {

@@ -52,7 +52,7 @@ impl Peers for Silent {
         assert_eq!(
             endpoint.transport(),
             ip_and_transport().1,
-            "the expected transport is used"
+            "the connection must use the expected transport"
         );
         endpoint
     }
@@ -62,7 +62,7 @@ impl Peers for Silent {
         assert_eq!(
             stream.transport(),
             ip_and_transport().1,
-            "the expected transport is used"
+            "the connection must use the expected transport"
         );
         stream
     }
@@ -144,17 +144,17 @@ fn reports_a_stopped_process_in_time() {
     let (stopped, before) = (Instant::now(), time_of_process());
     silent.begin();
     let ends: Vec<_> = ends.iter().collect();
-    // Add the processor time of this process to the permitted time, because on a slow processor,
-    // ending all connections takes longer than the wait.
+    // On a slow processor, this process may need much time to end all connections. Therefore add
+    // the processor time of this process to the permitted delay.
     let work = time_of_process() - before;
     let allowed = Duration::from_millis(500) + 4 * lateness.worst() + work;
     for (what, end, at) in &ends {
         let dead = matches!(end, Error::Disconnected(CloseReason::KeepaliveTimeout));
-        assert!(dead, "{what}: {end}");
+        assert!(dead, "{what} must report a keepalive timeout, not: {end}");
         let time = at.duration_since(stopped);
         assert!(
             time < INTERVAL + TIMEOUT + allowed,
-            "{what}: after {time:.1?}; at most {allowed:.1?} above the limit is allowed"
+            "{what} reported the timeout after {time:.1?}, more than {allowed:.1?} too late"
         );
     }
     assert_eq!(ends.len(), 4 * ROUNDS);
@@ -162,7 +162,10 @@ fn reports_a_stopped_process_in_time() {
     for endpoint in held {
         let end = endpoint.recv_timeout(TIME_LIMIT).unwrap_err();
         let dead = matches!(end, Error::Disconnected(CloseReason::KeepaliveTimeout));
-        assert!(dead, "an idle connection: {end}");
+        assert!(
+            dead,
+            "an idle connection must report a keepalive timeout, not: {end}"
+        );
     }
 }
 
@@ -200,7 +203,7 @@ fn serves_others_while_a_thread_in_recv_is_stopped() {
     drop(stopped);
     first.flush_timeout(TIME_LIMIT).unwrap();
     first.close().unwrap();
-    assert_eq!(process.line(), "2", "all messages were received");
+    assert_eq!(process.line(), "2", "the process must receive all messages");
 }
 
 #[test]
@@ -209,12 +212,12 @@ fn serves_others_while_a_busy_thread_is_stopped() {
     let (mut process, connector, addr, [first, other]) = victim_and_other(Role::ReceivesBusily);
     let mut blocked = 0;
     for _ in 0..ROUNDS {
-        // Give the other process's thread time to poll an empty queue. That thread holds the poll
-        // lock during each poll.
+        // During this pause, the receiving thread of the other process polls an empty queue. The
+        // thread holds the poll lock during each poll, so it may be stopped with the lock held.
         thread::sleep(Duration::from_millis(5));
         let stopped = process.stop_victim();
         first.send(b"for the stopped one").unwrap();
-        // Give the engine's thread time to take over from the stopped thread.
+        // During this pause, the engine's thread starts to poll, because the stopped thread cannot.
         thread::sleep(Duration::from_millis(30));
         other.send(b"for the engine").unwrap();
         blocked += usize::from(other.flush_timeout(PROMPT).is_err());
@@ -230,6 +233,6 @@ fn serves_others_while_a_busy_thread_is_stopped() {
     assert_eq!(
         process.line(),
         (1 + ROUNDS).to_string(),
-        "all messages were received"
+        "the process must receive all messages"
     );
 }

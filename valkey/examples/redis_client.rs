@@ -13,7 +13,8 @@ use redis::{
 
 /// The number of tasks, each of which stores its own value.
 const TASKS: u8 = 8;
-/// The length of a value in bytes, larger than a buffer of the server.
+/// The length of a value in bytes. A value is longer than the server's receive buffer, which is 1
+/// MiB by default.
 const LEN: usize = 1_500_000;
 
 #[tokio::main(flavor = "current_thread")]

@@ -111,14 +111,13 @@ fn run(arguments: &[&str]) -> Result<()> {
             println!("{count} values of {size} bytes");
         }
         ["idle", seconds] => {
-            // During that time the server sends commands of the RDMA protocol, but no bytes of the
-            // stream.
+            // During this time, the server sends Keepalive commands, but no bytes of the stream.
             let time = Duration::from_secs(seconds.parse()?);
             client.stream.set_read_timeout(Some(time))?;
             let silent = client.replies.fill_buf().map(<[u8]>::len);
             match silent {
                 Err(error) if error.kind() == io::ErrorKind::TimedOut => {}
-                other => return Err(format!("{other:?} instead of silence").into()),
+                other => return Err(format!("an idle read must not return {other:?}").into()),
             }
             client.stream.set_read_timeout(None)?;
             client.ping()?;

@@ -14,7 +14,9 @@ pub struct Config {
     ///
     /// Each write and each command of the peer consumes one receive. A stream reposts consumed
     /// receives during its own calls and once in each [`keepalive`](Self::keepalive) interval. The
-    /// protocol sets no limit for the peer. If no receive is posted, the peer waits or fails.
+    /// protocol does not limit the number of messages that the peer sends. If the peer sends while
+    /// no receive is posted, the peer's device retries. If the device gives up, the connection
+    /// fails.
     pub receive_queue: u16,
     /// The maximum number of this side's outstanding writes, 1 to 32767. Default: 512.
     pub send_queue: u16,
@@ -24,8 +26,8 @@ pub struct Config {
     /// The interval at which a thread of the stream sends the command Keepalive. Default: 3 s, the
     /// interval of Valkey's servers.
     ///
-    /// `None` disables this thread. Then only a write detects the loss of the peer, and commands of
-    /// the peer are handled only during calls of the program.
+    /// `None` disables keepalives. Then only a write detects the loss of the peer. After the first
+    /// commands, the stream handles the peer's commands only during calls of the program.
     pub keepalive: Option<Duration>,
     /// The maximum time that a close waits for the written bytes to arrive. Default: 10 s.
     pub linger: Duration,

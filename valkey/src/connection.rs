@@ -43,10 +43,11 @@ impl Connection {
         Ok(this)
     }
 
-    /// Starts the thread that sends keepalives. While no other thread uses the connection, this
-    /// thread also handles the peer's commands and reposts the receives that they consumed.
+    /// Starts the thread that sends keepalives. Before each keepalive, this thread handles the
+    /// peer's commands and reposts the receives that the commands consumed. Thus the connection
+    /// handles commands even if the program makes no calls.
     ///
-    /// On an accepted connection the thread first exchanges the initial commands, for which the
+    /// On an accepted connection, the thread first exchanges the initial commands, for which the
     /// client waits.
     fn start(&self, config: &Config) -> io::Result<Option<Sender<()>>> {
         let is_server = self.waiting.with(|link| link.is_server());
@@ -91,7 +92,7 @@ impl Connection {
             .ok_or_else(|| io::ErrorKind::AddrNotAvailable.into())
     }
 
-    /// Waits up to the linger time until the written bytes have arrived, then closes the
+    /// Waits for the written bytes to arrive, at most for the linger time. Then closes the
     /// connection.
     pub(crate) fn close(&self) -> io::Result<()> {
         let drained = self.waiting.wait(deadline(Some(self.linger)), |link| {
@@ -119,8 +120,8 @@ impl fmt::Debug for Connection {
 impl Drop for Connection {
     fn drop(&mut self) {
         if self.waiting.check().is_err() {
-            // The connection belongs to the parent process, and a thread of the parent may have
-            // held these locks during the fork.
+            // The connection belongs to the parent process. A thread of the parent may have held
+            // the connection's locks during the fork, so this process must not acquire them.
             leak(Arc::clone(&self.waiting));
             leak(self.background.take());
             return;

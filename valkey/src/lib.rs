@@ -27,19 +27,19 @@
 //! # Protocol
 //!
 //! [Valkey's documentation](https://valkey.io/topics/RDMA/) describes the protocol. Each side
-//! announces a buffer. The other side writes into this buffer with immediate data that contains the
-//! number of bytes. After the other side has filled a buffer and its owner has read it, the owner
-//! announces the buffer again. 32-byte commands negotiate features, announce buffers and keep the
-//! connection alive. The protocol defines no features yet.
+//! announces a buffer, and the peer writes into this buffer. The immediate data of each write
+//! contains the number of written bytes. After the peer has filled a buffer and the owner has read
+//! all of its bytes, the owner announces the buffer again. 32-byte commands negotiate features,
+//! announce buffers and keep the connection alive. The protocol defines no features yet.
 //!
 //! This crate checks each command and each number that the peer sends. A violation ends the
 //! connection with a [`ProtocolError`].
 //!
 //! # Limitations
 //!
-//! * The peer needs no permission to send. If the program makes no calls, the peer may send when no
-//!   receive is posted: see [`Config::receive_queue`].
-//! * iWARP devices have no immediate data, so connecting over them fails with `Unsupported`.
+//! * The protocol does not limit the number of messages that the peer sends. If the program makes
+//!   no calls, the peer may send while no receive is posted: see [`Config::receive_queue`].
+//! * iWARP devices do not support immediate data, so connecting over them fails with `Unsupported`.
 //! * The protocol provides neither encryption nor authentication of hosts.
 #![deny(unsafe_code)]
 #![cfg_attr(not(feature = "tokio"), forbid(unsafe_code))]

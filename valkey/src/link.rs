@@ -33,8 +33,8 @@ const RETRY: u8 = 6;
 /// receive. A busy server may not post a receive for a long time.
 const RNR_RETRY: u8 = 7;
 
-/// The bits that mark the ids of receives and of commands. The id of a write is its length in
-/// bytes.
+/// The bits that mark the work request ids of receives and of commands. The work request id of a
+/// write is the write's length in bytes.
 const RECEIVE: u64 = 1 << 63;
 const COMMAND: u64 = 1 << 62;
 
@@ -61,7 +61,7 @@ pub(crate) struct Link {
     free: u32,
     /// The number of commands that can still be posted.
     free_commands: u32,
-    /// The index of the next command's buffer among the buffers of outgoing commands.
+    /// Among the buffers of outgoing commands, the index of the buffer that the next command uses.
     next_command: u32,
     established: bool,
     end: Option<End>,
@@ -108,8 +108,8 @@ impl Link {
             sq_sig_all: true,
             ..QpInitAttr::rc(&cq, cap)
         };
-        // Do not create the queue pair through `id`. Otherwise the retry count in the peer's
-        // request would apply, and Valkey's requests contain 0.
+        // Do not create the queue pair through `id`. On such a queue pair, the retry count in the
+        // peer's request would apply, and Valkey's requests contain 0.
         let qp = QueuePair::new(&pd, &attr)?;
         qp.modify(&id.init_qp_attr(QpState::INIT)?)?;
         let writable = AccessFlags::LOCAL_WRITE | AccessFlags::REMOTE_WRITE;
@@ -167,7 +167,7 @@ impl Link {
         }
     }
 
-    /// Moves the queue pair to RTS, with the peer's attributes from the id.
+    /// Moves the queue pair to RTS. The id provides the attributes, which depend on the peer.
     fn bring_up(&mut self) -> io::Result<()> {
         // The queue pair moves to INIT a second time, because the access flags depend on the peer's
         // parameters, which were not available before.
@@ -209,12 +209,12 @@ impl Link {
         self.session.role() == Role::Server
     }
 
-    /// Returns whether both sides have agreed on features and this side may write.
+    /// Returns true if both sides have agreed on features and this side may write.
     pub(crate) fn is_ready(&self) -> bool {
         self.session.is_ready()
     }
 
-    /// Returns the reason if the connection has ended.
+    /// Returns the reason why the connection has ended, or `None` if it has not ended.
     pub(crate) fn error(&self) -> Option<io::Error> {
         let broken = |text: &str| io::Error::new(io::ErrorKind::BrokenPipe, text);
         Some(match self.end.as_ref()? {
@@ -265,9 +265,12 @@ impl Link {
         Ok(len)
     }
 
-    /// Reads bytes that have arrived. Returns the number of bytes read, or `None` if no byte has
-    /// arrived yet. If all bytes have been read and the connection has ended, returns 0 if either
-    /// side closed it, otherwise an error.
+    /// Reads bytes that have arrived, and returns their number. If no bytes are available, the
+    /// result depends on the connection:
+    ///
+    /// * `None` while the connection is open;
+    /// * 0 after a side has closed the connection;
+    /// * an error after the connection has failed.
     pub(crate) fn read(&mut self, into: &mut [u8]) -> Option<io::Result<usize>> {
         let range = self.session.readable();
         let len = range.len().min(into.len());
@@ -294,7 +297,7 @@ impl Link {
         }
     }
 
-    /// Sends pending commands until the send queue is full.
+    /// Sends pending commands until none is pending or [`COMMANDS`] commands are outstanding.
     fn send_pending(&mut self) {
         while self.established && self.end.is_none() && self.free_commands > 0 {
             let Some(command) = self.session.next() else {
@@ -315,7 +318,7 @@ impl Link {
         self.next_command = (self.next_command + 1) % COMMANDS;
     }
 
-    /// Returns whether all written bytes have arrived, or the connection has ended.
+    /// Returns true if all written bytes have arrived, or if the connection has ended.
     pub(crate) fn is_drained(&self) -> bool {
         self.ring.is_empty() || self.end.is_some()
     }

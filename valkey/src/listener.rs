@@ -88,8 +88,8 @@ impl Listener {
 
     /// Waits up to `timeout` for the next connection request, and accepts it.
     ///
-    /// Returns `None` if no request arrives in time. Otherwise behaves like
-    /// [`accept`](Self::accept).
+    /// Returns `None` if no request arrives in time. Rejects requests that the listener cannot
+    /// serve, as [`accept`](Self::accept) does.
     ///
     /// # Errors
     ///
@@ -109,7 +109,7 @@ impl Listener {
             let stream = self.serve(id);
             match stream.and_then(|stream| Ok((stream.peer_addr()?, stream))) {
                 Ok((peer, stream)) => return Ok(Some((stream, peer))),
-                // The id of the request was dropped, which rejects the request.
+                // `serve` has dropped the request's id, which rejects the request.
                 Err(error) => {
                     warn_sparsely!(Valkey, "valkey: rejected a connect request: {error}");
                 }

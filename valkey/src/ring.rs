@@ -19,7 +19,7 @@ impl Ring {
         }
     }
 
-    /// Returns whether all bytes are free.
+    /// Returns true if all bytes are free.
     pub(crate) fn is_empty(&self) -> bool {
         self.used == 0
     }

@@ -22,9 +22,9 @@ pub(crate) enum Role {
 
 /// The buffers of both sides, and the pending commands of this side.
 ///
-/// The sides agree on features, and each side announces a buffer. The other side writes into this
-/// buffer from its start to its end. When the buffer is full and has been read, its owner announces
-/// it again.
+/// The sides agree on features, and each side announces a buffer. The peer fills this buffer from
+/// the first byte to the final byte. When the buffer is full and the owner has read all bytes, the
+/// owner announces the buffer again.
 #[derive(Debug)]
 pub(crate) struct Session {
     role: Role,
@@ -43,7 +43,7 @@ struct Incoming {
     memory: Memory,
     /// Whether this side has announced the buffer.
     announced: bool,
-    /// The number of bytes that have arrived since the last announcement of the buffer.
+    /// The number of bytes that have arrived since this side most recently announced the buffer.
     arrived: u32,
     /// The number of arrived bytes that have been read.
     read: u32,
@@ -95,7 +95,7 @@ impl Session {
         }
     }
 
-    /// Returns whether both sides have agreed on features and this side may write.
+    /// Returns true if both sides have agreed on features and this side may write.
     pub(crate) fn is_ready(&self) -> bool {
         !self.awaits_features && self.outgoing.is_some()
     }
@@ -192,7 +192,7 @@ impl Session {
         }
     }
 
-    /// Returns the address and the rkey for the next write, and its maximum length in bytes.
+    /// Returns the remote address, the rkey and the maximum length in bytes of the next write.
     /// Returns `None` if this side must not write yet, or if the peer's buffer is full.
     pub(crate) fn writable(&self) -> Option<(u64, u32, usize)> {
         let outgoing = self.outgoing.as_ref().filter(|_| self.is_ready())?;
@@ -222,8 +222,8 @@ mod tests {
         }
     }
 
-    /// Delivers the pending commands of both sides until none is left. Returns them in the order of
-    /// delivery.
+    /// Delivers the pending commands of both sides, until no command is pending. Returns the
+    /// commands in the order of delivery.
     fn exchange(sides: &mut [Session; 2]) -> Vec<Command> {
         let mut sent = Vec::new();
         let [client, server] = sides;
@@ -342,7 +342,7 @@ mod tests {
         assert_eq!(error, Err(ProtocolError::Features { features: 6 }));
         for side in &mut sides {
             assert_eq!(side.handle(Command::Keepalive), Ok(()));
-            assert_eq!(side.next(), None, "a keepalive has no reply");
+            assert_eq!(side.next(), None, "a keepalive must have no reply");
         }
     }
 
@@ -358,7 +358,10 @@ mod tests {
         client.handle(Command::GetServerFeature(offered)).unwrap();
         let none = Features::default();
         assert_eq!(client.next(), Some(Command::SetClientFeature(none)));
-        assert!(!client.is_ready(), "the buffer of the server is missing");
+        assert!(
+            !client.is_ready(),
+            "the client must not write before the server announces a buffer"
+        );
 
         let mut client = Session::new(Role::Client, memory(0x1000, 10));
         client.established();

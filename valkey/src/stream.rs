@@ -33,14 +33,15 @@ impl Stream {
     ///
     /// # Errors
     ///
-    /// Returns the error for the last address:
+    /// If no address accepts the connection, returns the error of the final attempt:
     ///
+    /// * `InvalidInput` if the name has no address;
     /// * `TimedOut` if a time limit expired;
     /// * `ConnectionRefused` if no program listens at the address;
     /// * `Unsupported` on an iWARP device;
     /// * `InvalidData` with a [`ProtocolError`](crate::ProtocolError) if the peer violated the
     ///   protocol;
-    /// * otherwise the error of the connection manager.
+    /// * in all other cases, the error of the connection manager.
     pub fn connect(address: impl ToSocketAddrs) -> io::Result<Self> {
         Self::connect_with(address, &Config::default())
     }
@@ -156,8 +157,8 @@ impl Stream {
     ///
     /// # Errors
     ///
-    /// Returns `TimedOut` if not all bytes arrive within [`Config::linger`]. The connection is also
-    /// closed in this case.
+    /// Returns `TimedOut` if some bytes do not arrive within [`Config::linger`]. Even then, this
+    /// call closes the connection.
     pub fn shutdown(&self) -> io::Result<()> {
         self.connection.waiting.check()?;
         self.connection.close()

@@ -104,7 +104,7 @@ impl Stream {
     ///
     /// # Panics
     ///
-    /// Panics if it is called outside of a tokio runtime with I/O and time enabled.
+    /// Panics if the future is polled outside of a tokio runtime with I/O and time enabled.
     pub async fn connect(address: SocketAddr) -> io::Result<Self> {
         Self::connect_with(address, &Config::default()).await
     }
@@ -118,7 +118,7 @@ impl Stream {
     ///
     /// # Panics
     ///
-    /// Panics if [`connect`](Self::connect) would panic.
+    /// Panics in the same case as [`connect`](Self::connect).
     pub async fn connect_with(address: SocketAddr, config: &Config) -> io::Result<Self> {
         let connect = Self::connect_without_limit(address, config);
         timeout(config.connect_timeout, connect).await?
@@ -135,7 +135,8 @@ impl Stream {
                 continue;
             }
             let mut ready = events.readable().await?;
-            // An event that arrives after this call makes the descriptor ready again.
+            // Clear the readiness before the poll below. Then an event that arrives after this poll
+            // makes the descriptor ready again.
             ready.clear_ready();
             if let Some(event) = opening.events().poll_event()?
                 && opening.step(&event)?
@@ -186,8 +187,8 @@ impl Stream {
         self.connection.as_ref().ok_or_else(none)
     }
 
-    /// Polls `ready` for the reading or the writing task. If `ready` returns `None`, the task is
-    /// woken after the next completion or connection-manager event.
+    /// Calls `ready` for the reading or the writing task. If `ready` returns `None`, returns
+    /// `Pending`, and the next completion or connection-manager event wakes the task.
     fn poll<T>(
         &self,
         task: usize,
@@ -202,16 +203,16 @@ impl Stream {
         let both = Waker::from(Arc::clone(&self.tasks));
         let mut both = Context::from_waker(&both);
         loop {
-            // These steps must be in this order, or a completion could be missed: request an event,
-            // poll the queue, sleep.
+            // Request an event, then poll the queue, then sleep. In another order, this task could
+            // miss a completion.
             let (value, progress) = waiting.with(|link| {
                 let first = link.progress(false);
                 if let Some(value) = ready(link) {
                     return (Some(value), first);
                 }
                 let armed = link.arm();
-                // A consumed event is also progress, because the keepalive thread may have polled
-                // the completion that raised it.
+                // A consumed event counts as progress, even if the queue was empty: the keepalive
+                // thread may have polled the completion that raised the event.
                 let progress = first | link.progress(true) | matches!(armed, Ok(true));
                 let value = ready(link).or_else(|| armed.err().map(Err));
                 (value, progress)
@@ -237,8 +238,8 @@ impl Stream {
             ) {
                 (Poll::Pending, Poll::Pending) => return Poll::Pending,
                 (done, events) => {
-                    // The loop reads all pending events, so only a later event makes the descriptor
-                    // ready again.
+                    // Clear the readiness, because the loop now reads all pending events. Only a
+                    // later event makes the descriptor ready again.
                     consume(done);
                     consume(events);
                 }
@@ -246,7 +247,8 @@ impl Stream {
         }
     }
 
-    /// Closes the connection, in another thread if written bytes have not arrived yet.
+    /// Closes the connection. If written bytes have not arrived yet, starts a thread that waits for
+    /// them and then closes the connection.
     fn close(&mut self) {
         let Some(connection) = self.connection.take() else {
             return;
@@ -255,8 +257,8 @@ impl Stream {
         if is_inherited || connection.waiting.with(|link| link.is_drained()) {
             return;
         }
-        // If the thread cannot be started, dropping the closure closes the connection in this
-        // thread.
+        // If the thread cannot be started, `spawn` drops the closure. This closes the connection in
+        // the current thread.
         let closing = thread::Builder::new().name("valkey-close".into());
         let _ = closing.spawn(move || drop(connection));
     }
@@ -268,7 +270,7 @@ impl Drop for Stream {
     }
 }
 
-/// Clears the readiness, so that the next poll waits for a new event.
+/// Clears the readiness of a descriptor, so that the next poll waits for a new event.
 fn consume<T: AsRawFd>(ready: Poll<::tokio::io::unix::AsyncFdReadyGuard<'_, T>>) {
     if let Poll::Ready(mut guard) = ready {
         guard.clear_ready();

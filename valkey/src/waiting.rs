@@ -16,8 +16,9 @@ use crate::link::Link;
 
 /// A connection on which several threads can wait.
 ///
-/// One thread sleeps on the descriptors. The other threads sleep until that thread wakes up, and
-/// then one of them sleeps on the descriptors.
+/// At most one thread sleeps in poll(2) on the descriptors of the channels. The other waiting
+/// threads sleep on a condition variable, until the first thread returns from poll(2) and notifies
+/// them. Then one of the waiting threads sleeps on the descriptors.
 #[derive(Debug)]
 pub(crate) struct Waiting {
     /// The process that created the connection.
@@ -65,7 +66,8 @@ impl Waiting {
     }
 
     /// Returns an error in a forked child of the process that created the connection. A child must
-    /// not acquire the connection's lock.
+    /// not acquire the connection's lock, because a thread of the parent may have held it during
+    /// the fork.
     pub(crate) fn check(&self) -> io::Result<()> {
         if self.process.is_this() {
             return Ok(());
@@ -74,7 +76,7 @@ impl Waiting {
         Err(io::Error::new(io::ErrorKind::NotConnected, text))
     }
 
-    /// Calls `f` with the connection, without waiting.
+    /// Locks the connection, and calls `f` with it. Does not wait for completions or events.
     pub(crate) fn with<T>(&self, f: impl FnOnce(&mut Link) -> T) -> T {
         f(&mut lock(&self.state).link)
     }
@@ -97,9 +99,10 @@ impl Waiting {
                 return Ok(value);
             }
             // If another thread sleeps on the descriptors or is about to sleep, leave
-            // connection-manager events unread, because they must wake that thread. Otherwise read
-            // them, which costs a system call. Polling completions is always safe, because the
-            // event on the completion channel stays pending.
+            // connection-manager events unread, because they must wake that thread. If there is no
+            // such thread, read the events, which costs a system call. This thread may poll
+            // completions in both cases, because the event on the completion channel stays pending
+            // and wakes the sleeping thread.
             if !state.sleeper {
                 progress |= state.link.progress(true);
                 if let Some(value) = ready(&mut state.link) {
@@ -117,8 +120,8 @@ impl Waiting {
                 };
                 continue;
             }
-            // These steps must be in this order, or a completion could be missed: request an event,
-            // poll the queue, sleep.
+            // Request an event, then poll the queue, then sleep. In another order, this thread
+            // could miss a completion.
             state.link.arm()?;
             if state.link.progress(true) {
                 continue;
@@ -136,7 +139,7 @@ impl Waiting {
     fn sleep(&self, left: Option<Duration>) -> io::Result<()> {
         let mut files = [self.done.as_fd(), self.events.as_fd()]
             .map(|file| PollFd::new(file, PollFlags::POLLIN));
-        // The caller's loop checks the time again.
+        // poll(2) may return before the deadline. The caller's loop checks the deadline.
         let timeout = left.map_or(PollTimeout::NONE, |left| {
             PollTimeout::try_from(millis(left)).unwrap_or(PollTimeout::MAX)
         });

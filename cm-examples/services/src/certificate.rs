@@ -1,6 +1,6 @@
 //! TLS with the rustls library over any stream. The certificate is read from a file, or is a new
-//! self-signed certificate. With certificates on both sides (mTLS) the server authenticates its
-//! clients.
+//! self-signed certificate. If the clients present certificates, too (mTLS), the server
+//! authenticates them.
 
 use std::{fs, path::Path, sync::Arc};
 
@@ -20,7 +20,8 @@ use crate::Result;
 /// The host name in a new self-signed certificate.
 pub const NAME: &str = "rdmsg.test";
 
-/// The HTTP versions that the server offers during the TLS handshake (ALPN).
+/// The HTTP versions that the TLS handshake can select (ALPN). A server accepts both, and a client
+/// offers only one of them.
 const PROTOCOLS: [&[u8]; 2] = [b"h2", b"http/1.1"];
 
 /// The certificate chain of a server or client, and its private key.
@@ -44,8 +45,8 @@ impl Identity {
         })
     }
 
-    /// Creates a self-signed certificate for [`NAME`] with a new key. Also returns the certificate
-    /// in PEM.
+    /// Creates a new key and a self-signed certificate for [`NAME`]. Returns both as an identity,
+    /// together with the PEM text of the certificate.
     ///
     /// # Errors
     ///
@@ -89,8 +90,9 @@ impl Identity {
         Ok(TlsAcceptor::from(Arc::new(config)))
     }
 
-    /// Returns a TLS connector that presents this certificate, and trusts only the servers with a
-    /// certificate in `trusted`.
+    /// Returns a TLS connector that presents this certificate to the server. The server's
+    /// certificate must be in `trusted`, or be signed by a certificate in `trusted`. The connector
+    /// offers HTTP/2 if `http2` is true, and HTTP/1 if it is false.
     ///
     /// # Errors
     ///
@@ -105,8 +107,9 @@ impl Identity {
     }
 }
 
-/// Returns a connector, which performs the client's side of the TLS handshake. It trusts only the
-/// certificates in `trusted`, and offers HTTP/2 or HTTP/1.
+/// Returns a connector, which performs the client's side of the TLS handshake. The server's
+/// certificate must be in `trusted`, or be signed by a certificate in `trusted`. The connector
+/// offers HTTP/2 if `http2` is true, and HTTP/1 if it is false.
 ///
 /// # Errors
 ///

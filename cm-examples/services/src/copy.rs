@@ -1,9 +1,13 @@
-//! Copies files over rdmsg. Client and server exchange short text messages, and the sender sends
-//! each piece of the file from its own memory without a copy.
+//! Copies files over rdmsg. Client and server exchange short text messages. The sender reads each
+//! piece of the file into a send buffer, which rdmsg sends without another copy.
 //!
-//! The receiver first reports the part of the file that it already has: `have LENGTH DIGEST`. The
-//! sender compares the digest with that of the first LENGTH bytes of its file. It sends `from
-//! OFFSET SIZE`, the pieces from OFFSET on, and `done DIGEST` with the digest of the whole file.
+//! The receiver first reports the part of the file that it already has: LENGTH and DIGEST. A server
+//! replies to `put NAME` with `have LENGTH DIGEST`, and a client sends `get LENGTH DIGEST NAME`.
+//! The sender hashes the first LENGTH bytes of its file. If these bytes have the reported digest,
+//! the copy starts at the offset LENGTH, and if not, at the offset 0. The sender sends `from OFFSET
+//! SIZE` with this offset and the size of the file, the pieces from OFFSET on, and `done DIGEST`
+//! with the digest of the whole file.
+//!
 //! The receiver writes to `NAME.part`, which remains after an interruption. When the file is
 //! complete and its digest is correct, the receiver renames it to `NAME`.
 
@@ -20,17 +24,17 @@ use tokio::task::spawn_blocking;
 
 use crate::Result;
 
-/// The length of a piece in bytes. The last piece can be shorter.
+/// The length of a piece in bytes. The final piece of a file can be shorter.
 pub const PIECE: u64 = 1 << 20;
 
-/// The number of bytes per read while a file is hashed.
+/// The maximum number of bytes that one read returns while a file is hashed.
 const BLOCK: usize = 256 * 1024;
 
 /// The result of a complete copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(clippy::exhaustive_structs, reason = "this is all")]
 pub struct Copied {
-    /// The number of bytes that the receiver already had before the copy.
+    /// The offset in bytes at which the copy started. The receiver already had the bytes before it.
     pub from: u64,
     /// The size of the file in bytes.
     pub size: u64,
@@ -56,7 +60,7 @@ impl<F: Read> Hashed<F> {
         }
     }
 
-    /// Reads and hashes the bytes up to `offset` or up to the end of the file.
+    /// Reads and hashes the bytes before `offset`. Stops earlier if the file is shorter.
     fn skip_to(&mut self, offset: u64) -> std::io::Result<()> {
         let mut block = vec![0; BLOCK];
         while self.at < offset {
@@ -85,7 +89,7 @@ impl<F: Read> Hashed<F> {
 /// The part of a file that the receiver already has: `NAME.part`.
 pub struct Part {
     path: PathBuf,
-    /// The open file, locked so that no other process writes to it.
+    /// The open file. It is locked, so that no other copy writes to it concurrently.
     hashed: Hashed<LockedFile>,
 }
 
@@ -140,7 +144,8 @@ impl Part {
     /// # Errors
     ///
     /// Fails if the connection breaks, the sender violates the protocol, the file cannot be
-    /// written, or the digest is wrong. `NAME.part` remains, unless the digest is wrong.
+    /// written, or the digest is wrong. After a wrong digest, removes `NAME.part`. After any other
+    /// error, `NAME.part` remains.
     pub async fn receive(mut self, endpoint: &Endpoint, progress: Progress<'_>) -> Result<Copied> {
         let line = words(&endpoint.recv().await?)?;
         let [from, size] = numbers(&line, "from")?;
@@ -148,13 +153,13 @@ impl Part {
             self = self.restart().await?;
         }
         if from != self.hashed.at || from > size {
-            return Err("the sender's offset differs from the length of the part".into());
+            return Err("the sender's offset is not the part's length, or is too large".into());
         }
         progress(from, size);
         while self.hashed.at < size {
             let piece = endpoint.recv().await?;
             if piece.is_empty() || piece.len() as u64 > size - self.hashed.at {
-                return Err("the sender sends more bytes than it announced".into());
+                return Err("the sender sent an empty piece, or more bytes than announced".into());
             }
             self = self.append(piece).await?;
             progress(self.hashed.at, size);
@@ -163,7 +168,7 @@ impl Part {
         if line != ["done", &self.hashed.digest()] {
             let part = part_of(&self.path);
             blocking(move || Ok(fs::remove_file(part)?)).await?;
-            return Err("the digest is wrong: the file changed while the sender read it".into());
+            return Err("the digest is wrong: the part differs from the sender's bytes".into());
         }
         blocking(move || {
             self.hashed.file.0.sync_all()?;
@@ -173,8 +178,8 @@ impl Part {
         Ok(Copied { from, size })
     }
 
-    /// Truncates the part to length 0. The sender requests this if the digest shows that the part
-    /// belongs to another file.
+    /// Truncates the part to length 0. The receiver does this when the sender starts at offset 0,
+    /// because the part can belong to another file.
     async fn restart(self) -> Result<Self> {
         blocking(move || {
             let Self { path, hashed } = self;
@@ -198,8 +203,8 @@ impl Part {
     }
 }
 
-/// Sends the missing part of a file to a receiver. `have` contains the length and the digest of the
-/// receiver's part.
+/// Sends the bytes of a file that the receiver does not have yet. `have` contains the length and
+/// the digest of the part that the receiver already has.
 ///
 /// # Errors
 ///
@@ -240,8 +245,10 @@ pub async fn send(
     Ok(Copied { from, size })
 }
 
-/// Opens a file and seeks to the end of the receiver's part, or to the beginning if the digest
-/// shows that the part belongs to another file. Also returns the size of the file.
+/// Opens a file, and hashes its first `len` bytes. If their digest is `digest`, the returned file
+/// is at offset `len`. If the digest differs or the file is shorter than `len`, the receiver's part
+/// belongs to another file, and the returned file is at offset 0. Also returns the size of the
+/// file.
 fn open_at(path: &Path, len: u64, digest: &str) -> Result<(Hashed, u64)> {
     let named = path.file_name().unwrap_or_default().display();
     let open = || File::open(path).map_err(|error| format!("{named}: {error}"));
@@ -308,8 +315,8 @@ pub async fn get(
     Ok(copied)
 }
 
-/// Serves one request of a client for a file in `folder`. If an error occurs, also sends it to the
-/// client.
+/// Serves one request of a client to read or write a file in `folder`. If the request fails, sends
+/// the error to the client and returns it.
 ///
 /// # Errors
 ///
@@ -352,7 +359,8 @@ async fn receive(endpoint: &Endpoint, path: &Path, progress: Progress<'_>) -> Re
 }
 
 /// Returns the path of a file that a client names. Rejects names that contain a directory, so that
-/// clients can access only files directly in `folder`.
+/// clients can access only files directly in `folder`. Rejects the names of hidden files and of
+/// partial files (`.part`), too.
 fn in_folder(folder: &Path, name: &str) -> Result<PathBuf> {
     let is_plain = Path::new(name).file_name().is_some_and(|last| last == name);
     if !is_plain || name.starts_with('.') || name.ends_with(".part") {
@@ -367,8 +375,9 @@ fn part_of(path: &Path) -> PathBuf {
     name.into()
 }
 
-/// Splits a text message into words. The last word is the rest of the message, because a file name
-/// or an error text can contain spaces.
+/// Splits a text message into words. The type of the message determines the maximum number of
+/// words. Spaces after that number belong to the final word, because a file name or an error text
+/// can contain spaces.
 fn words(message: &[u8]) -> Result<Vec<String>> {
     let line = std::str::from_utf8(message).map_err(|_| "received a piece instead of text")?;
     let most = match line.split(' ').next() {
@@ -379,7 +388,7 @@ fn words(message: &[u8]) -> Result<Vec<String>> {
     Ok(line.splitn(most, ' ').map(str::to_owned).collect())
 }
 
-/// Returns all words after the first. Fails if the first word is not `first`.
+/// Returns the words after the first word. Fails if the first word is not `first`.
 fn expect<'a>(line: &'a [String], first: &str) -> Result<Vec<&'a str>> {
     match line.split_first() {
         Some((word, rest)) if word == first => Ok(rest.iter().map(String::as_str).collect()),

@@ -2,8 +2,8 @@
 //! creates such code from a `.proto` file; this code is written by hand. tonic itself is
 //! unmodified.
 //!
-//! `Once` replies with the same message, `Count` replies to a number N with a stream of N numbers,
-//! and `Chat` replies to each message of a stream with the same message.
+//! `Once` replies to a message with the same message. `Count` replies to a number N with a stream
+//! of N numbers. `Chat` replies to each message of a stream with the same message.
 
 use std::{
     convert::Infallible,
@@ -146,7 +146,7 @@ pub struct EchoClient {
 }
 
 impl EchoClient {
-    /// Connects with these options. The channel connects again after a connection has ended.
+    /// Connects with these options. If the connection ends, tonic's channel connects again.
     ///
     /// # Errors
     ///

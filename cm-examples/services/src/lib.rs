@@ -2,8 +2,9 @@
 //! shutdown of a server ([`server`]), and the protocols.
 //!
 //! The servers for Redis and HTTP are generic over `AsyncRead` and `AsyncWrite`, and accept a
-//! [`Socket`](net::Socket), which is an rdmsg stream or a TCP stream. [`greeter`], `http_get` and
-//! the gRPC client pass a listener or a connector, for rdmsg or for TCP, to a library.
+//! [`Socket`](net::Socket), which is an rdmsg stream or a TCP stream. [`greeter`] passes a listener
+//! to axum. `http_get` and the gRPC client pass a connector to hyper-util and to tonic. These
+//! listeners and connectors exist for rdmsg and for TCP.
 
 use std::{error::Error, fmt::Write, process::ExitCode};
 
@@ -24,7 +25,8 @@ pub mod web;
 /// The result type of the functions in this crate. The programs only print the error.
 pub type Result<T, E = Box<dyn Error + Send + Sync>> = std::result::Result<T, E>;
 
-/// Runs a program on a new tokio runtime. Prints the program's error, and returns the exit status.
+/// Starts the logger, and runs a program on a new tokio runtime. If the program fails, prints the
+/// error. Returns the exit status.
 pub fn run(program: &str, debug: bool, main: impl Future<Output = Result<()>>) -> ExitCode {
     let level = if debug { "debug" } else { "error" };
     env_logger::Builder::from_env(env_logger::Env::default().default_filter_or(level)).init();
@@ -40,8 +42,8 @@ pub fn run(program: &str, debug: bool, main: impl Future<Output = Result<()>>) -
     }
 }
 
-/// Returns the text of an error and of its causes. Many libraries return errors whose own text is
-/// only `transport error`.
+/// Returns the text of an error and of its causes. The causes are necessary, because the error of a
+/// library often says no more than `transport error`.
 #[must_use]
 pub fn with_causes(error: &(dyn Error + 'static)) -> String {
     let mut text = error.to_string();

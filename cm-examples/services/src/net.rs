@@ -21,8 +21,8 @@ use tonic::transport::server::{Connected, TcpConnectInfo};
 
 use crate::options::{ClientOptions, ServerOptions};
 
-/// The pause after a failed accept. Without it, the loop would occupy a processor while no
-/// descriptors or memory are available.
+/// The pause after a failed accept. Without the pause, the loop would occupy a processor while the
+/// host has no free descriptors or no free memory.
 const PAUSE: Duration = Duration::from_millis(100);
 
 /// A connection over rdmsg or over plain TCP.
@@ -111,8 +111,8 @@ impl Listeners {
         Ok((self.rdmsg.local_addr()?, tcp.transpose()?))
     }
 
-    /// Accepts the next connection. After a failed accept, for example if no descriptor is
-    /// available, logs the error and tries again.
+    /// Accepts the next connection. If an accept fails, for example because no descriptor is
+    /// available, logs the error and tries again after a pause.
     ///
     /// # Errors
     ///
@@ -121,7 +121,7 @@ impl Listeners {
         loop {
             match std::future::poll_fn(|cx| self.poll_accept(cx)).await {
                 Err(error) if !is_end_of_listener(&error) => {
-                    log::warn!("cannot accept a connection: {error}");
+                    log::warn!("cannot accept a connection; trying again: {error}");
                     sleep(PAUSE).await;
                 }
                 accepted => return accepted,
@@ -142,8 +142,8 @@ impl Listeners {
     }
 }
 
-/// Returns whether an error means that the listener has ended. All other errors concern one
-/// connection.
+/// Returns true if the error means that the rdmsg listener has ended. After any other error, the
+/// server can accept further connections.
 fn is_end_of_listener(error: &io::Error) -> bool {
     let error = error.get_ref().and_then(|error| error.downcast_ref());
     matches!(

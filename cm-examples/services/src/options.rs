@@ -5,17 +5,20 @@ use std::{net::SocketAddr, time::Duration};
 use clap::Args;
 use rdmsg::{Config, TransportChoice};
 
-/// The times that determine when a lost peer is detected.
+/// The times after which a lost peer is detected, and for which a lost connection can be resumed.
 #[derive(Args, Clone, Debug)]
 #[expect(clippy::exhaustive_structs, reason = "these are all")]
 pub struct Keepalive {
-    /// The connection probes the peer after this time without data from the peer, in milliseconds
+    /// The time without data from the peer after which the connection probes the peer, in
+    /// milliseconds
     #[arg(long, global = true, value_name = "MS", default_value_t = 2000)]
     pub keepalive_interval: u64,
-    /// The connection ends if the peer does not answer the probe within this time, in milliseconds
+    /// The time within which the peer must answer the probe, in milliseconds; if the peer does not
+    /// answer, the connection is lost
     #[arg(long, global = true, value_name = "MS", default_value_t = 3000)]
     pub keepalive_timeout: u64,
-    /// The time for which a lost connection can be resumed, in seconds; with 0 it ends at once
+    /// The time for which a lost connection can be resumed, in seconds; with 0, the connection ends
+    /// immediately
     #[arg(long, global = true, value_name = "SECONDS", default_value_t = 0)]
     pub resume: u64,
 }
@@ -52,13 +55,13 @@ pub struct ServerOptions {
     /// Listen on this address and port for plain TCP as well
     #[arg(long, value_name = "ADDRESS")]
     pub tcp: Option<SocketAddr>,
-    /// The time after SIGINT or SIGTERM within which clients must finish, in seconds
+    /// The time limit in seconds for clients to finish after SIGINT or SIGTERM
     #[arg(long, value_name = "SECONDS", default_value_t = 5)]
     pub patience: u64,
     /// Show the log of the library
     #[arg(long)]
     pub debug: bool,
-    /// The times that determine when a lost peer is detected.
+    /// The times for the keepalive and for the resumption of lost connections.
     #[command(flatten)]
     pub keepalive: Keepalive,
 }
@@ -82,7 +85,7 @@ impl ServerOptions {
         self.keepalive.config()
     }
 
-    /// Returns the time within which clients must finish after a signal.
+    /// Returns the time limit for clients to finish after a signal.
     #[must_use]
     pub fn patience(&self) -> Duration {
         Duration::from_secs(self.patience)
@@ -102,7 +105,7 @@ pub struct ClientOptions {
     /// Show the log of the library
     #[arg(long)]
     pub debug: bool,
-    /// The times that determine when a lost peer is detected.
+    /// The times for the keepalive and for the resumption of lost connections.
     #[command(flatten)]
     pub keepalive: Keepalive,
 }

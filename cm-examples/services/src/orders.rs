@@ -1,10 +1,10 @@
 //! Orders that are executed exactly once, although the server is replaced repeatedly.
 //!
 //! Each message of a client is the number of an order, and the server replies with the same number.
-//! Before it exits, a server sends an empty message, which asks its client to reconnect. The client
-//! then finishes its sending direction, so the server knows the last order of the connection. The
-//! server replies to all orders and closes the connection. The client therefore knows the result of
-//! each order and sends no order twice.
+//! Before a server exits, it sends an empty message, which asks the client to reconnect. The client
+//! then finishes its sending direction, so the server knows that no further order arrives on this
+//! connection. The server replies to all orders and closes the connection. The client therefore
+//! knows the result of each order and sends no order twice.
 
 use std::{collections::HashSet, sync::atomic::AtomicU64, sync::atomic::Ordering};
 
@@ -22,8 +22,8 @@ const OPEN: usize = 16;
 ///
 /// # Errors
 ///
-/// Fails if the connection is lost. The client then does not know whether its last orders were
-/// executed.
+/// Fails if the connection is lost, or if a message is not an order number. If the connection is
+/// lost, the client cannot know which of its orders in flight were executed.
 pub async fn serve(client: Endpoint, stop: CancellationToken, execute: impl Fn(u64)) -> Result<()> {
     let mut is_asked = false;
     loop {
@@ -46,8 +46,8 @@ pub async fn serve(client: Endpoint, stop: CancellationToken, execute: impl Fn(u
     }
 }
 
-/// Places orders with one server after another, and counts the replies. `connector` retries while
-/// no server is listening.
+/// Places orders with one server after another, and counts the replies. `connector` must be set to
+/// retry refused connections, because no server listens during a replacement.
 ///
 /// # Errors
 ///
@@ -67,8 +67,8 @@ pub async fn place(
     Ok(())
 }
 
-/// Places orders until no order is left, or until the server asks the client to connect again.
-/// Returns whether all orders were placed.
+/// Places orders until `orders` is exhausted or the server asks the client to reconnect. Then waits
+/// for the replies. Returns true if `orders` is exhausted.
 async fn place_with(
     server: &Endpoint,
     orders: &mut impl Iterator<Item = u64>,

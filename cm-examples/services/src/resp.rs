@@ -15,8 +15,8 @@ use crate::{
     store::{After, Store},
 };
 
-/// The maximum length of a line in bytes. A line contains a length, or an inline command typed by a
-/// user.
+/// The maximum length of a line in bytes. A line contains the number of arguments, the length of an
+/// argument, or an inline command, which a user can type.
 const MAX_LINE: usize = 64 * 1024;
 
 /// The maximum number of arguments of a request.
@@ -35,9 +35,10 @@ const MAX_PENDING: usize = 64 * 1024;
 /// The minimum capacity of the buffer for a read, in bytes.
 const READ_SIZE: usize = 16 * 1024;
 
-/// After the session has sent an error, it continues to read for at most this time and this number
-/// of bytes, and then closes the socket. If it closed a socket with unread bytes, the kernel would
-/// send a reset, and the client would lose the error.
+/// The time limit, and the limit in bytes, for reading before the session closes the socket. The
+/// session has sent its final replies by then, and discards the bytes that it reads. If the session
+/// closed a socket with unread bytes, the kernel would send a reset, and the client could lose the
+/// final replies.
 const LINGER: (Duration, usize) = (Duration::from_secs(1), 1 << 20);
 
 /// The error for bytes that violate RESP or exceed a limit of this server.
@@ -72,13 +73,15 @@ pub struct RequestReader {
 }
 
 impl RequestReader {
-    /// Returns whether a request has arrived only partially.
+    /// Returns true if the reader knows the number of arguments of a request, but has not received
+    /// all of the arguments.
     #[must_use]
     pub fn is_inside(&self) -> bool {
         self.missing > 0
     }
 
-    /// Returns the next request, which has at least one argument, or `None` if it is not complete.
+    /// Returns the next request, or `None` if the request has not arrived completely. A request has
+    /// at least one argument.
     ///
     /// # Errors
     ///
@@ -276,7 +279,7 @@ impl Reply {
                 }
                 Self::Array(replies)
             }
-            _ => return refuse("the first byte of the reply is not a known type"),
+            _ => return refuse("the reply has an unknown type, or is nested too deeply"),
         }))
     }
 }
@@ -301,8 +304,8 @@ impl fmt::Display for Reply {
     }
 }
 
-/// Serves one client until the client closes the connection or `stop` is cancelled. Replies to all
-/// requests that have arrived completely.
+/// Serves one client until the client closes the connection or sends `QUIT`, or until `stop` is
+/// cancelled. Replies to each request that the session has read completely.
 ///
 /// # Errors
 ///
@@ -351,7 +354,8 @@ where
     }
 }
 
-/// Writes the pending replies, shuts down the stream, and then reads as described at [`LINGER`].
+/// Writes the pending replies, shuts down the stream, and then reads within the limits of
+/// [`LINGER`].
 async fn close<S>(stream: &mut S, output: &[u8]) -> Result<()>
 where
     S: AsyncRead + AsyncWrite + Unpin,
@@ -361,7 +365,7 @@ where
     let (limit, most) = LINGER;
     let mut rest = stream.take(most as u64);
     let mut sink = tokio::io::sink();
-    // Ignore an error: the connection is over in any case.
+    // Ignore an error, because the session closes the connection anyway.
     let _ = timeout(limit, tokio::io::copy(&mut rest, &mut sink)).await;
     Ok(())
 }

@@ -21,7 +21,7 @@ pub use self::transport::{ClientTransport, ServerTransport};
 mod transport;
 
 /// The maximum number of requests that run concurrently on one connection. Further requests wait in
-/// the receive window of the connection.
+/// the receive buffers of the connection.
 const RUNNING: usize = 64;
 
 /// A key-value store.

@@ -24,7 +24,8 @@ pub struct Server {
 }
 
 impl Server {
-    /// Starts listening, and prints the addresses. SIGINT and SIGTERM cancel the token.
+    /// Starts listening, and prints the addresses. SIGINT and SIGTERM cancel the server's token
+    /// ([`stop`](Self::stop)).
     ///
     /// # Errors
     ///
@@ -71,13 +72,13 @@ impl Server {
         &self.engine
     }
 
-    /// Returns the token. Cancelling it ends the server and its sessions.
+    /// Returns the cancellation token that ends the server and its sessions.
     #[must_use]
     pub fn stop(&self) -> CancellationToken {
         self.stop.clone()
     }
 
-    /// Waits for the next connection. Returns `None` when the token is cancelled.
+    /// Waits for the next connection. Returns `None` when the server's token is cancelled.
     ///
     /// # Errors
     ///
@@ -89,8 +90,8 @@ impl Server {
         }
     }
 
-    /// Returns a stream of connections that ends when the token is cancelled. Some libraries need
-    /// such a stream, because they spawn a task for each connection themselves.
+    /// Returns a stream of connections, which ends when the server's token is cancelled. Libraries
+    /// that themselves spawn a task for each connection need such a stream.
     pub fn incoming<'a>(&'a self) -> impl Stream<Item = io::Result<Socket>> + use<'a> {
         let next = async |server: &'a Self| {
             let accepted = server.accept().await.transpose()?;
@@ -99,8 +100,9 @@ impl Server {
         futures_util::stream::unfold(self, next)
     }
 
-    /// Spawns a task for each connection until the token is cancelled. Then waits for the tasks to
-    /// end, up to the time of the option `--patience`.
+    /// Spawns a task for each connection until the server's token is cancelled. Then waits for the
+    /// tasks to end, for at most the time of the option `--patience`, and calls
+    /// [`finish`](Self::finish).
     ///
     /// # Errors
     ///
@@ -127,8 +129,8 @@ impl Server {
         self.finish().await
     }
 
-    /// Waits until the peers have received all written bytes, but no longer than the time of the
-    /// option `--patience`.
+    /// Waits until the rdmsg connections have ended, so that the peers receive all written bytes.
+    /// After the time of the option `--patience`, ends the remaining connections.
     ///
     /// # Errors
     ///
@@ -157,7 +159,7 @@ pub async fn finish(engine: Engine, time_limit: std::time::Duration) -> Result<(
     Ok(())
 }
 
-/// Returns a token that is cancelled by SIGINT and SIGTERM.
+/// Returns a token. A task cancels the token when SIGINT or SIGTERM arrives.
 ///
 /// # Errors
 ///

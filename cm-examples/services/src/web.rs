@@ -50,8 +50,8 @@ pub type AnyBody = BoxBody<Bytes, hyper::Error>;
 /// The number of requests that this process has answered.
 static ANSWERED: AtomicU64 = AtomicU64::new(0);
 
-/// Serves one connection with HTTP/1 or HTTP/2 until the client closes it or `stop` is cancelled.
-/// Then completes the requests in progress.
+/// Serves one connection with HTTP/1 or HTTP/2 until the client closes the connection. If `stop` is
+/// cancelled, completes the requests in progress and then closes the connection.
 ///
 /// # Errors
 ///
@@ -206,8 +206,8 @@ impl Client {
             let mut builder = http2::Builder::new(TokioExecutor::new());
             builder.timer(TokioTimer::new());
             let (client, connection) = builder.handshake(stream).await?;
-            // Ignore the error of this task: the caller that waits for a response gets the error,
-            // too.
+            // Ignore the result of this task. If the connection breaks, the caller that waits for a
+            // response gets the error.
             tokio::spawn(connection);
             Ok(Self::Http2(client))
         } else {
@@ -240,7 +240,7 @@ impl Client {
         })
     }
 
-    /// Returns another handle to the same connection with HTTP/2, or `None` with HTTP/1.
+    /// Returns a second handle to the same HTTP/2 connection. With HTTP/1, returns `None`.
     #[must_use]
     pub fn share(&self) -> Option<Self> {
         match self {

@@ -33,12 +33,12 @@ struct Options {
     /// How to wait for a reply
     #[arg(long, value_enum, default_value_t = Wait::Adaptive)]
     polling: Wait,
-    /// The time limit for connecting, in seconds; the client tries again while the server does not
-    /// listen yet
+    /// The time limit for connecting, in seconds; within this time, the client retries until the
+    /// server listens
     #[arg(long, default_value_t = 10)]
     timeout: u64,
-    /// The largest message in bytes that is sent into a posted receive buffer; the peer reads
-    /// longer messages from the client's memory
+    /// The largest message in bytes that fits into one posted receive buffer; the smaller value of
+    /// client and server applies; the server reads much longer messages from the client's memory
     #[arg(long)]
     eager_size: Option<u32>,
 }
@@ -99,7 +99,8 @@ fn run(options: &Options) -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Sends `count` messages, and waits for the reply to each message before it sends the next one.
+/// Sends `count` messages, and waits for the reply to each message before it sends the next
+/// message. Returns the round-trip times.
 fn round_trips(
     endpoint: &Endpoint,
     size: usize,

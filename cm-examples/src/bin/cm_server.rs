@@ -22,8 +22,8 @@ struct Options {
     /// The number of messages that a client can have in flight
     #[arg(long)]
     window: Option<u16>,
-    /// The largest message in bytes for which the server posts receive buffers; it reads longer
-    /// messages from the memory of the client
+    /// The largest message in bytes that fits into one posted receive buffer; the smaller value of
+    /// client and server applies; the server reads much longer messages from the client's memory
     #[arg(long)]
     eager_size: Option<u32>,
     /// The largest message in bytes that the server accepts
@@ -74,8 +74,8 @@ fn serve(options: &Options) -> Result<(), Box<dyn Error>> {
                 false
             }
         });
-        // Without the option `--connections`, the server runs forever. In this case, drop the
-        // thread handles, because their number would grow without limit.
+        // Keep the thread handles only with the option `--connections`. Without this option, the
+        // server runs forever, and the number of handles would grow without limit.
         if options.connections.is_some() {
             sessions.push(session);
         }
@@ -92,7 +92,8 @@ fn serve(options: &Options) -> Result<(), Box<dyn Error>> {
     }
 }
 
-/// Sends messages back until the client closes the connection. Returns the number of messages.
+/// Checks messages and sends them back until the client closes the connection. Returns the number
+/// of messages.
 fn echo(endpoint: &Endpoint) -> Result<u64, Box<dyn Error>> {
     if let Some(negotiated) = endpoint.info().negotiated {
         println!("{}: {negotiated}", endpoint.peer_addr());

@@ -25,7 +25,7 @@ struct Options {
     /// Show only the names of the devices
     #[arg(short, long)]
     list: bool,
-    /// Also show the limits of devices and ports
+    /// Add the limits of devices and ports to the text
     #[arg(short, long)]
     verbose: bool,
     /// Print everything as JSON: a list of devices
@@ -112,13 +112,13 @@ impl Sheet {
         }
     }
 
-    /// Adds an attribute that is always printed.
+    /// Adds an attribute to the text and to the JSON object.
     fn add(&mut self, key: &str, text: impl ToString, value: impl Into<Value>) {
         self.lines.push((key.into(), text.to_string()));
         self.object.insert(key.into(), value.into());
     }
 
-    /// Adds an attribute that is printed as text only with `--verbose`.
+    /// Adds an attribute to the JSON object and, with `--verbose`, to the text.
     fn detail(&mut self, key: &str, text: impl ToString, value: impl Into<Value>) {
         if self.verbose {
             self.lines.push((key.into(), text.to_string()));
@@ -126,7 +126,7 @@ impl Sheet {
         self.object.insert(key.into(), value.into());
     }
 
-    /// Adds a numeric attribute that is printed as text only with `--verbose`.
+    /// Adds a numeric attribute to the JSON object and, with `--verbose`, to the text.
     fn limit(&mut self, key: &str, number: impl Into<u64>) {
         let number = number.into();
         self.detail(key, number, number);

@@ -1,8 +1,8 @@
-//! A load generator for the echo servers: one process with many connections. Some connections only
-//! send and never receive their replies.
+//! A load generator for the echo servers: one process with many connections. On some connections,
+//! the process only sends and never receives the replies.
 //!
-//! The servers `echo_threads`, `echo_group` and `echo_epoll` continue to serve the other
-//! connections. Start a server, and then this program on another host.
+//! The servers `echo_threads`, `echo_group` and `echo_epoll` continue to serve the connections that
+//! receive replies. Start a server, and then this program on another host.
 
 use std::{
     collections::HashMap,
@@ -30,17 +30,17 @@ struct Options {
     /// The number of connections to open
     #[arg(short, long, default_value_t = 500)]
     connections: usize,
-    /// The number of these connections on which the client does not receive the replies
+    /// The number of connections on which the client sends but never receives the replies
     #[arg(short, long, default_value_t = 1)]
     stuck: usize,
-    /// The number of messages that the client sends and receives back on each of the remaining
-    /// connections
+    /// The number of rounds; in a round, the client sends one message on each connection that
+    /// receives replies, and waits for all replies
     #[arg(short, long, default_value_t = 20)]
     rounds: u64,
     /// The size of the messages in bytes
     #[arg(long, default_value_t = 64)]
     size: usize,
-    /// The time in seconds for which the connections are idle before a last message
+    /// The idle time in seconds before one more round; with 0, there is no further round
     #[arg(long, default_value_t = 0)]
     idle: u64,
     /// Show the log of the library
@@ -51,8 +51,8 @@ struct Options {
 /// The number of threads that open connections.
 const OPENERS: usize = 8;
 
-/// The time limit of a send on a connection that does not receive. If it expires, the window is
-/// considered full.
+/// The time limit of a send on a connection that does not receive. When this time has expired, the
+/// program considers the window full.
 const REFUSED: Duration = Duration::from_millis(500);
 
 /// The time limit for a reply.
@@ -164,7 +164,7 @@ fn ask_all(clients: &[Endpoint], group: &Group, round: u64, size: usize) -> Resu
             Completion::Received(answer) => {
                 let number = numbers
                     .remove(&key)
-                    .ok_or("received a reply, but no message is waiting for one")?;
+                    .ok_or("received a reply on a connection that expects no reply")?;
                 check(number, &answer)?;
             }
             other => return Err(format!("connection {key}: {other:?}").into()),

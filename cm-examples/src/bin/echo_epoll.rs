@@ -36,7 +36,7 @@ const LISTENER: Token = Token(usize::MAX);
 
 struct Client {
     endpoint: Endpoint,
-    /// The received message whose reply is waiting until a send is possible.
+    /// A received message that the server sends back as soon as a send is possible.
     waiting: Option<Message>,
 }
 
@@ -134,7 +134,7 @@ impl Client {
                     Ok(Some(message)) => message,
                     Ok(None) => return true,
                     Err(error) => {
-                        log::debug!("client {}: {error}", self.endpoint.info().id);
+                        log::debug!("removing client {}: {error}", self.endpoint.info().id);
                         return false;
                     }
                 },

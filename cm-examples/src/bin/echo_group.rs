@@ -34,7 +34,8 @@ struct Program {
 
 struct Client {
     endpoint: Endpoint,
-    /// The received messages whose replies are waiting until a send is possible, oldest first.
+    /// The received messages that the server sends back as soon as sends are possible, oldest
+    /// first.
     waiting: VecDeque<Message>,
 }
 
@@ -85,10 +86,10 @@ fn handle(clients: &mut HashMap<u64, Client>, key: u64, completion: Completion) 
             }
         }
         Completion::Disconnected(reason) => {
-            log::debug!("client {key}: {reason}");
+            log::debug!("removing client {key}: {reason}");
             clients.remove(&key);
         }
-        other => log::debug!("client {key}: {other:?}"),
+        other => log::debug!("client {key}: ignored the completion {other:?}"),
     }
 }
 
@@ -102,8 +103,8 @@ impl Client {
 
     fn receive(&mut self, message: Message) {
         self.waiting.push_back(message);
-        // If earlier messages are waiting, `Completion::Room` will arrive and cause a call of
-        // `answer`.
+        // If earlier messages are waiting, the server calls `answer` when `Completion::Room`
+        // arrives.
         if self.waiting.len() == 1 {
             self.answer();
         }

@@ -1,8 +1,8 @@
 //! A client of an echo server. The client continues after a restart of the server.
 //!
-//! The client keeps each question until its answer arrives. After the loss of the connection, it
-//! connects again and repeats the unanswered questions. To try it, start `echo_threads` on one host
-//! and this program on another. Then kill the server and start it again.
+//! The client keeps each question until the answer arrives. When the connection is lost, the client
+//! connects again and repeats the unanswered questions. To see this, start `echo_threads` on one
+//! host and this program on another. Then kill the server and start the server again.
 
 use std::{collections::BTreeMap, net::SocketAddr, process::ExitCode, thread, time::Duration};
 
@@ -63,8 +63,8 @@ fn run(options: &Options) -> Result<()> {
     Ok(())
 }
 
-/// Sends a question. Waits while the client is connecting. If the connection is lost during the
-/// send, the question stays in `Open`, and the client repeats it later.
+/// Sends a question. Waits while the client is connecting. Returns `Ok` even if the connection is
+/// lost and the question is not sent, because the client repeats all open questions after a loss.
 fn ask(client: &Persistent, number: u64, question: &[u8]) -> Result<()> {
     match client.send(Outgoing::from(question).with_id(number)) {
         Ok(()) | Err(Error::NotConnected) => Ok(()),
@@ -82,8 +82,8 @@ fn take(client: &Persistent, open: &mut Open) -> Result<()> {
                 .first_chunk()
                 .ok_or("the answer is too short for a number")?;
             let number = u64::from_le_bytes(*number);
-            // The server answers a repeated question twice, if it had received the question the
-            // first time. The second answer has no entry in `open`.
+            // The server may receive a repeated question twice. So ignore an answer to a question
+            // that is no longer open.
             if let Some(question) = open.remove(&number)
                 && *answer != *question
             {
@@ -98,7 +98,7 @@ fn take(client: &Persistent, open: &mut Open) -> Result<()> {
         } => {
             println!("lost: {reason}; {unacknowledged:?} may not have arrived");
             // The server may have acknowledged a question and ended before it answered. Therefore
-            // repeat all open questions, not only the unacknowledged ones.
+            // repeat all open questions, not only the unacknowledged questions.
             for (number, question) in open {
                 ask(client, *number, question)?;
             }

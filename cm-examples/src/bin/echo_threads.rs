@@ -1,11 +1,12 @@
 //! An echo server that serves each client in its own thread. This is the simplest design.
 //!
-//! A client that does not receive its replies blocks its thread in `send`. The message being echoed
-//! and the messages after it stay in their receive buffers. When they fill the client's window, the
-//! client waits, too.
+//! If a client does not receive its replies, the server's thread for this client blocks in `send`.
+//! The message that this thread echoes and all later messages stay in their receive buffers. When
+//! these messages fill the client's window, the client waits, too.
 //!
 //! `echo_group` and `echo_epoll` are the same server with one thread. The client is `echo_clients`.
-//! SIGUSR1 prints statistics. After SIGINT or SIGTERM, the server waits until the clients finish.
+//! On SIGUSR1, the server prints statistics. After SIGINT or SIGTERM, the server waits a limited
+//! time (`--patience`) until the clients finish.
 
 use std::{process::ExitCode, thread};
 
@@ -23,7 +24,8 @@ struct Program {
     options: Options,
 }
 
-/// The stack size of each thread in bytes. An echo thread needs much less.
+/// The stack size of each thread in bytes. It is much smaller than Rust's default of 2 MiB, because
+/// an echo thread needs little stack.
 const STACK: usize = 128 << 10;
 
 fn main() -> ExitCode {

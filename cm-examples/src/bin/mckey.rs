@@ -1,11 +1,11 @@
-//! Sends datagrams to a multicast group, or receives its datagrams. It interoperates with the C
-//! program of the same name.
+//! Sends datagrams to a multicast group, or receives the group's datagrams. The program
+//! interoperates with the C program of the same name.
 //!
 //! Run `mckey -m 239.1.2.3 -b ADDR` on some hosts, and `mckey -m 239.1.2.3 -b ADDR -s` on another.
-//! ADDR is an address of the host itself. A host joins the group by its IP address. The connection
-//! manager converts the address to a multicast GID. It returns the path to the group, the multicast
-//! queue pair number, and the queue key of the group. A datagram to the group arrives at each queue
-//! pair that has joined the group.
+//! ADDR is an address of the host itself. To join the group, a host passes the group's IP address
+//! to the connection manager, which converts this address to a multicast GID. The connection
+//! manager returns the path to the group, the multicast queue pair number, and the queue key of the
+//! group. A datagram to the group arrives at each queue pair that has joined the group.
 
 use std::{process::ExitCode, thread, time::Duration};
 
@@ -21,7 +21,7 @@ use rdmsg::{
     status::CmEventType,
 };
 
-/// Send datagrams to a multicast group, or receive its datagrams
+/// Send datagrams to a multicast group, or receive the group's datagrams
 #[derive(Parser)]
 #[command(group(clap::ArgGroup::new("group").required(true).args(["multicast", "unmapped"])))]
 struct Options {
@@ -34,7 +34,7 @@ struct Options {
     /// Send datagrams; without this option, receive them
     #[arg(short)]
     sender: bool,
-    /// An IP address of the port to use [default: that of the route to the group]
+    /// An IP address of the local port [default: the port that the route to the group uses]
     #[arg(short, value_name = "ADDRESS")]
     bind: Option<String>,
     /// The number of queue pairs that join the group
@@ -43,8 +43,8 @@ struct Options {
     /// The number of datagrams that each queue pair sends or receives
     #[arg(short = 'C', default_value_t = 10, value_parser = clap::value_parser!(u32).range(0..=10000))]
     count: u32,
-    /// The size of a datagram in bytes, at most one packet; the same on all hosts. With 0, no
-    /// datagrams are sent, as in the C program
+    /// The size of a datagram in bytes, at most one packet; must be the same on all hosts. With 0,
+    /// no datagrams are sent, as in the C program
     #[arg(short = 'S', default_value_t = 100)]
     size: u32,
     /// The number of the port space: 0x111 for UDP, 0x2 for IPoIB
@@ -53,7 +53,7 @@ struct Options {
     /// Join the group only as a sender
     #[arg(short = 'o')]
     send_only: bool,
-    /// Do not receive the datagrams that the queue pair has sent itself
+    /// Do not receive the queue pair's own datagrams
     #[arg(short = 'l')]
     no_loopback: bool,
 }
@@ -118,7 +118,7 @@ fn run(options: &Options) -> Result<()> {
         let event = step(&events, CmEventType::MULTICAST_JOIN, TIME_LIMIT)?;
         let joined = event
             .ud()
-            .ok_or("the join event has no address of the group")?;
+            .ok_or("the join event does not contain the group's address")?;
         let address = joined.ah_attr.grh.unwrap_or_default().dgid;
         let (lid, level) = (joined.ah_attr.dlid, joined.ah_attr.sl);
         println!("mckey: joined dgid: {address} mlid 0x{lid:x} sl {level}");

@@ -1,18 +1,18 @@
-//! The programs `cm_server` and `cm_client` in one, with only `rdmsg::cm` and `rdmsg::verbs`. The
+//! `cm_server` and `cm_client` in one program, which uses only `rdmsg::cm` and `rdmsg::verbs`. The
 //! source shows all objects of an RDMA connection.
 //!
 //! Run `raw_cm --server ADDR:PORT` on one host and `raw_cm ADDR:PORT` on another. The steps are:
 //!
-//! 1. A *communication id* is like a socket. A server binds an id and listens. The id of a client
-//!    finds the device that leads to an address (ADDR_RESOLVED) and the route (ROUTE_RESOLVED). The
-//!    result of each call is an event on the id's *event channel*.
+//! 1. A *communication id* is like a socket. A server binds an id and listens. A client's id finds
+//!    the device that leads to the server (ADDR_RESOLVED), and then the route (ROUTE_RESOLVED). The
+//!    results arrive as events on the id's *event channel*.
 //! 2. Each side creates the objects for sending and receiving: a *protection domain*; registered
 //!    *memory* in this domain, which the device accesses itself; a *completion queue*, in which the
 //!    device reports completed requests; and a *queue pair*: one queue for sends, one for receives.
 //! 3. The client connects, the server gets a CONNECT_REQUEST and accepts; both get ESTABLISHED.
-//! 4. A posted send transfers a message into a posted receive, which names the memory. If no
-//!    receive is posted, the send and, in this program, the connection fail. So **each side posts
-//!    receives before it connects or accepts**, and reposts each before it sends a reply.
+//! 4. A send transfers a message into the memory of a receive that the peer has posted. If the peer
+//!    has posted none, the send and (in this program) the connection fail. So **each side posts
+//!    receives before it connects or accepts**, and reposts a used receive before it sends a reply.
 //! 5. The client disconnects, and both sides get DISCONNECTED.
 //!
 //! Two receives are enough, because the client waits for each echo. In general, a sender counts the
@@ -45,9 +45,9 @@ use rdmsg::{
 const TIME_LIMIT: Duration = Duration::from_secs(30);
 /// The maximum length of a message in bytes. Each receive has room for one message.
 const LARGEST: usize = 64 * 1024;
-/// The number of posted receives. While the program reads a message, one is still posted.
+/// The number of receives. While the program reads a message, the second receive stays posted.
 const RECEIVES: usize = 2;
-/// The index of the slot for the send, after the slots of the receives. It is also the send's id.
+/// The index of the send's slot, after the slots of the receives. It is also the work request id.
 const SEND: usize = RECEIVES;
 
 /// Sends messages and receives their echoes over RDMA, with only the connection manager and verbs
@@ -59,7 +59,7 @@ struct Options {
     server: bool,
     /// The address and port of the server
     address: SocketAddr,
-    /// The sizes of the messages in bytes; the client sends all of one size, then of the next
+    /// The message sizes in bytes; the client sends all messages of one size, then the next size
     #[arg(short, long, value_delimiter = ',', default_value = "64,4096,16384")]
     #[arg(value_parser = clap::value_parser!(u32).range(1..=LARGEST as i64))]
     size: Vec<u32>,
@@ -146,7 +146,7 @@ fn request(options: &Options) -> Result<()> {
     Ok(())
 }
 
-/// Returns parameters without retries: a send fails if the peer has no posted receive.
+/// Returns parameters without RNR retries: a send fails if the peer has not posted a receive.
 fn connection_wanted() -> ConnParam {
     ConnParam {
         rnr_retry_count: 0,
@@ -154,7 +154,7 @@ fn connection_wanted() -> ConnParam {
     }
 }
 
-/// Waits for the connection manager's next event, and logs it. Fails if its type is not `expected`.
+/// Waits for the next event, and logs the event. Fails if the event's type is not `expected`.
 fn step(events: &EventChannel, expected: CmEventType) -> Result<CmEvent> {
     let Some(event) = events.wait_event(TIME_LIMIT)? else {
         return Err(format!("{expected} did not arrive within {TIME_LIMIT:?}").into());
@@ -173,19 +173,19 @@ struct Connection {
     events: EventChannel,
     qp: QueuePair,
     cq: CompletionQueue,
-    /// The channel whose descriptor is readable when the completion queue contains a completion.
+    /// The channel whose descriptor becomes readable when a completion arrives after `req_notify`.
     done: CompletionChannel,
     /// One slot for each receive, and one for the send.
     memory: MemoryRegion,
-    /// Whether a send is in flight. The device may then still read the slot for the send.
+    /// Whether a send is in flight. During a send, the device may read the slot for the send.
     sending: bool,
-    /// The slot and the length of a received message. There is at most one, because each side sends
-    /// its next message only after it has processed the peer's last message.
+    /// The slot and the length of a received message. No second message can arrive, because the
+    /// peer sends its next message only after it has received this side's reply.
     received: Option<(usize, usize)>,
 }
 
 impl Connection {
-    /// Creates the objects that the id needs before it connects or accepts.
+    /// Creates the objects that the id needs before it connects or accepts, and posts receives.
     fn prepare(mut id: CmId, events: EventChannel) -> Result<Self> {
         let device = id.verbs().ok_or("the device was removed")?;
         let pd = ProtectionDomain::new(&device)?;
@@ -224,7 +224,7 @@ impl Connection {
         Ok(self.qp.post_recv(&[RecvWr::new(slot as u64, room)])?)
     }
 
-    /// Sends a message. The device may read the slot for the send until the send completes.
+    /// Sends a message after the previous send has completed, because all sends use one slot.
     fn send(&mut self, message: &[u8]) -> Result<()> {
         while self.sending {
             if !self.progress()? {
@@ -239,7 +239,7 @@ impl Connection {
         Ok(())
     }
 
-    /// Waits for a message, and reposts its receive. Returns `None` if the peer disconnected.
+    /// Waits for a message, and reposts the used receive. Returns `None` if the peer disconnected.
     fn receive(&mut self) -> Result<Option<Vec<u8>>> {
         loop {
             if let Some((slot, len)) = self.received.take() {
@@ -254,8 +254,8 @@ impl Connection {
         }
     }
 
-    /// Waits for a completion or an event. Returns whether the connection continues. Polls between
-    /// `req_notify` and the wait, because earlier completions cause no event.
+    /// Waits for a completion or an event. Returns `false` if the peer disconnected. Polls between
+    /// `req_notify` and the wait, because completions before `req_notify` cause no event.
     fn progress(&mut self) -> Result<bool> {
         self.cq.req_notify(false)?;
         if self.take_completions()? {
@@ -279,7 +279,7 @@ impl Connection {
         }
     }
 
-    /// Removes all completions from the queue. Returns whether the queue contained any.
+    /// Processes all completions in the queue. Returns `true` if the queue contained completions.
     fn take_completions(&mut self) -> Result<bool> {
         let mut completions = [WorkCompletion::default(); RECEIVES + 1];
         let count = self.cq.poll(&mut completions)?;

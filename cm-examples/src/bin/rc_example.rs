@@ -1,5 +1,5 @@
-//! The three operations of a reliable connection in sequence: SEND, READ and WRITE. The program
-//! interoperates with the classic C program `RDMA_RC_example`.
+//! Performs three operations on a reliable connection, one after another: SEND, READ and WRITE. The
+//! program interoperates with the classic C program `RDMA_RC_example`.
 //!
 //! Run `rc_example` on one host and `rc_example HOST` on another. The program uses no connection
 //! manager: both sides exchange the addresses of their queue pairs and buffers over TCP.
@@ -10,14 +10,15 @@
 //!    server's processor is not involved.
 //! 3. WRITE: the client writes a text to the server's buffer. The server reads its buffer later.
 //!
-//! The server is not involved in steps 2 and 3, so it does not know when it can read or change its
-//! buffer. Before and after each step, both sides therefore send a byte over TCP and wait for the
-//! byte from the other side.
+//! The server is not involved in the READ and the WRITE, so it does not know when it can read or
+//! change its buffer. Therefore both sides wait for each other before step 1, between steps 1
+//! and 2, and after step 3: each side sends a byte over TCP, and waits for the byte from its peer.
 //!
-//! Neither side sends the length of its buffer. In copies of the classic program, the buffer has
-//! the length of the first text: 16, 18 or 21 bytes. The texts of this program fit into the
-//! shortest of these buffers, and its own buffer is larger. The client assumes that the server's
-//! message fills the server's buffer. With `--len`, this program behaves like those copies.
+//! Neither side sends the length of its buffer, so the client assumes that the server's message
+//! fills the server's buffer. In copies of the classic program, the buffer has the length of the
+//! first text: 16, 18 or 21 bytes. The texts of this program fit into the shortest of these
+//! buffers, and this program's own buffer is larger than all of them. With `--len`, this program
+//! behaves like those copies.
 
 use std::{
     net::TcpStream,
@@ -53,8 +54,8 @@ struct Options {
     /// The number of the device's port
     #[arg(short = 'i', long, default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..))]
     ib_port: u8,
-    /// The index of the port's GID [default on Ethernet: the first RoCE v2 GID of an IPv4 address,
-    /// or else of an IPv6 address]
+    /// The index of the port's GID [default on Ethernet: the first RoCE v2 GID with an IPv4
+    /// address; if there is none, the first with an IPv6 address]
     #[arg(short, long)]
     gid_idx: Option<u8>,
     /// Use a buffer of this number of bytes, and transfer the whole buffer, as copies of the
@@ -72,10 +73,10 @@ const CLASSIC: [&str; 3] = [
 ];
 /// The length in bytes of each text in `TEXTS`, including a terminating zero byte.
 const LEN: usize = 16;
-/// The length of the buffer in bytes, without `--len`.
+/// The length of the buffer in bytes if `--len` is not given.
 const ROOM: usize = 4096;
 
-/// The time limit of a step.
+/// The time limit for the completion of a work request.
 const TIME_LIMIT: Duration = Duration::from_secs(30);
 
 fn main() -> ExitCode {
@@ -110,8 +111,7 @@ fn run(options: &Options) -> Result<()> {
         rnr_retry: 0,
     };
     port.connect(&side.qp, &peer, &terms)?;
-    // A message to a queue pair that is not ready is lost, so wait until both queue pairs are
-    // ready.
+    // A queue pair that is not ready yet drops messages. So wait until both queue pairs are ready.
     synchronise(&stream, b'Q')?;
     match options.host {
         Some(_) => side.client(&stream, theirs),
@@ -127,7 +127,7 @@ fn synchronise(stream: &TcpStream, point: u8) -> Result<()> {
 }
 
 /// Parses the peer's record: the address and the key of its buffer, its queue pair number, and the
-/// LID and the GID of its port. All are in network byte order.
+/// LID and the GID of its port. All values are in network byte order.
 fn parse(record: &[u8; 34]) -> Result<(Peer, RemoteAddr)> {
     let number = |at: usize, len: usize| {
         let bytes = record[at..at + len].iter();
@@ -199,7 +199,8 @@ impl Side {
         self.put(self.texts[0], len);
         let message = Sge::new(&self.memory, ..len);
         self.qp.post_send(&[SendWr::send(0, message)])?;
-        // The status for this error depends on the device. Soft-RoCE reports the second status.
+        // If the client's buffer is too short, the status depends on the device. Soft-RoCE reports
+        // REM_OP_ERR.
         self.complete("SEND", |status| match status {
             WcStatus::REM_INV_REQ_ERR | WcStatus::REM_OP_ERR => {
                 format!("the client's buffer is shorter than this message of {len} bytes")
@@ -209,8 +210,8 @@ impl Side {
         self.put(self.texts[1], len);
         let read = self.text();
         synchronise(stream, b'R')?;
-        // During this step, the client reads and writes this buffer. The server learns only that
-        // the client has finished.
+        // Between these two calls, the client reads and writes this buffer. The server learns only
+        // when the client has finished.
         synchronise(stream, b'W')?;
         if self.show("Contents of server buffer") == read {
             return Err("the client has not written to the buffer".into());
@@ -228,7 +229,7 @@ impl Side {
         })?;
         let len = self.len.unwrap_or(completion.byte_len as usize);
         if len == 0 {
-            return Err("the server's message has 0 bytes, so its buffer is empty".into());
+            return Err("the server's message has 0 bytes, so the server's buffer is empty".into());
         }
         self.show("Message is");
         synchronise(stream, b'R')?;
@@ -271,8 +272,8 @@ impl Side {
     fn put(&self, text: &str, len: usize) {
         let mut bytes = text.as_bytes().to_vec();
         bytes.resize(self.memory.len(), 0);
-        // With `--len`, the text fills the buffer and has no terminating zero byte, as in the
-        // classic program.
+        // Without `--len`, a zero byte ends the text. With `--len`, a text can fill the buffer and
+        // then has no terminating zero byte, as in the classic program.
         if self.len.is_none() {
             bytes[len - 1..].fill(0);
         }

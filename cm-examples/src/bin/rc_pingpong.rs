@@ -10,7 +10,7 @@
 //! 3. Each side moves its queue pair to RTR (ready to receive) and RTS (ready to send). The server
 //!    does this before it sends its address, so that its queue pair is ready when the client sends.
 //! 4. The client sends. Each side sends its next message after it has received a message and its
-//!    last send has completed.
+//!    previous send has completed.
 
 use std::{process::ExitCode, time::Instant};
 
@@ -55,14 +55,14 @@ struct Options {
     /// Sleep until an event reports completions, instead of polling
     #[arg(short, long)]
     events: bool,
-    /// The index of the port's GID [default on Ethernet: the first RoCE v2 GID of an IPv4 address,
-    /// or else of an IPv6 address]
+    /// The index of the port's GID [default on Ethernet: the first RoCE v2 GID with an IPv4
+    /// address; if there is none, the first with an IPv6 address]
     #[arg(short, long)]
     gid_idx: Option<u8>,
-    /// Check each byte of the last message
+    /// Check each byte of the final message
     #[arg(short, long)]
     chk: bool,
-    /// Use on-demand paging: the device loads pages when it needs them, and they are not pinned
+    /// Use on-demand paging: pages are not pinned, and the device loads a page when it needs it
     #[arg(short, long)]
     odp: bool,
     /// Use on-demand paging, with a memory region that covers all memory of the process
@@ -77,7 +77,7 @@ struct Options {
     /// Read the arrival times of the messages from the clock of the device
     #[arg(short, long)]
     ts: bool,
-    /// Post with the functions of ibv_wr_post, which set each part of a request separately
+    /// Post with the ibv_wr_* functions, which set each part of a request separately
     #[arg(short = 'N', long)]
     new_send: bool,
     /// Allow memory that is not encrypted in a confidential guest

@@ -37,7 +37,7 @@ fn run(options: &Options) -> Result<()> {
     // `create_ep` resolves the address and the route.
     let mut id = CmId::create_ep(&info)?;
     let mut exchange = Exchange::new(&mut id)?;
-    // Post the receive first, because the server may send as soon as the connection is established.
+    // Post the receive first, because the server replies as soon as it has the client's message.
     exchange.post_receive()?;
     id.connect(&ConnParam::default())?;
     exchange.send()?;

@@ -40,7 +40,7 @@ fn run(options: &Options) -> Result<()> {
     listener.listen(0)?;
     let mut id = listener.get_request()?;
     let mut exchange = Exchange::new(&mut id)?;
-    // Post the receive first, because the client may send as soon as the connection is established.
+    // Post the receive first, because the client sends as soon as the connection is established.
     exchange.post_receive()?;
     id.accept(&ConnParam::default())?;
     exchange.wait_received()?;

@@ -4,12 +4,12 @@
 //!
 //! For each ping:
 //!
-//! 1. The client fills its first buffer, and sends its *address*, *remote key* and size: 16 bytes.
-//! 2. The server READs the buffer, and confirms this with a message.
+//! 1. The client fills its first buffer, and sends the buffer's *address*, *remote key* and size.
+//! 2. The server READs the buffer, and confirms the READ with a message.
 //! 3. The client sends the address, the remote key and the size of its second buffer.
-//! 4. The server WRITEs the text to that buffer and confirms. The client compares both buffers.
+//! 4. The server WRITEs the text to that buffer, and confirms. The client compares both buffers.
 //!
-//! The client can send any size, so the server first compares the size with that of its own buffer.
+//! The client can send any size, so the server first checks that its own buffer is large enough.
 
 use std::{process::ExitCode, thread, time::Duration};
 
@@ -54,13 +54,13 @@ struct Options {
     /// Print the text of each ping
     #[arg(short)]
     verbose: bool,
-    /// Compare the bytes that come back with the original
+    /// Compare the returned bytes with the original bytes
     #[arg(short = 'V')]
     verify: bool,
     /// Show the events of the connection manager
     #[arg(short)]
     debug: bool,
-    /// Server: serve further clients after the first, several of them concurrently
+    /// Server: serve any number of clients, several of them concurrently
     #[arg(short = 'P')]
     persistent: bool,
     /// Let the program, and not the id, create the queue pair and change its state
@@ -137,7 +137,7 @@ struct Side {
     outgoing: MemoryRegion,
     /// The client's first buffer, which the server reads.
     start: MemoryRegion,
-    /// The buffer that this side reads into or that the peer writes.
+    /// The client's second buffer, which the server writes, or the server's own buffer.
     data: MemoryRegion,
     /// Whether a send, READ or WRITE is outstanding.
     busy: bool,
@@ -190,7 +190,7 @@ impl Side {
             }
             self.send(Claim::default())?;
             let Some(sink) = self.receive()? else { break };
-            // Truncate the text if it and its zero byte do not fit into the client's buffer.
+            // Truncate the text, including its zero byte, to the size of the client's buffer.
             let len = sink.size().min(text.len() + 1);
             self.post(SendWr::write(REQUEST, Sge::new(&data, ..len), sink.into()))?;
             self.send(Claim::default())?;
@@ -234,7 +234,7 @@ impl Side {
     }
 
     fn post(&mut self, request: SendWr<'_>) -> Result<()> {
-        // Wait until the last send has completed, because the peer can reply before that.
+        // The peer may reply before the previous request has completed. So wait for the request.
         self.until(|side| !side.busy)?;
         self.busy = true;
         Ok(self.connection.qp.post_send(&[request])?)
@@ -253,7 +253,7 @@ impl Side {
         Ok(self.received.take())
     }
 
-    /// Returns the local buffer if it is at least as large as the peer's memory.
+    /// Returns the local buffer. Fails if the peer's memory is empty or larger than this buffer.
     fn room_for(&self, claim: Claim) -> Result<MemoryRegion> {
         let (size, room) = (claim.size(), self.data.len());
         if (1..=room).contains(&claim.size()) {

@@ -1,10 +1,11 @@
 //! Measures byte streams over RDMA or TCP, with the same code for both. The program interoperates
-//! with the C program of the same name, whose stream is librdmacm's `rsocket`. With `-T s`, it
-//! interoperates with any `rstream` over TCP, even under `librspreload.so`.
+//! with the C program of the same name, whose stream is librdmacm's `rsocket`. With `-T s` on
+//! both sides, the programs use TCP. If the C program runs with `-T s` under `librspreload.so`, its
+//! TCP sockets become rsockets. In this case, run this program without `-T s`.
 //!
-//! Run `rstream` on one host and `rstream -s ADDR` on another. The program uses the stream like a
-//! TCP stream: it connects or accepts, and then reads and writes. But a write goes directly into
-//! the peer's memory, and waits while that memory is full.
+//! Run `rstream` on one host and `rstream -s ADDR` on another. The program uses an RDMA stream like
+//! a TCP stream: it connects or accepts, and then reads and writes. But over RDMA, a write goes
+//! directly into the peer's memory, and waits while that memory is full.
 //!
 //! Each test repeats transfers from the client to the server and back. By default, the program
 //! opens two connections: one for the latency tests, with one transfer at a time, and one for the
@@ -75,7 +76,7 @@ enum Test {
     /// Use TCP
     #[value(alias = "s")]
     Socket,
-    /// Wait for the socket before each call
+    /// Wait until the socket is ready before each call
     #[value(alias = "a")]
     Async,
     /// Use blocking calls
@@ -84,7 +85,7 @@ enum Test {
     /// Use TCP, and run each test of the server in a new thread
     #[value(alias = "f")]
     Fork,
-    /// Wait for the socket when a call would block (the default)
+    /// Wait until the socket is ready only if a call would block (the default)
     #[value(alias = "n")]
     Nonblock,
     /// Look up the server's address with librdmacm
@@ -97,7 +98,7 @@ enum Test {
 
 /// The time limit for each wait for the peer.
 const TIME_LIMIT: Duration = Duration::from_secs(30);
-/// The number of bytes that both sides send before each test.
+/// The number of bytes that each side sends before each test.
 const SYNC: usize = 16;
 
 fn main() -> ExitCode {
@@ -157,8 +158,8 @@ impl Options {
             return None;
         }
         let mut config = Config::default();
-        // The kernel doubles the requested buffer size of a TCP socket, so double the size for
-        // RDMA, too.
+        // librdmacm doubles the requested buffer sizes of an rsocket, as the kernel does for a TCP
+        // socket. So double the sizes here, too.
         config.send_buffer = 2 * self.buffer as usize;
         config.receive_buffer = 2 * self.buffer as usize;
         config.inline = self.inline.unwrap_or(plan.inline);
@@ -170,8 +171,8 @@ impl Options {
 struct Side {
     socket: Socket,
     is_client: bool,
-    /// Whether to wait for the socket before each call. Otherwise, wait only if the call would
-    /// block.
+    /// Whether to wait until the socket is ready before each call. If false, the program waits
+    /// only if a call would block.
     wait_first: bool,
     verify: bool,
     buffer: Vec<u8>,
@@ -209,8 +210,8 @@ impl Side {
                 .map_err(|error| format!("{}: {error}: {hint}", test.name))?;
         }
         if !self.is_client && self.socket.wait_readable(TIME_LIMIT).is_ok() {
-            // Wait until the client ends the connection. Ignore an error, because some clients stop
-            // reading early.
+            // Wait until the client closes the connection. Ignore an error, because the read fails
+            // if a client closes the connection before it has read all bytes.
             let _ = self.socket.read(&mut self.buffer);
         }
         // Ignore an error, because the peer may already have closed the connection.
@@ -274,7 +275,7 @@ impl Side {
             }
             match self.socket.read(&mut self.buffer[at..len]) {
                 Ok(0) => {
-                    return Err(format!("the peer closed {} bytes early", len - at).into());
+                    return Err(format!("the stream ended {} bytes early", len - at).into());
                 }
                 Ok(count) => at += count,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {

@@ -1,12 +1,12 @@
-//! Sends messages on many connections of one event channel. Interoperates with C's `ucmatose`.
+//! Sends messages on connections that share an event channel. Interoperates with C's `ucmatose`.
 //!
 //! Run `ucmatose -c 100` on one host and `ucmatose -s ADDR -c 100` on another. One thread handles
 //! the events of all connections. An event contains the context of its id: here the index of the
 //! connection in the list.
 //!
-//! When all connections are established, the server sends on each, the client replies on each, and
-//! the server disconnects. Both sides post all receives before they send anything, because a
-//! message that finds no posted receive fails.
+//! When all connections are established, the server sends its messages on each connection. Then the
+//! client replies on each connection, and the server disconnects. Both sides post all receives
+//! before they send anything, because a send fails if the peer has no posted receive.
 
 use std::{
     net::SocketAddr,
@@ -60,12 +60,12 @@ struct Options {
     /// The exponent N of the acknowledgement timeout, 4.096 µs × 2ᴺ
     #[arg(short, value_name = "N", value_parser = clap::value_parser!(u8).range(0..=31))]
     ack_timeout: Option<u8>,
-    /// Move all connections to another event channel after the messages
+    /// After all messages, move all connections to another event channel
     #[arg(short)]
     migrate: bool,
 }
 
-/// The maximum time without an event.
+/// The maximum time without an event or a completion.
 const TIME_LIMIT: Duration = Duration::from_secs(20);
 const RESOLVE: Duration = Duration::from_secs(2);
 /// The hint in errors about missing messages or connections.
@@ -164,7 +164,7 @@ impl Options {
 struct Connections {
     options: Options,
     events: EventChannel,
-    /// The ids that are not connected yet. The index is the connection number.
+    /// The client's ids until their routes are resolved. The index is the connection number.
     resolving: Vec<Option<CmId>>,
     connections: Vec<Transfer>,
     established: u16,
@@ -183,7 +183,7 @@ impl Connections {
         })
     }
 
-    /// Waits for the next event, and performs the next step of that event's connection.
+    /// Waits for the next event, and performs the next step of the event's connection.
     fn handle(&mut self, time_limit: Duration) -> Result<()> {
         let Some(mut event) = self.events.wait_event(time_limit)? else {
             if time_limit == Duration::MAX {
@@ -233,7 +233,7 @@ impl Connections {
                     id.ok_or("no connection has this number")?.disconnect()?;
                 }
             }
-            // The connection ended earlier.
+            // This event follows the end of a connection, and requires no action.
             CmEventType::TIMEWAIT_EXIT => {}
             CmEventType::REJECTED => return Err(rejection_cause(&event).into()),
             other => return Err(format!("event: {other}, {}", event.cm_status()).into()),
@@ -241,14 +241,14 @@ impl Connections {
         Ok(())
     }
 
-    /// Creates the objects that the id needs before it connects or accepts.
+    /// Adds a connection with the objects that the id needs before it connects or accepts.
     fn prepare(&mut self, mut id: CmId) -> Result<&mut CmId> {
         if let Some(ack_timeout) = self.options.ack_timeout {
             id.set_ack_timeout(ack_timeout)?;
         }
         let (count, size) = (self.options.count(), self.options.size);
         self.connections.push(Transfer::new(id, count, size)?);
-        Ok(&mut self.connections.last_mut().ok_or("it was just added")?.id)
+        Ok(&mut self.connections.last_mut().ok_or("the list is empty")?.id)
     }
 
     /// Waits until `left` returns 0 for each connection.
@@ -261,7 +261,7 @@ impl Connections {
                     last = Instant::now();
                     continue;
                 }
-                // Poll instead of sleeping, because the messages are in flight.
+                // Poll instead of sleeping, because messages in flight arrive soon.
                 thread::yield_now();
                 let event = self.events.poll_event()?;
                 if event.is_some() || last.elapsed() > TIME_LIMIT {

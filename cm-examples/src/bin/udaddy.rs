@@ -4,8 +4,8 @@
 //! Run `udaddy` on one host and `udaddy -s ADDR` on another. The programs establish no connection.
 //! The connection manager only returns the path to the server, the server's queue pair number, and
 //! the queue key that each datagram must contain. The client needs all three to send. The server
-//! learns the path to the client from received datagrams: each begins with a header that contains
-//! the sender's address, and its immediate data is the sender's queue pair number.
+//! learns the path to the client from received datagrams: each datagram begins with a header that
+//! contains the sender's address, and the immediate data is the sender's queue pair number.
 
 use std::{net::SocketAddr, process::ExitCode, time::Duration};
 
@@ -36,7 +36,7 @@ struct Options {
     /// The port space
     #[arg(short = 'P', default_value = "udp", value_parser = ["udp", "ipoib"])]
     space: String,
-    /// The number of queue pairs on each side; must be the same on both sides
+    /// The number of queue pairs; must be the same on both sides
     #[arg(short, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=1000))]
     connections: u16,
     /// The number of datagrams in each direction per queue pair; must be the same on both sides
@@ -54,7 +54,7 @@ struct Options {
     port_space: Option<PortSpace>,
 }
 
-/// The port of the server. No option changes it.
+/// The port of the server. No option changes this port.
 const PORT: u16 = 7174;
 /// The time limit of each connection manager operation, and of the wait for the first datagram.
 const TIME_LIMIT: Duration = Duration::from_secs(20);
@@ -88,8 +88,8 @@ fn serve(options: &Options) -> Result<()> {
             return Err(format!("{}: {}", event.event(), event.cm_status()).into());
         };
         let mut datagrams = Datagrams::new(id, options.count(), options.size)?;
-        // The connection manager does not know the queue pair of a datagram id, so pass the number
-        // of the queue pair.
+        // The client learns the queue pair number from the server's answer. Here, librdmacm ignores
+        // `qp_num`, because the id created the queue pair and knows the number.
         let param = ConnParam {
             qp_num: datagrams.qp_num(),
             ..ConnParam::default()

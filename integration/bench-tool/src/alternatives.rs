@@ -19,11 +19,12 @@ use crate::{
     traffic::{SILENCE, Traffic},
 };
 
-/// The length in bytes up to which a message is copied into one buffer with its length field, so
-/// that one call of write(2) sends both.
+/// The maximum length in bytes of a message that is copied into one buffer with its length field.
+/// One call of write(2) then sends both.
 const COPIED: usize = 4096;
 
-/// Returns this side's end of each connection. Only std and tokio support several connections.
+/// Opens the connections, and returns this side's end of each connection. Only the sockets of std
+/// and tokio support several connections. With any other library, opens one connection.
 pub(crate) async fn connections(traffic: &Traffic, side: Side) -> Result<Vec<Carrier>> {
     let (server, count) = (traffic.server, traffic.manner.connections);
     let mut all = Vec::new();
@@ -64,9 +65,9 @@ pub(crate) async fn connections(traffic: &Traffic, side: Side) -> Result<Vec<Car
 pub(crate) struct StdSocket {
     reader: BufReader<TcpStream>,
     writer: TcpStream,
-    /// A batch of short messages, each after its length, to be written by one call.
+    /// A batch of short messages, each preceded by its length. One call writes the whole batch.
     out: Vec<u8>,
-    /// The received message.
+    /// The message that was received most recently.
     message: Vec<u8>,
 }
 
@@ -90,7 +91,7 @@ impl StdSocket {
                 let mut left = &mut parts[..];
                 while !left.is_empty() {
                     let written = self.writer.write_vectored(left)?;
-                    ensure!(written > 0, "the socket takes no bytes");
+                    ensure!(written > 0, "the socket has accepted no bytes");
                     IoSlice::advance_slices(&mut left, written);
                 }
             }
@@ -124,8 +125,9 @@ impl StdSocket {
 /// A socket of tokio with `LengthDelimitedCodec`.
 pub(crate) struct Codec {
     pub(crate) frames: Framed<tokio::net::TcpStream, LengthDelimitedCodec>,
-    /// The message that was sent last. Further sends of the same length clone these bytes instead
-    /// of copying them, as in a program that sends owned bytes.
+    /// The message that was sent most recently. The next send of a message with the same length
+    /// sends a clone, which shares these bytes. A program that sends owned bytes does not copy
+    /// them either.
     message: Bytes,
 }
 

@@ -31,7 +31,8 @@ pub(crate) struct Budget {
     /// ratio differs.
     kernel: String,
     /// The ratio of each counted comparison: rdmsg's figure divided by the other program's figure.
-    /// Also the worst step of each sweep, and the figures of measures with absolute targets.
+    /// The map also contains the worst step of each sweep, and rdmsg's figure of each measure with
+    /// absolute targets.
     ratios: BTreeMap<String, f64>,
     /// The version and options of the compiler that built the measured program.
     built_by: String,
@@ -72,14 +73,16 @@ impl Budget {
     pub(crate) fn write(&self, file: &Path) -> Result<()> {
         ensure!(
             !self.ratios.is_empty() && !self.instructions.is_empty(),
-            "some measurements failed, see above; the budget is unchanged"
+            "no ratio or no instruction count was measured, see above; the budget is unchanged"
         );
         fs::write(file, serde_json::to_string_pretty(self)? + "\n")?;
         Ok(())
     }
 
     /// Compares each figure with the stored one and prints both. Returns the names of the figures
-    /// that are worse than the stored ones, were not measured, or are not stored.
+    /// that are worse than the stored ones by more than [`SLACK`], were not measured, or are not
+    /// stored. Returns no ratios if the kernel differs, and no instruction counts if the compiler
+    /// differs.
     pub(crate) fn judge(&self, kept: &Self) -> Vec<String> {
         let same = |worse, kind: &str, on: &str, kept_on: &str| {
             if on == kept_on {
@@ -102,10 +105,10 @@ fn series(kernel: &str) -> String {
     format!("Linux {}", numbers.join("."))
 }
 
-/// Replaces the second side of a comparison if both sides are rdmsg, because both sides could
-/// become slower together. The new second side is the stock program with which the old second side
-/// is compared in another row. If there is no such row, the stock program of any other row with the
-/// same measure and size is used.
+/// If both sides of a row are rdmsg, both can become slower together, and the ratio does not show
+/// this. Replaces the second side of such a row with a program other than rdmsg. This program is
+/// the second side of another row with the same measure and size, if possible of the row whose
+/// first side is the old second side. If there is no such program, returns the row unchanged.
 fn against_perftest(row: &Row, rows: &[Row]) -> Row {
     let is_ours = |side: &Side| side.name.starts_with("rdmsg");
     let stock = |row: &&Row| row.theirs.as_ref().is_some_and(|theirs| !is_ours(theirs));

@@ -1,5 +1,5 @@
-//! Pairs of sockets of libzmq and libnng over TCP. The libraries are opened when the program runs,
-//! so that only a machine that measures them needs them.
+//! Pairs of sockets of libzmq and libnng over TCP. The program loads the libraries at run time, so
+//! a machine that does not measure them does not need them.
 
 #![allow(
     clippy::multiple_unsafe_ops_per_block,
@@ -40,14 +40,14 @@ type NngAttach = unsafe extern "C" fn(NngSocket, *const c_char, *mut c_void, c_i
 type NngSend = unsafe extern "C" fn(NngSocket, *const c_void, usize, c_int) -> c_int;
 type NngRecv = unsafe extern "C" fn(NngSocket, *mut c_void, *mut usize, c_int) -> c_int;
 
-/// Sends a message. Returns whether the library has accepted it.
+/// Sends a message. Returns true if the library has accepted the message.
 type Send = dyn Fn(&[u8]) -> bool;
 
 /// Receives a message into a buffer. Returns the length of the message, or `None` after an error.
 type Receive = dyn Fn(&mut [u8]) -> Option<usize>;
 
-/// One of two sockets that are connected with each other. It is used by one thread, and stays open
-/// until the process exits.
+/// One of two sockets that are connected with each other. Only one thread uses the socket. The
+/// socket stays open until the process exits.
 pub(crate) struct CSocket {
     send: Box<Send>,
     receive: Box<Receive>,
@@ -55,10 +55,10 @@ pub(crate) struct CSocket {
     buffer: Vec<u8>,
 }
 
-/// The longest message in bytes.
+/// The maximum length of a message in bytes.
 const LONGEST: usize = 8 << 20;
 
-/// Opens a library for the rest of the process.
+/// Opens a library, which stays open until the process exits.
 fn open(name: &str) -> Result<&'static Library> {
     // SAFETY: the initialization of these libraries has no requirement.
     let library = unsafe { Library::new(name) };
@@ -70,7 +70,7 @@ fn open(name: &str) -> Result<&'static Library> {
 ///
 /// # Safety
 ///
-/// The function has the type `T`.
+/// The function must have the type `T`.
 unsafe fn function<T: Copy>(library: &'static Library, name: &str) -> Result<T> {
     // SAFETY: the caller guarantees the type, and the library stays open.
     let symbol = unsafe { library.get::<T>(name.as_bytes()) };
@@ -85,7 +85,7 @@ impl CSocket {
             Side::Server => "zmq_bind",
             Side::Client => "zmq_connect",
         };
-        // SAFETY: these are the types of zmq.h.
+        // SAFETY: the functions have these types in zmq.h.
         let (new_context, new, set, attach, send, recv) = unsafe {
             (
                 function::<ZmqNewContext>(zmq, "zmq_ctx_new")?,
@@ -98,8 +98,8 @@ impl CSocket {
         };
         let timeout = c_int::try_from(SILENCE.as_millis())?;
         let (value, len) = ((&raw const timeout).cast(), size_of_val(&timeout));
-        // SAFETY: the context and the socket are the ones that the calls return, the pointers are
-        // valid during the calls, and only this thread uses the socket.
+        // SAFETY: the first two calls return the context and the socket that the next calls use.
+        // The pointers are valid during the calls, and only this thread uses the socket.
         let (socket, failed) = unsafe {
             let socket = new(new_context(), ZMQ_PAIR);
             let failed = set(socket, ZMQ_RCVTIMEO, value, len) + attach(socket, url.as_ptr());
@@ -127,7 +127,7 @@ impl CSocket {
             Side::Server => "nng_listen",
             Side::Client => "nng_dial",
         };
-        // SAFETY: these are the types of nng.h.
+        // SAFETY: the functions have these types in nng.h.
         let (new, set, attach, send, recv) = unsafe {
             (
                 function::<NngNew>(nng, "nng_pair0_open")?,
@@ -154,7 +154,7 @@ impl CSocket {
             receive: Box::new(move |to| {
                 let mut len = to.len();
                 // SAFETY: the socket is open, and the pointer is to memory of the given length. The
-                // call replaces `len` by the length of the message.
+                // call replaces `len` with the length of the message.
                 let failed = unsafe { recv(socket, to.as_mut_ptr().cast(), &raw mut len, 0) };
                 (failed == 0).then_some(len)
             }),
@@ -169,7 +169,7 @@ impl CSocket {
 
     /// Receives a message, and returns its length.
     pub(crate) fn receive(&mut self) -> Result<usize> {
-        let len = (self.receive)(&mut self.buffer).context("cannot receive")?;
+        let len = (self.receive)(&mut self.buffer).context("cannot receive a message")?;
         Ok(len.min(self.buffer.len()))
     }
 

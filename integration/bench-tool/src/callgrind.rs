@@ -28,9 +28,9 @@ pub(crate) fn costs(profile: &str, functions: &[String]) -> Vec<Cost> {
     let (mut objects, mut names) = (Names::default(), Names::default());
     let mut is_of_driver = false;
     // `within` is the index of the measured function to which the costs on the following lines are
-    // added. These are the costs of the function itself or of one of its callees. `allocating` is
-    // the index of the measured function whose calls to the allocator are counted on the next
-    // `calls` line.
+    // added. They are the costs of this function itself or of one of its callees. `allocating` is
+    // set if the next `calls` line counts calls to the allocator. It is the index of the measured
+    // function that makes these calls.
     let mut within = None;
     let mut allocating = None;
     let mut lines = profile.lines();
@@ -48,8 +48,8 @@ pub(crate) fn costs(profile: &str, functions: &[String]) -> Vec<Cost> {
                 if let (Some(place), Some(count)) = (allocating.take(), number(value, 0)) {
                     costs[place].allocations += count;
                 }
-                // Skip the next line, which contains the cost of the callee. The callee's own lines
-                // contain this cost again.
+                // The next line contains the cost of the callee. Skip this line, because the
+                // callee's own lines contain the same cost.
                 lines.next();
             }
             // A line with costs contains the source line and the number of executed instructions.
@@ -98,8 +98,8 @@ fn is_allocator(name: &str) -> bool {
     allocators.contains(&name)
 }
 
-/// Returns whether an object file belongs to a driver: it is in libibverbs' folder, or is a
-/// driver's own library.
+/// Returns true if an object file is libibverbs, a driver in the folder of libibverbs, or a library
+/// of the mlx4 or mlx5 driver.
 fn is_driver(object: &str) -> bool {
     object.contains("/libibverbs") || object.contains("/libmlx")
 }

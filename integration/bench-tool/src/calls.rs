@@ -48,8 +48,8 @@ pub(crate) fn function(name: &str) -> String {
     format!("{}::{name}", module_path!())
 }
 
-/// Echoes each message. When the echo has arrived at the client's device, notifies the client with
-/// a byte over a separate TCP connection.
+/// Echoes each message. When an echo has arrived at the client's device, notifies the client by
+/// sending a byte over a separate TCP connection.
 pub(crate) fn serve(traffic: &Traffic) -> Result<()> {
     let told = TcpListener::bind(traffic.server)?;
     let endpoints = traffic.endpoints(Side::Server)?;
@@ -73,7 +73,10 @@ pub(crate) fn measure(traffic: &Traffic) -> Result<Reading> {
     let start = Instant::now();
     let mut busy = traffic.clone();
     busy.manner = busy.manner.with(Way::Busy);
-    let endpoint = busy.endpoints(Side::Client)?.pop().context("none")?;
+    let endpoint = busy
+        .endpoints(Side::Client)?
+        .pop()
+        .context("no connection")?;
     let mut told = TcpStream::connect(traffic.server).context("cannot connect to the server")?;
     told.set_read_timeout(Some(SILENCE))?;
     let message = [0x5a; SIZE];

@@ -26,11 +26,12 @@ use crate::{
     work::{Scope, Task},
 };
 
-/// The port of the first server. Each server uses another port.
+/// The first server uses the port after this one. Each further server uses the next higher port.
 const FIRST_PORT: u16 = 20_000;
 
-/// The time limits for a client: by the clock, on the counted clock, and under callgrind. On the
-/// counted clock, a second is a billion instructions.
+/// The time limits for a client: in the parts that measure by the clock, in a guest whose clock
+/// counts instructions, and under callgrind. A clock that counts instructions advances by one
+/// second per billion instructions.
 const CLIENT_LIMIT: Duration = Duration::from_secs(60);
 const COUNTED_LIMIT: Duration = Duration::from_secs(15);
 const CALLGRIND_LIMIT: Duration = Duration::from_secs(600);
@@ -38,17 +39,18 @@ const CALLGRIND_LIMIT: Duration = Duration::from_secs(600);
 /// The time limit for a server to end after its client has ended.
 const END_LIMIT: Duration = Duration::from_secs(10);
 
-/// The numbers of attempts for one of our programs, and for a stock program, which sometimes
-/// crashes.
+/// The maximum numbers of attempts to run one of our programs, and to run another program. Stock
+/// programs sometimes crash.
 pub(crate) const OURS: u32 = 1;
 pub(crate) const THEIRS: u32 = 3;
 
-/// The pause before a run that opens and closes connections. During this pause, the kernel finishes
-/// its work for the connections of the previous run.
+/// The pause before a run that measures how connections are opened and closed. During this pause,
+/// the kernel finishes its work for the connections of the previous run.
 const SETTLE: Duration = Duration::from_millis(300);
 
-/// The `netem` arguments of each host in the part with two hosts. The product of rate and round
-/// trip is that of a network with 100 Gbit/s and 1 µs: 12.5 kB, or 80 short messages.
+/// The `netem` arguments of each host in the part with two hosts. The product of the rate and the
+/// round trip time is 12.5 kB, or 80 short messages. A network with 100 Gbit/s and a round trip
+/// time of 1 µs has the same product.
 const WIRE: &str = "rate 10mbit delay 5ms";
 
 /// The number of busy processes per processor in the part with load.
@@ -58,8 +60,8 @@ const LOAD: usize = 4;
 pub(crate) const REPORTS: &str = "bench.json";
 
 /// Measures all parts of a task one after the other, and writes the reports to the results folder.
-/// `here` is this folder if the task runs on this machine. It is `None` in the lab, which sets its
-/// own results folder.
+/// `here` is the results folder if the task runs on this machine. It is `None` in the lab, which
+/// sets its own results folder.
 pub(crate) fn perform(task: &Task, here: Option<&Path>) -> Result<()> {
     if task.parts == [Part::Hosts] && Lab::find()?.host != "a" {
         return agent::serve();
@@ -78,7 +80,8 @@ pub(crate) fn perform(task: &Task, here: Option<&Path>) -> Result<()> {
     Ok(())
 }
 
-/// Runs servers and clients on this host, and collects the results of one part.
+/// Runs clients on this host and their servers on this host or on the peer host. Collects the
+/// results of one part.
 #[derive(Debug)]
 pub(crate) struct Conductor {
     pub(crate) part: Part,
@@ -92,8 +95,9 @@ pub(crate) struct Conductor {
     results: PathBuf,
     server: Host,
     next_port: u16,
-    /// The value of [`work`] at the start of the last client, if connections are measured. The
-    /// search for a server that listens takes a varying time, so it is not measured.
+    /// The value of [`work`] when the most recent client of a [`Measure::Connect`] run was started.
+    /// The wait until the server listens ends before this point, and is not measured, because it
+    /// takes a varying time.
     began: Duration,
     /// The log file, to which the output of each run is written.
     log: File,
@@ -216,8 +220,9 @@ impl Conductor {
         })
     }
 
-    /// Measures a figure of one connection, as the difference between a run with many connections
-    /// and a run with one. `of` returns the figure of a run.
+    /// Measures the cost of additional connections. `of` measures a run with one connection, and a
+    /// run with `run.count` more connections. The difference between the two figures is divided as
+    /// the measure requires.
     fn difference(
         &mut self,
         run: &Run,
@@ -226,24 +231,24 @@ impl Conductor {
         let mut of = |count| of(self, &Run { count, ..*run });
         let (one, more) = (of(1)?, of(run.count + 1)?);
         let parts = match run.measure {
-            // A share is the total for both ends of the additional connections.
+            // This share is the total for both ends of all additional connections.
             Measure::IdleWork => 1.0,
-            // The usage of idle connections is for one end of one connection.
+            // Other figures of idle connections are for one end of one connection.
             measure if measure.is_of_idle() => 2.0 * run.count as f64,
             _ => run.count as f64,
         };
         Ok(Reading::mean((more - one).max(0.0) / parts))
     }
 
-    /// Measures this host's processor time in µs. The elapsed time would be longer, because opening
-    /// and closing a connection wait for timers of the kernel.
+    /// Measures this host's processor time in µs. The elapsed time would be longer, because a
+    /// connection waits for timers of the kernel while it opens and closes.
     fn work_of_connections(&mut self, what: &str, run: &Run) -> Result<f64> {
         sleep(SETTLE);
         self.client_of(what, run, |_| {})?;
         Ok(work()?.saturating_sub(self.began).as_secs_f64() * 1e6)
     }
 
-    /// Measures the number of system calls of both programs together.
+    /// Measures the total number of system calls of the client and the server.
     fn calls_of_connections(&mut self, what: &str, run: &Run) -> Result<f64> {
         let files = ["client", "server"].map(|side| format!("/tmp/bench-strace-{side}"));
         self.client_of(what, run, |commands| {
@@ -273,9 +278,10 @@ impl Conductor {
         if ours.len() < whole || theirs.len() < whole {
             return;
         }
-        // Use the mean for counted times and instructions, because these vary little. Use the
-        // median for times by the clock, because another process can interrupt a measurement. Use
-        // the median for READs, too, because a READ sometimes waits for a thread of the kernel.
+        // Use the mean for counted times and instructions, because these vary little, and for times
+        // on one processor. Use the median for other times by the clock, because another process
+        // can interrupt a measurement. Use the median for READs in all parts, because a READ
+        // sometimes waits for a thread of the kernel.
         let Run { measure, size, .. } = pair.ours;
         let by_clock = matches!(self.part, Part::Free | Part::Loaded | Part::Hosts);
         let has_median = |reading: &Reading| reading.median.is_some();
@@ -297,8 +303,9 @@ impl Conductor {
         self.report.rows.push(row);
     }
 
-    /// Calls `once` until it succeeds, up to `attempts` times. If the last attempt fails, adds the
-    /// error to the missing measurements. The errors of earlier attempts become notes.
+    /// Calls `once` until it succeeds, up to `attempts` times. If the final attempt fails, adds the
+    /// error to the missing measurements, and marks the report as broken if `attempts` is [`OURS`].
+    /// The errors of earlier attempts become notes.
     pub(crate) fn attempt<T>(
         &mut self,
         what: &str,
@@ -343,13 +350,14 @@ impl Conductor {
         if run.measure == Measure::Connect {
             self.began = work()?;
         }
-        // Idle connections are idle for a while.
+        // A client with idle connections can sleep for several seconds, so raise a limit that is
+        // shorter than `CLIENT_LIMIT`.
         let limit = match run.measure.is_of_idle() {
             true => self.limit.max(CLIENT_LIMIT),
             false => self.limit,
         };
         let client = Process::start(&commands.client)?.finish(limit)?;
-        // If the client has failed, kill the server, because it would wait for the client.
+        // If the client has failed, kill the server, which would otherwise wait for the client.
         let limit = match client.succeeded() {
             true => END_LIMIT,
             false => Duration::ZERO,
@@ -358,7 +366,7 @@ impl Conductor {
         let (taken, output) = (start.elapsed().as_secs_f64(), client.output.trim_end());
         writeln!(self.log, "== {what} ({taken:.1} s)\n{output}")?;
         if !client.succeeded() {
-            bail!("the client ended: {client}; its server: {server}");
+            bail!("the client failed: {client}; its server: {server}");
         }
         Ok(client.output)
     }
@@ -386,8 +394,9 @@ pub(crate) fn work() -> Result<Duration> {
     Ok(Duration::from_nanos(now.saturating_sub(idle)))
 }
 
-/// Returns the number of system calls in the summary that strace writes. In its last line, the time
-/// in percent, in seconds and per call come before the number of calls.
+/// Returns the number of system calls in the summary that strace writes. In the summary's final
+/// line, the number of calls is in the fourth column, after the time in percent, in seconds and per
+/// call.
 fn calls(summary: &str) -> Result<u64> {
     let total = summary.lines().rfind(|line| line.ends_with(" total"));
     let number = total.and_then(|line| line.split_whitespace().nth(3)?.parse().ok());

@@ -21,7 +21,8 @@ use crate::{
     work::{Scope, Task, Work},
 };
 
-/// The time limits after which a measurement that hangs is ended.
+/// The time limits for a measurement in the lab. A measurement that hangs is stopped after this
+/// time.
 const LIMIT: Duration = Duration::from_secs(3 * 3600);
 const QUICK_LIMIT: Duration = Duration::from_secs(1200);
 
@@ -46,7 +47,7 @@ fn run(task: &Task, guest: Option<Launch>, report: &mut Report) -> Result<()> {
     let in_lab = || base.unwrap_or_else(|| target.join("lab/results")).join("a");
     let results = here.clone().unwrap_or_else(in_lab);
     fs::create_dir_all(&results)?;
-    // Remove the file of an earlier run.
+    // Remove the reports of an earlier run. They would be read below if this run wrote none.
     let file = results.join(REPORTS);
     let _ = fs::remove_file(&file);
     let mut argv = Work::Perform(task.clone(), here).argv()?;
@@ -67,7 +68,9 @@ fn run(task: &Task, guest: Option<Launch>, report: &mut Report) -> Result<()> {
     let reports = fs::read_to_string(file).unwrap_or_else(|_| "[]".to_owned());
     let reports: Vec<Report> = serde_json::from_str(&reports)?;
     for part in task.parts.iter().skip(reports.len()) {
-        report.missing.push(format!("{part}: all, see above"));
+        report
+            .missing
+            .push(format!("{part}: all measurements, see above"));
     }
     reports.into_iter().for_each(|part| report.add(part));
     ensure!(succeeded, "the measurement failed, see above");
@@ -100,7 +103,7 @@ pub(crate) fn polling(lab: bool, write: bool) -> Result<ExitCode> {
     let mut report = Report::default();
     let load = fs::read_to_string("/proc/loadavg")?;
     let note = format!(
-        "the load of this machine was {} before, with {} processors",
+        "before the measurement, this machine had a load average of {} and {} processors",
         load.split(' ').next().unwrap_or_default(),
         available_parallelism()?
     );
@@ -141,7 +144,10 @@ pub(crate) fn sweep(write: bool) -> Result<ExitCode> {
 }
 
 fn end(start: Instant, has_failed: bool) -> ExitCode {
-    println!("bench: it took {} s", start.elapsed().as_secs());
+    println!(
+        "bench: the measurement took {} s",
+        start.elapsed().as_secs()
+    );
     u8::from(has_failed).into()
 }
 
@@ -170,7 +176,10 @@ pub(crate) fn budget(renew: bool) -> Result<ExitCode> {
         let again = budget(1)?.judge(&kept);
         over.retain(|path| again.contains(path));
     }
-    println!("budget: it took {} s", start.elapsed().as_secs());
+    println!(
+        "budget: the measurement took {} s",
+        start.elapsed().as_secs()
+    );
     if over.is_empty() {
         println!("budget: kept");
         return Ok(ExitCode::SUCCESS);
@@ -184,7 +193,8 @@ pub(crate) fn budget(renew: bool) -> Result<ExitCode> {
     Ok(ExitCode::FAILURE)
 }
 
-/// Measures all parts. All run in the same guest, because a boot takes long.
+/// Measures the given parts. All parts run in one start of the lab, because a guest needs a long
+/// time to boot.
 fn measure(parts: &[Part], scope: Scope, rounds: u32, only: &[String]) -> Result<Report> {
     let mut packages = Vec::new();
     if parts.contains(&Part::Instructions) && !is_installed("valgrind") {
@@ -197,7 +207,7 @@ fn measure(parts: &[Part], scope: Scope, rounds: u32, only: &[String]) -> Result
         let mut setup = Command::new("integration/lab");
         setup.arg("setup");
         setup.args(packages.iter().flat_map(|package| ["--package", package]));
-        // Ignore the status: if a package is missing, the guest reports the missing program.
+        // Ignore the status. If a package is missing, the guest reports the missing program.
         setup.status()?;
     }
     let (launch, rounds) = match scope {

@@ -1,5 +1,5 @@
-//! Idle connections: their memory, their descriptors, and the processor time that they use. Each
-//! connection has carried one message in each direction before.
+//! Measures the memory, the descriptors and the processor time of idle connections. Each connection
+//! carries one message in each direction before it is idle.
 
 use std::{
     net::SocketAddr,
@@ -28,11 +28,11 @@ use crate::{
 /// several keepalive intervals.
 const INTERVAL: Duration = Duration::from_secs(10);
 
-/// The difference between the measured port and the port of a separate TCP connection, over which
-/// the client asks for the usage of the server.
+/// The difference between the server's port and a second port. Over a separate TCP connection to
+/// the second port, the client asks for the usage of the server.
 const ASIDE: u16 = 10_000;
 
-/// The usage of one or several processes while all connections are idle.
+/// The resources that one or several processes use while all connections are idle.
 #[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Serialize)]
 pub(crate) struct Usage {
     /// The anonymous memory, in KiB.
@@ -51,7 +51,7 @@ impl Usage {
         })
     }
 
-    /// Returns the figure of a measure of idle connections.
+    /// Returns the figure for `measure`, which must be a measure of idle connections.
     pub(crate) fn figure(self, measure: Measure) -> f64 {
         match measure {
             Measure::IdleMemory | Measure::IdleHuge => self.memory,
@@ -61,8 +61,8 @@ impl Usage {
     }
 }
 
-/// Disables huge pages for this process unless the measure includes them. With huge pages, a
-/// touched byte can count 2 MiB, so the figure would depend on the kernel's settings.
+/// Disables huge pages for this process, except for the measure with huge pages. With huge pages, a
+/// touched byte can count as 2 MiB, so the figure would depend on the kernel's settings.
 fn set_huge_pages(measure: Measure) -> Result<()> {
     Ok(set_thp_disable(measure != Measure::IdleHuge)?)
 }
@@ -103,7 +103,8 @@ pub(crate) fn serve(traffic: &Traffic) -> Result<()> {
     })
 }
 
-/// Returns the usage of both processes.
+/// Opens the connections, sends and receives a message on each, and returns the total usage of the
+/// client and the server.
 pub(crate) fn measure(traffic: &Traffic) -> Result<Usage> {
     set_huge_pages(traffic.measure)?;
     runtime()?.block_on(async {
@@ -124,7 +125,7 @@ pub(crate) fn measure(traffic: &Traffic) -> Result<Usage> {
         asked.write_u8(0).await?;
         let mut answer = Vec::new();
         asked.read_to_end(&mut answer).await?;
-        let server: Usage = serde_json::from_slice(&answer).context("the server's usage")?;
+        let server: Usage = serde_json::from_slice(&answer).context("no usage of the server")?;
         usage.memory += server.memory;
         usage.descriptors += server.descriptors;
         for carrier in carriers {

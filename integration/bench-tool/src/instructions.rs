@@ -27,8 +27,8 @@ const CALLS: u64 = 200;
 /// this program is longer.
 const CALLERS: u32 = 60;
 
-/// The numbers of round trips in two runs. The difference between the counts of the two runs
-/// excludes the instructions before the first round trip.
+/// The numbers of round trips in two runs. The difference between the instruction counts of the two
+/// runs excludes the instructions before the first round trip.
 const LESS: u64 = 100;
 const MORE: u64 = 300;
 
@@ -40,7 +40,7 @@ pub(crate) fn prepare() -> Result<()> {
         .arg(env::current_exe()?)
         .status()
         .context("cannot run strip")?;
-    ensure!(status.success(), "strip: {status}");
+    ensure!(status.success(), "strip failed: {status}");
     Ok(())
 }
 
@@ -48,8 +48,8 @@ pub(crate) fn prepare() -> Result<()> {
 pub(crate) fn add_calls(conductor: &mut Conductor) {
     let plain = Manner::DEFAULT.with(Way::Event);
     add_calls_of(conductor, plain, "", [200.0, 200.0, 120.0]);
-    // The limit for a send is 30 instructions higher, because with `resume` each send also saves a
-    // copy.
+    // With `resume`, each send also saves a copy of the message, so the limit for a send is 30
+    // instructions higher.
     let resuming = plain.with(Way::Resume);
     add_calls_of(conductor, resuming, " with resume", [230.0, 200.0, 120.0]);
 }
@@ -105,7 +105,7 @@ pub(crate) fn round_trip(conductor: &mut Conductor, run: &Run) -> Result<Reading
     };
     let (less, more) = (executed(LESS)?, executed(MORE)?);
     let each = more.saturating_sub(less) as f64 / (MORE - LESS) as f64;
-    // Our client first sends warm-up messages, whose number is a tenth of the measured ones.
+    // Our client also executes unmeasured round trips at the start: a tenth of the measured number.
     let rounds = match run.program {
         Program::Rdmsg(_) => 1.1,
         _ => 1.0,

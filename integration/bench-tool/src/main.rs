@@ -1,13 +1,14 @@
 //! Compares rdmsg with the stock C programs on one RDMA device.
 //!
-//! On a developer's machine, [`drive`] starts this program again in the lab. There, [`conduct`]
-//! measures one part after the other. It runs the servers and clients of a [`plan`], in which our
-//! programs and the stock programs alternate. It also counts the instructions of clients under
-//! callgrind, with the help of [`instructions`], and measures the [`sweep`] of sizes. The results
-//! are [`row`]s of a [`report`], which [`drive`] prints or compares with the [`budget`].
+//! On a developer's machine, [`drive`] starts this program again in the lab. In the lab,
+//! [`conduct`] measures one part after the other. It runs the servers and clients of a [`plan`], in
+//! which our programs and the stock programs alternate. It also counts the instructions of clients
+//! under callgrind, with the help of [`instructions`], and measures the [`sweep`] of sizes. The
+//! results are [`row`]s of a [`report`], which [`drive`] prints or compares with the [`budget`].
 //! [`program`] contains the command lines. Our own programs are [`messages`], [`many`],
-//! [`one_sided`] and [`calls`]; [`mod@work`] selects one of them. [`alternatives`] has the same
-//! programs with other libraries, among them [`c_sockets`] and [`plain_verbs`].
+//! [`one_sided`], [`idle`] and [`calls`]; [`mod@work`] selects one of them. [`alternatives`]
+//! contains connections of other libraries for the same programs, among them [`c_sockets`] and
+//! [`plain_verbs`].
 
 mod alternatives;
 mod budget;
@@ -101,8 +102,8 @@ enum Command {
     Counted {
         /// Measure only comparisons whose name contains this text; can be repeated
         ///
-        /// The name is that of a row in integration/bench-tool/budget.json, for instance "one way,
-        /// 64 B: rdmsg event tcp / std". Without sweeps.
+        /// The names are those in integration/bench-tool/budget.json, for instance "one way, 64 B:
+        /// rdmsg event tcp / std". With this option, no sweep is measured.
         #[arg(long, value_name = "TEXT", conflicts_with = "write")]
         only: Vec<String>,
     },
@@ -110,14 +111,16 @@ enum Command {
     Instructions,
     /// Compare the default Config with Polling::Event, Polling::Busy and a socket of std
     ///
-    /// Measures 64 B over TCP on this machine: with both ends on one processor ("one-processor"),
-    /// with four busy processes per processor ("loaded"), and on idle processors ("free"), there
-    /// also the processor time per message if a message arrives every 2 ms. Then measures TCP and
-    /// RDMA in the lab: in the guest whose clock counts instructions, and in a guest with two
-    /// processors. "loaded" and "free" use the median of the round trips of a run, because another
-    /// process can take a time slice in between; the other parts use the mean. Other load on this
-    /// machine changes all figures except the counted ones. If some rounds meet a target and others
-    /// do not, the target is undecided.
+    /// Measures messages of 64 B over TCP on this machine: with both ends on one processor
+    /// ("one-processor"), with four busy processes per processor ("loaded"), and on idle processors
+    /// ("free"). "free" includes the processor time per message if a message arrives every 2 ms.
+    /// Then measures in the lab: TCP and RDMA in a guest whose clock counts instructions, and the
+    /// processor time over RDMA in a guest with two processors.
+    ///
+    /// The figure of a run is the mean of the round trips. In "loaded" and "free", it is the
+    /// median, because another process can interrupt a round trip. Other load on this machine
+    /// changes all figures except the counted ones. If some rounds meet a target and others do not,
+    /// the target is undecided.
     Polling {
         /// Measure only on this machine, without virtual machines, which takes a minute
         #[arg(long)]
@@ -125,13 +128,18 @@ enum Command {
     },
     /// Compare servers with many connections over TCP, and idle connections
     ///
-    /// Counts, for rdmsg and for the same program with std or tokio's codec: half a round trip of
-    /// 64 B with 1, 100 and 1000 connections that one thread serves, with one message under way and
-    /// "at once", with one on each connection; the processor time and the system calls to open and
-    /// close a connection, of both ends; the memory and the descriptors of one end of an idle
-    /// connection; and the processor time of idle connections, of both ends and their kernel. The
-    /// memory is measured without huge pages, unless the row says otherwise. The targets of system
-    /// calls, memory, descriptors and shares are for the figure, not for the ratio.
+    /// Compares rdmsg with the same program over a socket of std or with tokio's codec. The clock
+    /// counts instructions. Half a round trip of 64 B is measured with 1, 100 and 1000 connections
+    /// that one thread serves. One message is in flight at a time. In the rows with "at once", one
+    /// message is in flight on each connection.
+    ///
+    /// The processor time and the system calls to open and close a connection are those of both
+    /// ends. The memory and the descriptors of an idle connection are those of one end. The
+    /// processor share of idle connections includes both ends and the kernel.
+    ///
+    /// The memory is measured without huge pages, unless the row says otherwise. A target for
+    /// system calls, memory, descriptors or a processor share limits the figure of rdmsg. Other
+    /// targets limit the ratio.
     Many {
         /// Measure only comparisons whose name contains this text; can be repeated
         #[arg(long, value_name = "TEXT", conflicts_with = "write")]
@@ -139,29 +147,34 @@ enum Command {
     },
     /// Compare the default Config with perftest, between two guests over a slow network
     ///
-    /// Measures the rate in one direction by the clock, in seven rounds. Both programs use the
-    /// windows and depths of their defaults. netem limits the network to a rate and a delay at
-    /// which it, and not the processors, limits the rate. Other load on this machine makes this
-    /// less certain.
+    /// Measures the rate in one direction by the clock, in seven rounds. Both programs use their
+    /// default windows and depths. netem makes the network so slow that the network limits the
+    /// rate, and the processors do not. With other load on this machine, the processors can limit
+    /// the rate.
     Hosts,
     /// Look for a message size that costs more than its neighbours
     ///
-    /// Counts half a round trip of 60 sizes from 1 B to 4 MiB, at and around each size at which the
-    /// cost can change: the inline size, packets, the eager size, the longest message in frames,
-    /// and the memory that one RDMA READ takes. Measures rdmsg over RDMA and over TCP, and for
-    /// comparison `verbs`, up to 128 KiB, and `std`.
+    /// Counts half a round trip of 60 sizes from 1 B to 4 MiB. The sizes are at and around each
+    /// size at which the cost can change: the inline size, multiples of the packet size, the eager
+    /// size, the longest message in frames, and the length that one RDMA READ transfers. Measures
+    /// rdmsg over RDMA and over TCP. For comparison, also measures `std`, and `verbs` up to
+    /// 128 KiB.
     ///
-    /// A "step" is the larger of two ratios: the cost per byte of a size to the cost per byte of
-    /// the next smaller size in the table, and the cost of a size to the cost of the next larger
-    /// one. So one byte more may not cost 10 % more, and a shorter message may not cost more than a
-    /// longer one. The bound is 1.10, and a star marks a step beyond it. The exit status is 1 if a
-    /// step of rdmsg is beyond the bound. The budget has a row for the worst step of each
-    /// transport.
+    /// The "step" of a size is the larger of two ratios. The first ratio is the cost per byte of
+    /// the size, divided by the cost per byte of the next smaller size. The second ratio is the
+    /// cost of the size, divided by the cost of the next larger size. The bound is 1.10: one
+    /// additional byte must not increase the cost by more than 10 %, and a message must not cost
+    /// more than 1.10 times as much as a longer one. A star marks a step beyond the bound.
+    ///
+    /// The exit status is 1 if a step of rdmsg is beyond the bound, or if rdmsg was not measured.
+    /// The budget has a row for the worst step of each transport.
     Sweep,
     /// Compare counted times and instructions of calls with the stored figures
     ///
-    /// The exit status is 1 if a figure is worse than the stored one by more than 3 %. Instructions
-    /// are compared only if the compiler is the same.
+    /// If a figure is worse than the stored one by more than 3 %, or is missing, measures a second
+    /// time. The exit status is 1 if the figure is again worse or missing. Times are compared only
+    /// if the kernel has the same release series. Instructions are compared only if the compiler is
+    /// the same.
     Budget {
         /// Store the new figures instead of comparing them
         #[arg(long)]
@@ -193,8 +206,9 @@ fn main() -> Result<ExitCode> {
 const DESCRIPTORS: u64 = 100_000;
 
 fn work(work: Work) -> Result<ExitCode> {
-    // Raise the limit of descriptors, because thousands of connections need several descriptors
-    // each. Only root can raise the hard limit, as in the lab.
+    // Each of thousands of connections needs several file descriptors, so raise the limit. In the
+    // lab, this process is root and can raise the hard limit. Any other user can raise only the
+    // soft limit.
     let (_, most) = getrlimit(Resource::RLIMIT_NOFILE)?;
     let raise = |most| setrlimit(Resource::RLIMIT_NOFILE, most, most);
     raise(most.max(DESCRIPTORS)).or_else(|_| raise(most))?;

@@ -24,7 +24,8 @@ pub(crate) struct Manner {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 #[value(rename_all = "snake_case")]
 pub(crate) enum Way {
-    /// Threads sleep until the device reports an event. All counted programs use this way.
+    /// Threads sleep until the device reports an event. Counted programs use this way or the
+    /// default.
     Event,
     /// Threads poll continuously.
     Busy,
@@ -63,7 +64,7 @@ pub(crate) enum Library {
     Zeromq,
     /// A pair of sockets of libnng over TCP
     Nng,
-    /// Verbs as this library calls them, with credits, but without headers and locks: the lowest
+    /// Verbs as rdmsg calls them, with credits, but without headers and locks: the lowest possible
     /// cost of an exchange of messages
     Verbs,
 }
@@ -74,22 +75,23 @@ impl Library {
     }
 }
 
-/// The maximum size in bytes of a buffer ring when the eager size is raised. The rings of two
-/// processes must fit into a guest's memory.
+/// With [`Way::Eager`], a ring has as many buffers as fit into this number of bytes, within the
+/// limits below. The rings of two processes must fit into a guest's memory.
 const RING_BYTES: usize = 8 << 20;
 
-/// The minimum depth of such a buffer ring, so that several messages can be in flight.
+/// The minimum number of buffers in such a ring, so that several messages can be in flight. A ring
+/// of long messages can therefore be larger than [`RING_BYTES`].
 const LEAST_DEPTH: usize = 8;
 
-/// The maximum depths of such a ring of receives and of one of sends.
+/// The maximum number of buffers in the ring of receives, and in the ring of sends.
 const MOST_RECEIVES: u16 = 32;
 const MOST_SENDS: u16 = 16;
 
-/// The number of shared receives per connection in the pool, as documented at
+/// The number of buffers that a pool of shared receives needs per connection, as documented at
 /// `Config::shared_receive`.
 const SHARE: u32 = 34;
 
-/// The time for which a lost connection tries to resume: see `Config::resume`.
+/// The time for which both sides try to resume a lost connection: see `Config::resume`.
 const RESUME: Duration = Duration::from_secs(30);
 
 impl Manner {

@@ -18,7 +18,7 @@ use crate::{
 /// The maximum number of events per call of epoll_wait.
 const EVENTS: usize = 64;
 
-/// Returns whether one of the servers below serves this traffic.
+/// Returns true if a server of this module must serve this traffic.
 pub(crate) fn serves(traffic: &Traffic) -> bool {
     let manner = traffic.manner;
     let has_tasks = manner.has(Way::Tasks) || manner.library == Library::Codec;
@@ -77,7 +77,7 @@ fn with_epoll(endpoints: &[Endpoint]) -> Result<()> {
     let mut events = [EpollEvent::empty(); EVENTS];
     while open > 0 {
         let ready = epoll.wait(&mut events, time_limit)?;
-        ensure!(ready > 0, "the client is silent");
+        ensure!(ready > 0, "the client has sent nothing within {SILENCE:?}");
         for event in &events[..ready] {
             let endpoint = &endpoints[usize::try_from(event.data())?];
             loop {
@@ -107,7 +107,7 @@ fn with_group(endpoints: Vec<Endpoint>) -> Result<()> {
         let (key, completion) = group.next_completion_timeout(SILENCE)?;
         match completion {
             Completion::Received(message) => {
-                let endpoint = open.get(&key).context("an unknown key")?;
+                let endpoint = open.get(&key).context("unknown key of a group")?;
                 endpoint.send(&message)?;
             }
             Completion::Disconnected(_) => drop(open.remove(&key)),

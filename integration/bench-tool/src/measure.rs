@@ -13,7 +13,7 @@ pub(crate) enum Measure {
     /// the number of messages
     #[value(name = "half round trip at once")]
     AtOnce,
-    /// The rate of messages to a server, which answers only the last one
+    /// The rate of messages to a server, which answers only the final message
     #[value(name = "one way")]
     OneWay,
     /// The processor time per message of a process that receives a message every 2 ms
@@ -31,16 +31,16 @@ pub(crate) enum Measure {
     /// The system calls of both ends to open and close a connection
     #[value(name = "system calls to connect and close")]
     SystemCalls,
-    /// The memory of one end of an idle connection, without that of the kernel
+    /// The memory of one end of an idle connection, without memory of the kernel
     #[value(name = "memory of an idle connection")]
     IdleMemory,
-    /// The memory of one end of an idle connection, if the kernel gives the process huge pages
+    /// The memory of one end of an idle connection, if the process may use huge pages
     #[value(name = "memory of an idle connection (huge pages)")]
     IdleHuge,
     /// The file descriptors of one end of an idle connection
     #[value(name = "descriptors of an idle connection")]
     IdleDescriptors,
-    /// The share of a processor that idle connections use, with both ends and the kernel
+    /// The share of a processor that both ends of idle connections and the kernel use
     #[value(name = "processor share of idle connections")]
     IdleWork,
     /// The instructions of a call, without those of the driver
@@ -52,24 +52,24 @@ pub(crate) enum Measure {
     /// The instructions that one process executes per round trip, without the kernel
     #[value(name = "instructions a round trip")]
     Loop,
-    /// The worst step between two sizes of a sweep: see [`crate::sweep`]
+    /// The largest step of a sweep: see [`crate::sweep::Step`]
     #[value(name = "worst step of 60 sizes")]
     Step,
 }
 
 impl Measure {
-    /// Returns whether the measure is a rate, for which a larger figure is better.
+    /// Returns true if the measure is a rate. A larger rate is better.
     pub(crate) fn is_rate(self) -> bool {
         matches!(self, Self::OneWay | Self::Write)
     }
 
-    /// Returns whether targets and the budget limit our figure, not its ratio to that of another
-    /// program.
+    /// Returns true if targets and the budget limit our figure itself. For other measures, they
+    /// limit the ratio of our figure to the figure of another program.
     pub(crate) fn has_absolute_targets(self) -> bool {
         self == Self::SystemCalls || self.is_of_idle()
     }
 
-    /// Returns whether the measure is one of idle connections.
+    /// Returns true if the measure is a property of idle connections.
     pub(crate) fn is_of_idle(self) -> bool {
         matches!(
             self,

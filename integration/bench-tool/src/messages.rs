@@ -22,7 +22,7 @@ use crate::{
     traffic::{Reading, SILENCE, Times, Traffic},
 };
 
-/// The server's answer after the last message of a run.
+/// The server's answer after it has received all messages of a run in one direction.
 const ANSWER: &[u8] = b"!";
 
 /// The interval between two messages of [`Measure::Sparse`].
@@ -145,8 +145,8 @@ fn processor_time() -> Result<Duration> {
     Ok(clock_gettime(ClockId::CLOCK_PROCESS_CPUTIME_ID)?.into())
 }
 
-/// One end of a connection. Except for `Tasks` and tokio's codec, its futures block the thread and
-/// never return pending.
+/// One end of a connection. The futures of `Tasks` and `Codec` can be pending. The futures of the
+/// other variants block the thread and are never pending.
 pub(crate) enum Carrier {
     Messages { endpoint: Endpoint, owned: bool },
     Tasks(tasks::Endpoint),
@@ -158,7 +158,7 @@ pub(crate) enum Carrier {
 }
 
 impl Carrier {
-    /// Returns this side's end of each connection.
+    /// Opens the connections, and returns this side's end of each connection.
     pub(crate) async fn all(traffic: &Traffic, side: Side) -> Result<Vec<Self>> {
         if traffic.manner.library != Library::Rdmsg {
             return alternatives::connections(traffic, side).await;
@@ -233,7 +233,7 @@ impl Carrier {
             Self::C(socket) => socket.receive()?,
             Self::Verbs(verbs) => verbs.receive()?,
         };
-        ensure!(came == len, "sent {len} bytes, got {came}");
+        ensure!(came == len, "expected {len} bytes, received {came}");
         Ok(())
     }
 
@@ -267,8 +267,8 @@ impl Carrier {
 
     pub(crate) async fn close(mut self) -> Result<()> {
         match self {
-            // These libraries do not report that the peer has closed a connection, so the server
-            // waits for a message instead.
+            // These libraries do not report that the peer has closed a connection. So the server
+            // waits for this final message.
             Self::C(_) | Self::Verbs(_) => self.send(b"!").await?,
             Self::Messages { endpoint, .. } => endpoint.close()?,
             Self::Tasks(endpoint) => endpoint.close().await?,

@@ -1,4 +1,4 @@
-//! RDMA READs and WRITEs, which access memory of the server without its processor.
+//! RDMA READs and WRITEs, which access the server's memory without using the server's processor.
 
 use std::time::Instant;
 

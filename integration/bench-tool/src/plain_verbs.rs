@@ -1,6 +1,7 @@
-//! An exchange of messages over plain verbs: inline sends without completions, receives that are
-//! reposted immediately, and a credit message for each quarter of the receives. It sleeps for
-//! completion events. Comparing rdmsg with it shows the cost of rdmsg's own work.
+//! An exchange of messages over plain verbs. Short messages are sent inline, only every 16th send
+//! has a completion, receives are reposted immediately, and the receiver sends a credit message for
+//! each quarter of the window. A thread that waits for a message sleeps until an event arrives.
+//! Comparing rdmsg with this exchange shows the cost of rdmsg's own work.
 
 use std::os::fd::AsFd;
 
@@ -20,18 +21,18 @@ use crate::traffic::Traffic;
 /// The number of receives for messages, and the maximum number of messages in flight.
 const WINDOW: usize = 64;
 
-/// The number of messages after which the receiver returns their credits.
+/// The number of messages after which the receiver returns their credits, with one credit message.
 const CREDITS: usize = 16;
+
+/// The number of receives for credit messages, in addition to the receives for messages. At most
+/// `WINDOW / CREDITS` credit messages are in flight.
+const CREDIT_RECEIVES: usize = WINDOW / CREDITS + 1;
 
 /// One of this many sends is signaled. Its completion frees the send queue entries of all these
 /// sends.
-const CREDIT_RECEIVES: usize = WINDOW / CREDITS + 1;
-
-/// The number of messages after which a send has a completion, which frees the entries of the send
-/// queue.
 const SIGNALED: usize = 16;
 
-/// The longest message in bytes that is copied to the send queue.
+/// The maximum length in bytes of a message that is sent inline, as a copy in the send queue.
 const INLINE: usize = 64;
 
 /// One end of a connection.
@@ -41,14 +42,14 @@ pub(crate) struct PlainVerbs {
     receives: CompletionQueue,
     channel: CompletionChannel,
     incoming: MemoryRegion,
-    /// The messages to send, with one slot for each message in flight.
+    /// The messages to send, with one slot for each send in flight.
     outgoing: MemoryRegion,
     /// The size of a slot in bytes.
     size: usize,
     /// A copy of the message that is sent back.
     copy: Vec<u8>,
-    /// Polled completions of receives that [`wait`](Self::wait) has not returned yet. The oldest is
-    /// last.
+    /// Polled completions of receives that are not handled yet. The oldest completion is at the end
+    /// of the vector.
     came: Vec<WorkCompletion>,
     /// The number of messages that the peer can still receive.
     credits: usize,
@@ -90,7 +91,8 @@ impl PlainVerbs {
         let device = id.verbs().context("the device was removed")?;
         let pd = ProtectionDomain::new(&device)?;
         let channel = CompletionChannel::new(&device)?;
-        // Make the channel blocking. Reading an event then sleeps, and `wait` needs no poll(2).
+        // Make the channel blocking. `get_event` then sleeps until an event arrives, and `wait`
+        // needs no poll(2).
         let flags = OFlag::from_bits_truncate(fcntl(channel.as_fd(), FcntlArg::F_GETFL)?);
         fcntl(
             channel.as_fd(),
@@ -142,7 +144,7 @@ impl PlainVerbs {
         Ok(self.qp.post_recv(&[receive])?)
     }
 
-    /// Sends a message. First waits for a credit from the peer if there is none.
+    /// Waits until the peer can receive a message, and then sends the message.
     pub(crate) fn send(&mut self, message: &[u8]) -> Result<()> {
         while self.credits == 0 {
             ensure!(!self.take_credits()?, "a message came instead of a credit");
@@ -185,7 +187,8 @@ impl PlainVerbs {
                 return Ok(next);
             }
             // A completion that arrives after `req_notify` can be polled before its event is read.
-            // The event then ends a later wait early.
+            // A later `get_event` then returns this event, although there may be no new completion.
+            // So the loop polls after each event.
             if !self.poll()? {
                 self.channel.get_event()?;
                 self.receives.req_notify(false)?;
@@ -193,7 +196,7 @@ impl PlainVerbs {
         }
     }
 
-    /// Polls completions of receives. Returns whether there are any.
+    /// Polls completions of receives, and adds them to `came`. Returns true if there was one.
     fn poll(&mut self) -> Result<bool> {
         let mut some = [WorkCompletion::default(); CREDITS];
         let count = self.receives.poll(&mut some)?;
@@ -201,8 +204,9 @@ impl PlainVerbs {
         Ok(count > 0)
     }
 
-    /// Waits for the completion of a receive. If it is for credits, adds the credits and reposts
-    /// the receive. Returns whether it is for a message; the completion then stays in `came`.
+    /// Waits for the completion of a receive. After a credit message, adds the credits, reposts the
+    /// receive, and returns false. After any other message, puts the completion back into `came`,
+    /// and returns true.
     fn take_credits(&mut self) -> Result<bool> {
         let next = self.wait()?;
         if next.byte_len() > 0 {
@@ -221,8 +225,8 @@ impl PlainVerbs {
         Ok((usize::try_from(next.wr_id())?, next.byte_len() as usize))
     }
 
-    /// Reposts the receive of a message. Returns the credits to the peer after every [`CREDITS`]
-    /// messages.
+    /// Reposts the receive of a message. After every [`CREDITS`] messages, sends their credits to
+    /// the peer.
     fn release(&mut self, slot: usize) -> Result<()> {
         self.post(slot)?;
         self.owed += 1;

@@ -19,7 +19,8 @@ pub(crate) struct Pair {
     pub(crate) target: Target,
 }
 
-/// Returns the comparisons of a part. If `quick` is set, returns only comparisons with a star.
+/// Returns the comparisons of a part. If `quick` is set, returns only the comparisons that are
+/// marked with a star in `rows.txt`.
 pub(crate) fn pairs(part: &str, quick: bool) -> Result<Vec<Pair>> {
     let mut pairs = Vec::new();
     for (title, lines) in sections(include_str!("../rows.txt")) {
@@ -36,8 +37,8 @@ pub(crate) fn pairs(part: &str, quick: bool) -> Result<Vec<Pair>> {
     Ok(pairs)
 }
 
-/// Keeps the comparisons whose name contains one of these texts, or all if there are no texts. The
-/// name is that of a row in the budget.
+/// Keeps only the comparisons whose name contains one of these texts. If there are no texts, keeps
+/// all comparisons. The budget uses the same names for its rows.
 pub(crate) fn select(pairs: &mut Vec<Pair>, only: &[String]) {
     pairs.retain(|pair| {
         let name = pair.name();
@@ -56,7 +57,7 @@ impl Pair {
 /// Parses a line of `rows.txt`, and adds its comparisons.
 fn add(pairs: &mut Vec<Pair>, measure: &str, line: &str, quick: bool) -> Result<()> {
     let measure = Measure::from_str(measure, false).map_err(anyhow::Error::msg)?;
-    let (ours, rest) = line.split_once(" / ").context("one program")?;
+    let (ours, rest) = line.split_once(" / ").context("only one program")?;
     let (theirs, cells) = rest.split_once(": ").context("no sizes")?;
     let programs: [Program; 2] = [ours.parse()?, theirs.parse()?];
     for cell in cells.split(' ') {
@@ -102,8 +103,8 @@ fn bytes(text: &str) -> Result<usize> {
     Ok(number.parse::<usize>()? << shift)
 }
 
-/// Returns the number of messages in a run. It is so large that the first and the last messages
-/// affect the mean by at most 1 %. perftest needs at least five messages.
+/// Returns the number of messages in a run. The number is large enough that the first and the final
+/// messages affect the mean by at most 1 %. perftest needs at least five messages.
 fn usual_count(measure: Measure, size: usize) -> u64 {
     match (measure.is_rate(), size) {
         _ if measure == Measure::Sparse => 500,
@@ -119,9 +120,10 @@ fn usual_count(measure: Measure, size: usize) -> u64 {
     }
 }
 
-/// Returns all runs of a round, without duplicates. The two runs of a pair are adjacent. After a
-/// run has closed its connections, the kernel is busy with them for a while, so the order affects
-/// the result of `Connect`. Our program therefore always runs first.
+/// Returns all runs of a round, without duplicates. The two runs of a pair are adjacent, unless one
+/// is a duplicate. The order affects the result of [`Measure::Connect`]: after a run has closed its
+/// connections, the kernel is busy with them for a while. So for this measure, our program always
+/// runs first.
 pub(crate) fn runs(pairs: &[Pair]) -> Vec<Run> {
     let mut runs = Vec::new();
     for run in pairs.iter().flat_map(|pair| match pair.ours.measure {
@@ -178,8 +180,8 @@ mod tests {
             panic!()
         };
         for run in runs(&[&counted[..], &polling[..]].concat()) {
-            // On a host with one processor, the default configuration does not spin, so it is
-            // permitted here.
+            // The default configuration is permitted, because it does not spin on a host with one
+            // processor.
             let Program::Rdmsg(manner) = run.program else {
                 continue;
             };

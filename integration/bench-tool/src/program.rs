@@ -118,8 +118,8 @@ impl Run {
                 );
                 (line, listening, "-s ")
             }
-            // A message is necessary, because ucmatose closes only connections that have
-            // transferred one.
+            // Each connection transfers one message, because ucmatose does not close a connection
+            // that has transferred none.
             Program::Ucmatose => (
                 format!("ucmatose -C 1 -S 64 -c {count} -p {port}"),
                 Listening::Cm(port),
@@ -163,8 +163,8 @@ impl Run {
         let reading = match self.program {
             Program::Perftest => perftest(self.measure, self.size, output),
             Program::Rstream { .. } => rstream(self.measure, output),
-            // ucmatose prints no figure. The conductor measures the processor time of the whole
-            // host instead.
+            // ucmatose prints no figure. So the conductor measures the processor time of the whole
+            // host.
             Program::Ucmatose => None,
             Program::Rdmsg(_) => last_json(output),
         };
@@ -172,7 +172,8 @@ impl Run {
     }
 }
 
-/// Returns the last line of the output of one of our programs that is JSON of this type.
+/// Parses the output of one of our programs. Returns the value in the last line that contains JSON
+/// of type `T`.
 pub(crate) fn last_json<T: DeserializeOwned>(output: &str) -> Option<T> {
     let mut lines = output.lines().rev();
     lines.find_map(|line| serde_json::from_str(line).ok())
@@ -201,7 +202,8 @@ fn perftest(measure: Measure, size: usize, output: &str) -> Option<Reading> {
     })
 }
 
-/// Parses the output of rstream. The last word of the last line is the time per transfer in µs.
+/// Parses the output of rstream. In the last line that starts with `custom`, the last word is the
+/// time per transfer in µs.
 fn rstream(measure: Measure, output: &str) -> Option<Reading> {
     let line = output.lines().rfind(|line| line.starts_with("custom"))?;
     let mean: f64 = line.split_whitespace().next_back()?.parse().ok()?;
@@ -216,7 +218,7 @@ impl fmt::Display for Run {
     }
 }
 
-/// Returns whether a folder of PATH contains this command.
+/// Returns true if a folder of PATH contains this command.
 pub(crate) fn is_installed(command: &str) -> bool {
     let folders = env::var_os("PATH").unwrap_or_default();
     env::split_paths(&folders).any(|folder| folder.join(command).is_file())

@@ -13,7 +13,7 @@ use crate::{
 /// The results of one part or of several parts.
 #[derive(Debug, Default, Deserialize, Serialize)]
 pub(crate) struct Report {
-    /// The kernel of the host on which the last part was measured.
+    /// The kernel release of the host on which the most recent part was measured.
     pub(crate) kernel: String,
     pub(crate) rows: Vec<Row>,
     /// The sweeps, in the order in which they were measured.
@@ -97,16 +97,16 @@ fn print_table(lines: &[Vec<String>]) {
     }
 }
 
-/// Replaces the table `name` on the page by `table`.
+/// Replaces the table `name` on the page with `table`.
 fn write_table(name: &str, table: &str) -> Result<()> {
     let page = fs::read_to_string(PAGE).with_context(|| format!("cannot read {PAGE}"))?;
     let page = with_table(&page, name, table)?;
     fs::write(PAGE, page).with_context(|| format!("cannot write {PAGE}"))?;
-    println!("bench: {PAGE}, table {name}");
+    println!("bench: replaced table {name} of {PAGE}");
     Ok(())
 }
 
-/// Returns `page`, in which `table` replaces the text between the two comments for `name`.
+/// Returns a copy of `page` in which `table` replaces the text between the two comments for `name`.
 fn with_table(page: &str, name: &str, table: &str) -> Result<String> {
     let (begin, end) = (format!("<!-- table {name} -->\n"), "<!-- end -->");
     let parts = page.split_once(&begin).and_then(|(before, rest)| {
@@ -122,8 +122,8 @@ fn with_table(page: &str, name: &str, table: &str) -> Result<String> {
     Ok(format!("{before}{begin}{table}{end}{after}"))
 }
 
-/// Returns a table that is narrow enough for the page. It omits the targets. It also omits the
-/// names of the parts unless `of_parts` is set, which means that the rows are from several parts.
+/// Returns a table that is narrow enough for the page, because it omits the targets. `of_parts` is
+/// set if the rows are from several parts. Only then does the table contain the names of the parts.
 fn table<'a>(rows: impl Iterator<Item = &'a Row>, of_parts: bool) -> String {
     let columns = usize::from(!of_parts)..TITLE.len() - 1;
     let lines = iter::once(TITLE.map(str::to_owned)).chain(rows.map(cells));
@@ -134,7 +134,7 @@ fn table<'a>(rows: impl Iterator<Item = &'a Row>, of_parts: bool) -> String {
     )
 }
 
-/// Returns a table of Markdown without padding. The first line is its title.
+/// Returns a Markdown table without padding. The first of `lines` is the title of the table.
 fn markdown(lines: &[Vec<String>]) -> String {
     let columns = lines.first().map_or(0, Vec::len);
     let mut lines = lines.iter().map(|line| format!("|{}|\n", line.join("|")));

@@ -45,8 +45,8 @@ pub(crate) struct Side {
     pub(crate) figures: Vec<f64>,
 }
 
-/// The target for the ratio of ours to theirs, or for our figure if there is no comparison or the
-/// measure has absolute targets.
+/// The target of a row. If the row has no comparison or the measure has absolute targets, the
+/// target limits our figure. In all other rows, it limits the ratio of our figure to theirs.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Serialize)]
 pub(crate) enum Target {
     /// No target.
@@ -70,9 +70,9 @@ impl Row {
         name
     }
 
-    /// Returns the values to be compared with the target, in ascending order: one per round. A
-    /// value is our figure if there is no comparison or the measure has absolute targets, and
-    /// otherwise the ratio of ours to theirs.
+    /// Returns the values to compare with the target, one per round, in ascending order. The values
+    /// are our figures if there is no comparison or the measure has absolute targets. In all other
+    /// rows, the values are the ratios of our figures to theirs.
     pub(crate) fn values(&self) -> Vec<f64> {
         match self.measure.has_absolute_targets() {
             true => sorted(self.ours.figures.clone()),

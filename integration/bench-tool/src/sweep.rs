@@ -1,5 +1,5 @@
-//! The sweep: half a round trip of 60 message sizes around all boundaries, to find a size that
-//! costs more than its neighbours. One connection carries all sizes, one after the other.
+//! The sweep measures half a round trip of 60 message sizes, to find a size that costs more than
+//! its neighbours. One connection carries messages of all sizes, one size after the other.
 
 use anyhow::{Context, Result};
 use serde::{Deserialize, Serialize};
@@ -16,10 +16,14 @@ use crate::{
 };
 
 /// The message sizes in bytes, in ascending order. They are below, at and above the sizes at which
-/// a cost can change: the inline size, the packets of 1024 B, with and without the header of 16 B,
-/// the eager size (16 KiB over RDMA, 64 KiB over TCP) and its multiples, the longest message in
-/// frames (48 KiB over RDMA, 1 MiB over TCP), the memory that one RDMA READ takes (64 KiB to 1
-/// MiB), and the segment of loopback (64 KiB).
+/// a cost can change:
+///
+/// * the inline size
+/// * multiples of the packet size, which is 1024 B, with and without the header of 16 B
+/// * the eager size (16 KiB over RDMA, 64 KiB over TCP) and its multiples
+/// * the longest message in frames (48 KiB over RDMA, 1 MiB over TCP)
+/// * the length that one RDMA READ transfers (64 KiB to 1 MiB)
+/// * the length of a TCP segment over loopback (64 KiB)
 #[rustfmt::skip]
 pub(crate) const SIZES: [usize; 60] = [
     1, 64, 112, 113, 128, 240, 241, 256, 257, 512, 768,
@@ -30,11 +34,11 @@ pub(crate) const SIZES: [usize; 60] = [
     262_144, 524_288, 1_048_576, 1_048_577, 2_097_152, 4_194_304, 4_194_305,
 ];
 
-/// The longest message in bytes that `verbs` sends. It is limited because `verbs` has a slot of
-/// this size for each message in flight.
+/// The maximum length in bytes of a message that `verbs` sends. The length is limited, because
+/// `verbs` has a slot of this size for each message in flight.
 const LONGEST_OF_VERBS: usize = 131_072;
 
-/// The maximum of [`Step::ratio`].
+/// The maximum of [`Step::ratio`] for rdmsg.
 const BOUND: f64 = 1.10;
 
 /// The programs to which the bound applies, and the programs to compare with.
@@ -56,8 +60,8 @@ pub(crate) struct Step {
     size: usize,
     /// Half a round trip in µs.
     cost: f64,
-    /// The larger of two ratios: the cost per byte divided by that of the next smaller size, and
-    /// the cost divided by that of the next larger size.
+    /// The larger of two ratios: the cost per byte divided by the cost per byte of the next smaller
+    /// size, and the cost divided by the cost of the next larger size.
     ratio: f64,
     /// The neighbour with which `ratio` compares.
     beside: usize,
@@ -94,13 +98,13 @@ impl Sweep {
         steps.max_by(|a, b| a.ratio.total_cmp(&b.ratio))
     }
 
-    /// Returns whether the program is rdmsg, which is judged.
+    /// Returns true if the program is rdmsg, to which the bound applies.
     fn is_ours(&self) -> bool {
         OUR_PROGRAMS.contains(&self.name.as_str())
     }
 }
 
-/// Returns whether a step of one of our programs is beyond the bound, or one of our programs was
+/// Returns true if a step of one of our programs is beyond the bound, or if one of our programs was
 /// not measured.
 pub(crate) fn is_beyond_bound(sweeps: &[Sweep]) -> bool {
     let ours = || sweeps.iter().filter(|sweep| sweep.is_ours());
@@ -109,8 +113,8 @@ pub(crate) fn is_beyond_bound(sweeps: &[Sweep]) -> bool {
 }
 
 /// Returns the lines of a table: a title, and for each size the cost and the step of each program.
-/// A star marks a step beyond the bound. If `only_beyond` is set, omits the sizes at which none of
-/// our programs is beyond the bound.
+/// A star marks a step beyond the bound. If `only_beyond` is set, returns only the sizes at which
+/// one of our programs is beyond the bound.
 pub(crate) fn table(sweeps: &[Sweep], only_beyond: bool) -> Vec<Vec<String>> {
     let mut title = vec!["bytes".to_owned()];
     title.extend(sweeps.iter().flat_map(|sweep| {
@@ -156,8 +160,8 @@ pub(crate) fn summary(sweeps: &[Sweep]) -> Vec<String> {
 
 /// Measures the sweeps, and adds a row for each of our programs.
 pub(crate) fn add(conductor: &mut Conductor, scope: Scope, rounds: u32) {
-    // The first program after a boot also pays for work that the boot has left to the kernel, so
-    // the programs that are not judged run first.
+    // After a boot, the kernel still has work to do, which increases the figures of the first
+    // program. So the programs without a bound run first.
     let others = OTHER_PROGRAMS.iter().filter(|_| scope == Scope::Sweep);
     for name in others.chain(&OUR_PROGRAMS) {
         let is_ours = OUR_PROGRAMS.contains(name);
@@ -207,10 +211,10 @@ fn measured(conductor: &mut Conductor, what: &str, name: &str) -> Result<Sweep> 
     })
 }
 
-/// Returns the numbers of unmeasured and of measured round trips of a size. The receiver grants
-/// room after every 16 messages. Up to 64 KiB, a grant affects the mean, so the number of measured
-/// round trips is a multiple of 16. Over TCP, the costs are lower but vary more, so the number of
-/// measured round trips is four times higher.
+/// Returns the numbers of unmeasured and of measured round trips of a size. The receiver sends a
+/// grant for further messages after every 16 messages. Up to 64 KiB, this grant affects the mean,
+/// so the number of measured round trips is a multiple of 16. Over TCP, the costs are lower but
+/// vary more, so the number of measured round trips is four times higher.
 fn counts(traffic: &Traffic, size: usize) -> (u64, u64) {
     let (before, count) = match size {
         1 => (64, 32),
@@ -248,7 +252,7 @@ pub(crate) fn serve(traffic: &Traffic) -> Result<()> {
     })
 }
 
-/// Returns half a round trip in µs for each size.
+/// Measures half a round trip in µs for each size.
 pub(crate) fn measure(traffic: &Traffic) -> Result<Vec<(usize, f64)>> {
     runtime()?.block_on(async {
         let mut carriers = Carrier::all(traffic, Side::Client).await?;
@@ -297,8 +301,7 @@ mod tests {
 
     #[test]
     fn steps_compare_each_size_with_both_neighbours() {
-        // The second size has the cost per byte of the first one, and the last one is cheaper than
-        // the one before.
+        // 200 B have the same cost per byte as 100 B. 300 B cost less than 201 B.
         let sweep = sweep(&[(100, 10.0), (200, 20.0), (201, 30.0), (300, 25.0)]);
         let steps = sweep.steps();
         let beside: Vec<_> = steps.iter().map(|step| (step.size, step.beside)).collect();

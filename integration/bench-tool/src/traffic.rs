@@ -29,23 +29,25 @@ pub(crate) struct Traffic {
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Serialize)]
 pub(crate) struct Reading {
     pub(crate) mean: f64,
-    /// The median, or `None` if the program does not print it.
+    /// The median, or `None` if the program determines only the mean.
     pub(crate) median: Option<f64>,
 }
 
-/// The durations of many round trips in nanoseconds, and the start of the current one.
+/// The recorded durations in nanoseconds, and the start of the current round trip.
 pub(crate) struct Times {
     nanos: Vec<u32>,
     start: Instant,
 }
 
 impl Traffic {
-    /// Returns the number of unmeasured messages at the start: at least one per connection.
+    /// Returns the number of unmeasured messages at the start: a tenth of the number of measured
+    /// messages, but at least one per connection.
     pub(crate) fn warm_up(&self) -> u64 {
         (self.count / 10).max(self.manner.connections.into())
     }
 
-    /// Returns this side's end of each connection. All use the process's shared engine.
+    /// Opens the connections, and returns this side's end of each connection. All ends use the
+    /// process's shared engine.
     pub(crate) fn endpoints(&self, side: Side) -> Result<Vec<Endpoint>> {
         let config = self.manner.config(self.size);
         let count = 0..self.manner.connections;
@@ -83,8 +85,8 @@ impl Times {
         }
     }
 
-    /// Ends a round trip and starts the next one. Records the duration divided by `alike`, which is
-    /// the number of equal steps in a round trip.
+    /// Ends a round trip and starts the next one. Records the duration of the ended round trip,
+    /// divided by `alike`, which is the number of equal steps in a round trip.
     pub(crate) fn record(&mut self, alike: u32) {
         let now = Instant::now();
         let each = now.duration_since(self.start) / alike;

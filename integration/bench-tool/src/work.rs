@@ -1,5 +1,5 @@
-//! The jobs for which this program starts itself again. A job is one word of JSON on the command
-//! line.
+//! The jobs for which this program starts itself again. The command line contains the job as one
+//! argument, in JSON.
 
 use std::{env, path::PathBuf};
 
@@ -10,10 +10,10 @@ use crate::{row::Part, traffic::Traffic};
 
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub(crate) enum Work {
-    /// Measure the parts of a task. The folder for the results is `None` in the lab, and set on
-    /// this machine.
+    /// Measure the parts of a task. The path is the results folder if the task runs on this
+    /// machine. It is `None` in the lab, which sets its own results folder.
     Perform(Task, Option<PathBuf>),
-    /// Run a server, for a client with the same traffic.
+    /// Run a server for one client, which has the same traffic.
     Serve(Traffic),
     /// Run a client against a server that is already listening, and print the reading.
     Measure(Traffic),

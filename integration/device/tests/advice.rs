@@ -1,5 +1,5 @@
 //! Tests the errors that new users see most often. Each error must name the fault in the machine's
-//! setup and its remedy.
+//! setup and the remedy.
 
 use std::{
     fs::{self, Permissions},
@@ -28,11 +28,11 @@ fn assert_failure(output: &Output, expected: &[&str]) {
     let text = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(1), "{text}");
     for part in expected {
-        assert!(text.contains(part), "{part:?} is not in: {text}");
+        assert!(text.contains(part), "stderr must contain {part:?}: {text}");
     }
 }
 
-/// Changes the permissions of a device file. Dropping this value restores the previous permissions.
+/// Changed permissions of a device file. Dropping this value restores the previous permissions.
 struct Rights {
     file: &'static str,
     before: Permissions,

@@ -78,8 +78,8 @@ fn eager_messages_allocate_nothing() {
             config.polling = polling;
             let (client, server) = pair_with(&config);
             let answering = thread::spawn(move || {
-                // Do not count the first messages: during them, rings and queues grow to their
-                // final sizes.
+                // Do not count the first 100 messages, because rings and queues grow to their final
+                // sizes while these messages pass.
                 echo(&server, 100);
                 let count = allocations(|| echo(&server, ROUNDS));
                 (count, server)
@@ -101,8 +101,8 @@ fn a_full_window_and_its_grants_allocate_nothing() {
     send_at_full_speed(&Config::default(), 0);
 }
 
-/// Checks that a sender that never pauses causes few allocations. The sender sends the first
-/// `ahead` messages before the receiver starts to receive.
+/// Checks that a sender and a receiver allocate rarely if the sender never pauses. The sender sends
+/// the first `ahead` messages before the receiver starts to receive.
 ///
 /// The limit is above 0, because on a busy machine the engine sometimes takes over polling. The
 /// engine then notifies threads, and each notification allocates. If each grant allocated, the
@@ -131,7 +131,10 @@ fn send_at_full_speed(config: &Config, ahead: u32) {
     write(1000);
     let writing = allocations(|| write(5000));
     let (reading, server) = reading.join().unwrap();
-    assert!(writing <= LIMIT && reading <= LIMIT, "{writing}, {reading}");
+    assert!(
+        writing <= LIMIT && reading <= LIMIT,
+        "the sender allocated {writing} times, and the receiver {reading} times"
+    );
     client.close().unwrap();
     drop(server);
 }

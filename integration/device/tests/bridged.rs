@@ -1,4 +1,5 @@
-//! Runs unmodified programs of the distribution through a pair of bridges over RDMA.
+//! Tests that unmodified programs of the Linux distribution communicate through a pair of bridges,
+//! which are connected over RDMA.
 
 use std::{
     fs,
@@ -12,8 +13,8 @@ use std::{
 
 use toolbox::{BridgePair, DeviceTest, Process, TIME_LIMIT, TextWait, example, pattern};
 
-/// Starts two bridges, which connect to each other over RDMA. The far bridge connects to the
-/// service.
+/// Starts two bridges, which connect to each other over RDMA. Clients connect to the near bridge,
+/// and the far bridge connects to the service.
 fn pair(lab: &DeviceTest, service: SocketAddr) -> BridgePair {
     BridgePair::start(&example("rdmsg"), &between(lab), service, &[]).unwrap()
 }
@@ -28,7 +29,7 @@ fn free() -> SocketAddr {
     listener.local_addr().unwrap()
 }
 
-/// Creates a temporary folder for one test, and returns its path.
+/// Creates a temporary folder for one test, and returns the folder's path.
 fn folder(name: &str) -> PathBuf {
     let folder = std::env::temp_dir().join(format!("bridged-{name}-{}", std::process::id()));
     fs::create_dir_all(&folder).unwrap();
@@ -41,7 +42,12 @@ fn run(argv: &[&str]) -> Vec<u8> {
         .args(&argv[1..])
         .stdin(Stdio::null())
         .output()
-        .unwrap_or_else(|error| panic!("{}: {error}: integration/lab setup installs it", argv[0]));
+        .unwrap_or_else(|error| {
+            panic!(
+                "{}: {error}: integration/lab setup installs this program",
+                argv[0]
+            )
+        });
     assert!(output.status.success(), "{argv:?}: {output:?}");
     output.stdout
 }
@@ -79,7 +85,7 @@ fn redis() {
     assert_eq!(
         cli(&["llen", "mylist"]),
         "200\n",
-        "two tests push 100 values each"
+        "LPUSH and LRANGE_100 must push 100 values each"
     );
     pair.near.reports("0 open").unwrap();
     pair.near.reports(" 0 failed").unwrap();
@@ -189,10 +195,14 @@ fn connections_that_do_not_fit_are_refused_by_name() {
     let limited = with_memlock(&folder, 4096);
     let mut pair = BridgePair::start(&limited, &between(&lab), address, &[]).unwrap();
     let mut clients: Vec<_> = (0..30).filter_map(|_| echoed(pair.near.address)).collect();
-    assert!((1..30).contains(&clients.len()), "{} fit", clients.len());
+    assert!(
+        (1..30).contains(&clients.len()),
+        "{} of 30 connections fit",
+        clients.len()
+    );
     assert!(
         pair.near.says("ulimit -l"),
-        "the log names the limit to raise"
+        "the near bridge must log which limit to raise"
     );
     // The open connections must still transfer data. When one of them ends, a new connection must
     // succeed.
@@ -205,6 +215,6 @@ fn connections_that_do_not_fit_are_refused_by_name() {
     let left = format!("{} open", open - 1);
     pair.near.reports(&left).unwrap();
     pair.far.reports(&left).unwrap();
-    clients.push(echoed(pair.near.address).expect("there is room for one"));
+    clients.push(echoed(pair.near.address).expect("the memory is free again"));
     fs::remove_dir_all(folder).unwrap();
 }

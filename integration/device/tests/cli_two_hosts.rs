@@ -251,7 +251,7 @@ fn ping_reports_loss_and_continues_on_next_connection() {
         let twice = format!("until [ $(grep -c 'connected to' {file}) = 2 ]; do sleep 0.1; done");
         here.run(&twice).unwrap();
         let (status, _) = here.type_line("kill -INT $pid; wait $pid").unwrap();
-        assert_eq!(status, 1, "some messages were lost");
+        assert_eq!(status, 1, "the status must report the lost messages");
         let printed = here.run(&format!("tail -n 30 {file}")).unwrap();
         assert!(printed.contains("1 connection lost"), "{printed}");
         stop_serving(there);
@@ -314,7 +314,7 @@ fn serve_refuses_excessive_and_unknown_requests() {
         let (status, _) = here
             .type_line(&format!("rdmsg ping {} -c1", lab.peer))
             .unwrap();
-        assert_eq!(status, 1, "the only connection is in use");
+        assert_eq!(status, 1, "a second connection must be refused");
         assert_eq!(
             there
                 .wait_for_text("--max-connections", TIME_LIMIT)
@@ -404,7 +404,7 @@ fn top_shows_traffic_of_other_programs() {
         let end = read(there);
         assert_eq!(
             end["processes"], 0,
-            "the exit of the process removes its socket"
+            "the server must remove its socket when it exits"
         );
     });
 }

@@ -12,7 +12,7 @@ use toolbox::{DeviceTest, TIME_LIMIT, pattern};
 
 /// Returns the IPv4 addresses of all RDMA devices of this host.
 fn addresses() -> Vec<IpAddr> {
-    let devices = env::var("LAB_DEVICES").expect("the lab sets this variable");
+    let devices = env::var("LAB_DEVICES").expect("the lab sets LAB_DEVICES");
     let addresses = devices.split(' ').map(|device| {
         let (_, address) = device.split_once('=').unwrap();
         address.parse().unwrap()
@@ -31,12 +31,15 @@ fn the_kernel_counts_what_rdma_resource_show_counts() {
     let shown = String::from_utf8(output.stdout).unwrap();
     let (_, counts) = shown.split_once(&format!("{}: ", lab.device)).unwrap();
     assert_eq!(lab.resources(), counts.trim());
-    assert!(counts.contains("cm_id 1 "), "the listener: {counts}");
+    assert!(
+        counts.contains("cm_id 1 "),
+        "only the listener must have an id: {counts}"
+    );
     drop(listener);
 }
 
-/// One engine uses a RoCE device and an iWARP device. It queries the capabilities of each device,
-/// and messages behave the same on both devices.
+/// One engine uses a RoCE device and an iWARP device. The engine queries the capabilities of each
+/// device, and messages behave the same on both devices.
 #[test]
 #[ignore = "needs a device of each kind"]
 fn one_engine_serves_devices_of_both_kinds() {
@@ -55,7 +58,7 @@ fn one_engine_serves_devices_of_both_kinds() {
     };
     let pairs: Vec<_> = addresses().iter().map(connect).collect();
     let [(roce, _), (iwarp, _)] = &pairs[..] else {
-        panic!("{} devices", pairs.len());
+        panic!("the lab has {} devices, not 2", pairs.len());
     };
     assert!(roce.info().capabilities.unwrap().atomic);
     assert!(!iwarp.info().capabilities.unwrap().atomic);

@@ -1,5 +1,5 @@
-//! Tests `rdmsg doctor`. Each test causes a fault. The doctor must name the fault, and the command
-//! that it prints must repair the fault.
+//! Tests `rdmsg doctor`. Most tests cause a fault. The doctor must name the fault, and the command
+//! that the doctor prints must repair the fault.
 
 use std::{fs, net::IpAddr, path::Path, thread, time::Duration};
 
@@ -26,13 +26,13 @@ impl Drop for Restored<'_> {
         );
         let mut shell = Shell::start().unwrap();
         shell.run(&format!("({script}) >/dev/null 2>&1")).unwrap();
-        // Wait, because the kernel fills the GID table with a delay.
+        // Wait, because the kernel fills the GID table only after a delay.
         let port = Path::new("/sys/class/infiniband")
             .join(device)
             .join("ports/1");
         let mut deadline = Deadline::after(TIME_LIMIT);
         while !has_gid(&port, v4) || !has_gid(&port, v6) {
-            assert!(!deadline.is_over(), "the device does not come back");
+            assert!(!deadline.is_over(), "the device must regain its GIDs");
             thread::sleep(Duration::from_millis(20));
         }
     }
@@ -51,8 +51,8 @@ fn has_gid(port: &Path, address: IpAddr) -> bool {
     gids.any(|text| text.trim().parse() == Ok(gid))
 }
 
-/// Runs the doctor until its diagnosis meets the condition. One run is not enough, because the
-/// state of an RDMA device follows that of its network interface with a delay.
+/// Runs the doctor until its diagnosis meets the condition. One run is not enough: when the state
+/// of a network interface changes, the state of its RDMA device changes only after a delay.
 fn until(shell: &mut Shell, line: &str, condition: impl Fn(&Diagnosis) -> bool) -> Diagnosis {
     let mut deadline = Deadline::after(TIME_LIMIT);
     loop {
@@ -234,7 +234,7 @@ fn a_machine_without_a_device_gets_one_of_software() {
         example("rdmsg").display()
     );
     let (status, _) = shell.type_line(&nobody).unwrap();
-    assert_eq!(status, 1, "--fix requires root");
+    assert_eq!(status, 1, "--fix must fail without root privileges");
     Diagnosis::typed(&mut shell, "rdmsg doctor --fix --json").unwrap();
     assert!(Path::new("/sys/class/infiniband/rxe0").exists());
     wait_until_healthy(&mut shell, DOCTOR);

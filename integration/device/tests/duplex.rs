@@ -112,7 +112,7 @@ fn edge_triggered(endpoint: &Endpoint) {
         }
         assert!(
             wait(&epoll, TIME_LIMIT) > 0,
-            "no edge, with {} sent and {} received",
+            "no edge arrives after {} sent and {} received messages",
             side.sent,
             side.received
         );
@@ -129,7 +129,7 @@ fn level_triggered(endpoint: &Endpoint) {
     epoll.add(room, watch(EpollFlags::empty())).unwrap();
     let mut side = Side::new(endpoint);
     loop {
-        // Take only one message per event, because the descriptor must then report the remaining
+        // Take only one message per event, to test that the descriptor reports the remaining
         // messages again.
         if let Some(taken) = endpoint.try_recv().unwrap() {
             side.take(&taken);
@@ -146,7 +146,7 @@ fn level_triggered(endpoint: &Endpoint) {
         epoll.modify(room, &mut watch(flags)).unwrap();
         assert!(
             wait(&epoll, TIME_LIMIT) > 0,
-            "no event, with {} sent and {} received",
+            "no event arrives after {} sent and {} received messages",
             side.sent,
             side.received
         );
@@ -190,13 +190,13 @@ fn writer_sleeps_until_room_despite_unread_messages() {
         fd(&server, Interest::Writable),
     );
     epoll.add(readable, level).unwrap();
-    assert!(wait(&epoll, TIME_LIMIT) > 0, "a question");
+    assert!(wait(&epoll, TIME_LIMIT) > 0, "a question must be reported");
     epoll.delete(readable).unwrap();
     epoll.add(room, level).unwrap();
     let mut sent = 0;
     for _ in 0..20 {
-        // The descriptor can become readable again when a pending send completes. Whenever it is
-        // readable, the window must have room for an answer.
+        // The descriptor can become readable again when a pending send completes. Whenever the
+        // descriptor is readable, `try_send` must be able to send an answer.
         loop {
             let before = sent;
             while server.try_send(b"answer").is_ok() {
@@ -207,28 +207,31 @@ fn writer_sleeps_until_room_despite_unread_messages() {
             }
             assert!(
                 sent > before || wait(&epoll, Duration::ZERO) == 1,
-                "the fd is readable, but there is no room"
+                "the fd is readable, but the window is full"
             );
         }
         assert!(
             wait(&epoll, Duration::ZERO) == 0,
-            "messages must not wake a wait for room"
+            "received messages must not make the fd for sends readable"
         );
         for _ in 0..sent {
             client.recv_timeout(TIME_LIMIT).unwrap();
         }
-        assert!(wait(&epoll, TIME_LIMIT) > 0, "there is room again");
+        assert!(
+            wait(&epoll, TIME_LIMIT) > 0,
+            "the fd must report that the window is no longer full"
+        );
         sent = 0;
     }
 
-    // Now test the opposite case: there is room, but no message.
+    // Now test the opposite case: the window has space, but no message is pending.
     epoll.delete(room).unwrap();
     while server.try_recv().unwrap().is_some() {}
     epoll.add(readable, level).unwrap();
     assert_eq!(
         wait(&epoll, Duration::ZERO),
         0,
-        "room must not wake a wait for messages"
+        "space in the window must not make the fd for messages readable"
     );
     client.send(b"another").unwrap();
     assert!(wait(&epoll, TIME_LIMIT) > 0);
@@ -274,8 +277,8 @@ fn sleeps_of_engines() -> u64 {
     sleeps.sum()
 }
 
-/// Sends `questions` messages and waits for the answer to each one. Another thread answers them in
-/// an event loop over the readable descriptor.
+/// Sends `questions` messages, and waits for the answer to each message. A second thread answers
+/// the messages in an event loop over the descriptor for [`Interest::Readable`].
 fn ask(client: &Endpoint, server: &Endpoint, questions: u64) {
     thread::scope(|scope| {
         scope.spawn(|| {
@@ -305,8 +308,8 @@ fn frequent_event_loop_polls_by_itself() {
     let _test = DeviceTest::start();
     let config = Config::default().with(|c| c.polling = Polling::Event);
     let (client, server) = pair_with(&config);
-    // Repeat the measurement. On a busy machine, the loop sometimes polls so rarely that the engine
-    // also polls.
+    // Repeat the measurement until it succeeds, because on a busy machine the loop sometimes polls
+    // so rarely that the engine polls, too.
     let mut deadline = Deadline::after(TIME_LIMIT);
     loop {
         let before = sleeps_of_engines();
@@ -315,7 +318,7 @@ fn frequent_event_loop_polls_by_itself() {
         if sleeps < QUESTIONS / 4 {
             break;
         }
-        assert!(!deadline.is_over(), "{sleeps} sleeps");
+        assert!(!deadline.is_over(), "the engine sleeps {sleeps} times");
     }
     client.close().unwrap();
 }

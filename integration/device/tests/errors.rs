@@ -98,8 +98,8 @@ fn a_client_that_may_retry_waits_for_its_server() {
     config.connect_timeout = TIME_LIMIT;
     let connector = Connector::new().config(&config).retry_refused(true);
     let client = thread::spawn(move || connector.connect(address).unwrap());
-    // The listener does not exist yet, so this attempt is refused. By then, the first attempt of
-    // the client thread has usually been refused, too.
+    // The listener does not exist yet, so this attempt is refused. When it has been refused, the
+    // client thread's first attempt has usually been refused, too.
     assert_eq!(reason(Endpoint::connect(address)), CloseReason::Refused);
     let listener = Listener::bind(address).unwrap();
     let server = listener.accept_timeout(TIME_LIMIT).unwrap();
@@ -130,11 +130,11 @@ fn the_connect_deadline_holds_while_retrying() {
                 ..
             }
         ),
-        "the last refusal is more specific than a timeout: {error:?}"
+        "the error must be a refusal, not a timeout: {error:?}"
     );
     assert!(
         start.elapsed() >= Duration::from_secs(1),
-        "the connector stopped early"
+        "the connector must retry for at least 1 s"
     );
 }
 
@@ -311,10 +311,10 @@ fn connection_iterator_ends_with_its_listener() {
     let mut incoming = listener.incoming();
     let last = incoming
         .next()
-        .expect("the listener reports its end")
+        .expect("the iterator must report that the listener has ended")
         .unwrap_err();
     assert!(matches!(last, Error::EngineShutDown), "{last:?}");
-    assert!(incoming.next().is_none(), "once");
+    assert!(incoming.next().is_none(), "the error must be reported once");
     assert!(incoming.next().is_none());
 }
 
@@ -353,7 +353,8 @@ fn a_request_that_is_accepted_too_late_says_so() {
     );
 }
 
-/// On iWARP, a listener uses RDMA only, because RDMA there uses the same ports as TCP.
+/// On iWARP, a listener with the scheme `auto` uses only RDMA, because RDMA and TCP share the
+/// ports.
 #[test]
 fn listener_reports_the_transport_that_it_chose() {
     let lab = DeviceTest::start();
@@ -447,7 +448,8 @@ fn private_data_arrives_in_accept_and_rejection() {
 }
 
 /// Connects with `private_data` through the connection manager, like a program that does not use
-/// this library. Returns the type and the private data of the last event.
+/// this library. Returns the type and the private data of the event that answers the connection
+/// request.
 fn foreign_client(address: SocketAddr, private_data: &[u8]) -> (CmEventType, Vec<u8>) {
     let channel = EventChannel::new().unwrap();
     let mut id = CmId::new(&channel, PortSpace::TCP, 1).unwrap();

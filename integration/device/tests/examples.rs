@@ -50,7 +50,7 @@ impl Program {
         (server, address.to_owned())
     }
 
-    /// Reads lines until a line meets the condition, and returns this line.
+    /// Reads lines until a line of stdout meets the condition, and returns this line.
     fn read_until(&mut self, is_it: impl Fn(&str) -> bool) -> String {
         loop {
             assert!(self.read(), "{} ended: {:?}", self.name, self.err);
@@ -60,7 +60,8 @@ impl Program {
         }
     }
 
-    /// Waits for the next line. Returns false if the program has ended.
+    /// Waits for the next line, prints it, and stores it in `out` or `err`. Returns false if the
+    /// program has ended.
     fn read(&mut self) -> bool {
         let name = self.name;
         match self.process.line(TIME_LIMIT) {
@@ -110,7 +111,7 @@ impl Ended {
             })
             .collect();
         // On iWARP no event reports that a queue pair is drained, so the program can exit before it
-        // prints the last step.
+        // prints DISCONNECTED.
         let steps = match (shown.last(), steps.split_last()) {
             (Some(&last), Some((&"DISCONNECTED", before)))
                 if last != "DISCONNECTED" && Lab::get().is_iwarp() =>
@@ -126,7 +127,11 @@ impl Ended {
             .filter(|line| steps.iter().any(|step| line.ends_with(step)))
             .map(|line| line.split_whitespace().next().unwrap().parse().unwrap())
             .collect();
-        assert_eq!(times.len(), steps.len(), "each line has a time");
+        assert_eq!(
+            times.len(),
+            steps.len(),
+            "each event must be printed on one line with a time"
+        );
         assert!(times.is_sorted(), "{times:?}");
     }
 
@@ -185,7 +190,8 @@ fn cm_client_and_cm_server() {
     let client = Program::start_client(&["-c", "50", "-s", &SIZES.join(","), &address]).end();
     client.assert_success(&CLIENT_STEPS);
     client.checked_all();
-    // Search all lines, because the engine's thread can write a line after this one.
+    // Search all lines, because the engine's thread can write further lines after the expected
+    // line.
     let closed = "closed: everything was delivered";
     assert!(
         client.out.iter().any(|line| line == closed),
@@ -233,12 +239,12 @@ fn clients_say_that_nobody_listens() {
         let client = Program::start("cm_client", &["--timeout", "5", &address]).end();
         assert!(
             start.elapsed() >= Duration::from_secs(5),
-            "the client stopped early"
+            "the client must retry until its timeout expires"
         );
         client
     };
-    // On a busy machine, the connect can time out before the engine has answered. The error then
-    // contains "was busy". In this case run the client again.
+    // On a busy machine, the connect can time out before the engine has answered. In this case the
+    // error contains "was busy", and the test runs the client again.
     let mut tries = iter::repeat_with(client).take(5);
     let client = tries.find(|client| !client.err.iter().any(|line| line.contains("was busy")));
     client.unwrap().failed(1, "refused: no program listens");

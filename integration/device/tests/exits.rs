@@ -46,8 +46,8 @@ fn start(role: &str, peer: SocketAddr) -> Role {
 struct Role(Option<Child>);
 
 impl Role {
-    /// Waits until the role has ended; the watchdog limits this wait. Returns the output of the
-    /// process, and its stdout and stderr as one text.
+    /// Waits until the role has ended; the test's watchdog limits this wait. Returns the process's
+    /// [`Output`], and the concatenation of its stdout and stderr.
     fn end(mut self) -> (Output, String) {
         let output = self.0.take().unwrap().wait_with_output().unwrap();
         let said = [&output.stdout[..], &output.stderr[..]].concat();
@@ -99,8 +99,8 @@ fn listen(config: &Config) -> Listener {
         .unwrap()
 }
 
-// The roles. Each role returns normally, and then `main` returns, unless the role's name says
-// otherwise.
+// The roles. Most roles return, and then `main` returns. The name of each other role states how its
+// process ends.
 
 #[test]
 #[ignore = "a program that other tests run"]
@@ -206,8 +206,8 @@ fn role_leaves_a_connection_unaccepted_and_returns() {
     let _leaked = Box::leak(Box::new((listener, client)));
 }
 
-/// A logger that exits the process at the first line about any connection. If `in_engine` is set,
-/// this line must come from an engine's thread, and otherwise from another thread.
+/// A logger that exits the process at the first matching line about a connection. If `in_engine` is
+/// true, only lines from engine threads match. If it is false, only lines from other threads match.
 struct Exit {
     in_engine: bool,
     armed: AtomicBool,
@@ -249,7 +249,8 @@ fn role_exits_in_the_engines_thread() {
     log::set_logger(&IN_ENGINE).unwrap();
     log::set_max_level(LevelFilter::Trace);
     loop {
-        // The engine logs the end of the dropped connection, because no other thread polls it.
+        // The engine logs the end of the dropped connection, because no other thread polls this
+        // connection.
         drop(connector(NEVER).connect(peer()).unwrap());
     }
 }
@@ -259,7 +260,7 @@ fn role_exits_in_the_engines_thread() {
 fn role_exits_in_a_logger_of_its_own_thread() {
     log::set_logger(&IN_APPLICATION).unwrap();
     log::set_max_level(LevelFilter::Trace);
-    // This thread logs the close, so the logger exits the process here.
+    // This thread logs the close, so the logger exits the process in this thread.
     let connector = connector(Duration::from_secs(1));
     let _ = connector.connect(peer()).unwrap().close();
 }
@@ -382,7 +383,7 @@ fn exit_rejects_pending_requests() {
     assert_eq!(
         reason(error),
         CloseReason::PeerBusy,
-        "the exit waited for the connect's deadline"
+        "the exit must reject the pending request immediately"
     );
     child.succeed();
 }

@@ -48,19 +48,19 @@ fn poll_for(fd: BorrowedFd<'_>, timeout: Duration) -> bool {
     poll(&mut [PollFd::new(fd, PollFlags::POLLIN)], timeout).unwrap() == 1
 }
 
-/// Returns whether a descriptor is readable now.
+/// Returns true if a descriptor is readable now.
 fn readable(fd: BorrowedFd<'_>) -> bool {
     poll_for(fd, Duration::ZERO)
 }
 
-/// Waits until a descriptor is readable. The library's control frames also make the descriptor
-/// readable, unless the engine's thread processes them first.
+/// Waits until a descriptor is readable. If the engine's thread has not processed a control frame
+/// yet, this frame makes the descriptor readable, too.
 fn wait_readable(fd: BorrowedFd<'_>) {
     assert!(poll_for(fd, TIME_LIMIT), "the fd never became readable");
 }
 
 /// Receives `count` messages like an event loop: waits for the descriptor, then receives until no
-/// message is left.
+/// message is pending.
 fn take_all(endpoint: &Endpoint, count: usize) -> Vec<Message> {
     let fd = endpoint.event_fd(Interest::Readable).unwrap();
     let mut taken = Vec::new();
@@ -76,13 +76,13 @@ fn take(endpoint: &Endpoint) -> Message {
     take_all(endpoint, 1).pop().unwrap()
 }
 
-/// Waits until the descriptor is not readable. No messages arrive at this time, so only a limited
-/// number of control frames can make the descriptor readable.
+/// Waits until the descriptor is not readable. The caller ensures that no messages arrive, so only
+/// a limited number of control frames can make the descriptor readable.
 fn wait_until_unreadable(endpoint: &Endpoint, fd: BorrowedFd<'_>) {
     let mut deadline = Deadline::after(TIME_LIMIT);
     while readable(fd) {
         assert!(endpoint.try_recv().unwrap().is_none());
-        assert!(!deadline.is_over(), "the fd stays readable");
+        assert!(!deadline.is_over(), "the fd must become unreadable");
     }
 }
 
@@ -146,7 +146,7 @@ fn fd_is_readable_only_while_completions_are_pending() {
     let _test = DeviceTest::start();
     let (client, server) = pair();
     let fd = server.event_fd(Interest::Readable).unwrap();
-    assert!(!readable(fd), "nothing was sent");
+    assert!(!readable(fd), "the fd must be unreadable before a send");
     for round in 0..20_u8 {
         for part in 0..3 {
             client.send(&[round, part]).unwrap();
@@ -164,7 +164,10 @@ fn fd_is_readable_only_while_completions_are_pending() {
     assert_eq!(*server.recv_timeout(TIME_LIMIT).unwrap(), *b"first");
     wait_unread(&server);
     for _ in 0..3 {
-        assert!(readable(fd), "the fd is level-triggered");
+        assert!(
+            readable(fd),
+            "the fd must stay readable while a message is pending"
+        );
     }
     assert_eq!(*server.recv_timeout(TIME_LIMIT).unwrap(), *b"second");
     wait_until_unreadable(&server, fd);
@@ -191,7 +194,7 @@ fn the_end_is_readable_for_good() {
         assert!(readable(fd));
         assert!(server.try_recv().is_err());
     }
-    // On this side, `event_fd` is first called after the connection has ended.
+    // On the client, the test calls `event_fd` for the first time after the connection has ended.
     assert!(readable(client.event_fd(Interest::Readable).unwrap()));
     assert!(readable(client.event_fd(Interest::Writable).unwrap()));
     assert!(matches!(
@@ -214,7 +217,7 @@ fn earlier_completions_make_new_fd_readable() {
     assert_eq!(
         events(&epoll),
         [7],
-        "readable before it was registered, with nothing new since"
+        "epoll must report an fd that was readable before it was added"
     );
     assert_eq!(*server.try_recv().unwrap().unwrap(), *b"early");
     assert!(!readable(fd));
@@ -241,16 +244,19 @@ fn fd_reports_completions_of_operations() {
     wait_unread(&client);
     assert!(
         client.try_recv().unwrap().is_none(),
-        "a completion was taken as a message"
+        "try_recv must not take the completion of a send"
     );
-    assert!(readable(fd), "the completion waits for try_next_completion");
+    assert!(
+        readable(fd),
+        "the fd must stay readable until the completion is taken"
+    );
     assert!(matches!(
         client.try_next_completion(),
         Ok(Some(Completion::Sent(7)))
     ));
     wait_until_unreadable(&client, fd);
     assert_eq!(*server.recv_timeout(TIME_LIMIT).unwrap(), *b"question");
-    // Messages above the eager size also make the descriptor readable.
+    // A message above the eager size must make the descriptor readable, too.
     let large = vec![5; 1 << 20];
     let sender = thread::spawn({
         let (server, large) = (server.clone(), large.clone());
@@ -284,7 +290,7 @@ fn waiting_threads_and_event_loops_take_turns() {
             assert_eq!(*message, i.to_le_bytes());
             wait_until_unreadable(&server, fd);
         }
-        // Call `event_fd` for the first time while a thread sleeps in `recv`.
+        // Call the client's `event_fd` for the first time while a thread sleeps in `recv`.
         let sleeper = thread::spawn({
             let client = client.clone();
             move || client.recv_timeout(TIME_LIMIT).unwrap().into_vec()
@@ -303,8 +309,8 @@ fn fd_reports_room_after_refused_send() {
     let mut config = Config::default();
     config.receive_window = Some(8);
     let (client, server) = pair_with(&config);
-    // Fill the window before the first call of `event_fd`. When the last send is refused, no
-    // descriptor exists yet that could report room.
+    // Fill the window before the first call of `event_fd`. When a send is refused, the descriptor
+    // that reports space in the window does not exist yet.
     let mut sent = fill(&client);
     let fd = client.event_fd(Interest::Writable).unwrap();
     let other = client.event_fd(Interest::Readable).unwrap();
@@ -318,12 +324,12 @@ fn fd_reports_room_after_refused_send() {
             server.recv_timeout(TIME_LIMIT).unwrap();
         }
         wait_readable(fd);
-        // Room for sends does not make the descriptor for received messages readable.
+        // Space in the send window does not make the descriptor for received messages readable.
         wait_until_unreadable(&client, other);
         client.try_send(b"y").unwrap();
         assert!(
             readable(fd),
-            "the fd reports room until a try_send is refused"
+            "the fd must stay readable until a try_send is refused"
         );
         sent = 1 + fill(&client);
     }
@@ -345,7 +351,10 @@ fn fd_reports_room_after_refused_send() {
         client.try_send(b"z"),
         Err(TrySendError::Failed(_))
     ));
-    assert!(readable(fd), "the fd stays readable after the end");
+    assert!(
+        readable(fd),
+        "the fd must stay readable after the connection has ended"
+    );
 }
 
 /// Echoes all messages of an endpoint without blocking. Messages that do not fit into the window
@@ -380,7 +389,8 @@ impl Echo {
 const CONNECTIONS: usize = 24;
 const MESSAGES: u32 = 150;
 
-/// Accepts connections and echoes their messages in one loop, until each connection is closed.
+/// Accepts [`CONNECTIONS`] connections and echoes their messages in one loop, until all connections
+/// are closed.
 fn echo_loop(listener: &Listener) {
     const LISTENER: u64 = 0;
     let epoll = epoll();
@@ -495,14 +505,20 @@ fn listener_fd_reports_connections_and_end() {
     let client = thread::spawn(move || Endpoint::connect(address).unwrap());
     wait_readable(fd);
     let server = listener.try_accept().unwrap().unwrap();
-    assert!(!readable(fd), "all messages were received");
+    assert!(
+        !readable(fd),
+        "the fd must be unreadable if no connection is pending"
+    );
     client.join().unwrap().send(b"hello").unwrap();
     assert_eq!(*server.recv_timeout(TIME_LIMIT).unwrap(), *b"hello");
 
     drop(server);
     engine.shutdown();
     for _ in 0..3 {
-        assert!(readable(fd), "the fd stays readable after the end");
+        assert!(
+            readable(fd),
+            "the fd must stay readable after the engine has shut down"
+        );
         assert!(matches!(listener.try_accept(), Err(Error::EngineShutDown)));
     }
 }
@@ -548,7 +564,7 @@ fn an_fd_works_with_mio() {
         poll.poll(&mut events, Some(TIME_LIMIT)).unwrap();
         let event = events.iter().next().expect("an event in time");
         assert!(event.token() == mio::Token(3) && event.is_readable());
-        // mio is edge-triggered, so receive until no message is left.
+        // mio is edge-triggered, so receive until no message is pending.
         loop {
             match server.try_recv() {
                 Ok(Some(message)) => {
@@ -580,7 +596,7 @@ fn failed_fd_creation_is_reported_and_retryable() {
         server.event_fd(Interest::Readable).map(drop),
         listener.event_fd().map(drop),
     ];
-    // The receiving thread sleeps on a descriptor that already exists, so it needs no new one.
+    // The receiving thread sleeps on a descriptor that already exists, so it opens no descriptor.
     let sleeper =
         thread::spawn(move || (server.recv_timeout(TIME_LIMIT).unwrap().into_vec(), server));
     let sent = client.send(b"while there is no fd");
@@ -605,7 +621,7 @@ fn failed_fd_creation_is_reported_and_retryable() {
     assert_eq!(
         open_fds(),
         before + 2,
-        "one fd in an epoll instance, for all calls of event_fd"
+        "all calls of event_fd must share one eventfd and one epoll instance"
     );
     client.send(b"again").unwrap();
     assert_eq!(*take(&server), *b"again");

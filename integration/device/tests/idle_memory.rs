@@ -77,7 +77,8 @@ fn an_idle_connection_costs_little_memory() {
         let servers: Vec<_> = (0..count)
             .map(|_| listener.accept_timeout(TIME_LIMIT).unwrap())
             .collect();
-        // The servers can be in another order than the clients, which does not matter here.
+        // The order of the servers can differ from the order of the clients, which does not matter
+        // here.
         clients.join().unwrap().into_iter().zip(servers).collect()
     };
     // The first connections create the buffer pool and other objects that exist until the process
@@ -92,12 +93,16 @@ fn an_idle_connection_costs_little_memory() {
     // Write to stderr, because the test harness captures the output of `println!`.
     let _ = writeln!(
         io::stderr(),
-        "an idle connection: {resident} bytes resident, {pinned} of them pinned, and its share of the receives, {share} bytes"
+        "each end of an idle connection uses {resident} bytes of resident memory, {pinned} of them \
+         pinned, and {share} bytes of shared receive buffers"
     );
-    // On iWARP, both sides have allocated send buffers, because both send a message when they
+    // On iWARP, both sides have allocated send buffers, because both send a frame when they
     // connect. The resident memory varies by 700 bytes between boots, even for the same build.
     let most = if lab.is_iwarp() { 80 << 10 } else { 69 << 10 };
-    assert!(resident + share <= most, "{resident} + {share}");
+    assert!(
+        resident + share <= most,
+        "an end must use at most {most} bytes, not {resident} + {share}"
+    );
     for (client, server) in first.iter().chain(&idle) {
         client.send(b"still there").unwrap();
         server.send(b"still there").unwrap();

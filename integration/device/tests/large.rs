@@ -1,4 +1,5 @@
-//! Tests messages above the eager size, which the receiver reads from the sender's memory.
+//! Tests messages that are longer than the eager size. The receiver reads them from the sender's
+//! memory.
 #![allow(unsafe_code)]
 
 use std::{io::IoSlice, process::Command, ptr, slice, thread, time::Duration};
@@ -13,7 +14,7 @@ fn any_size_arrives_whole_and_in_order() {
     let (client, server) = pair();
     let eager = client.info().negotiated.unwrap().send_eager as usize;
     // Test sizes around each limit: the eager size, the device's page size, the smallest buffer,
-    // and the chunk of a READ.
+    // and the maximum length of a READ.
     let sizes: Vec<usize> = [0, 1, 4096, eager, 64 << 10, 1 << 20, 3 << 20]
         .into_iter()
         .flat_map(|size: usize| [size.saturating_sub(1), size, size + 1])
@@ -314,7 +315,8 @@ fn unconfirmed_messages_are_reported_as_failed() {
     let mut config = Config::default();
     config.large_memory = 1 << 20;
     let (client, server) = pair_with(&config);
-    // The receiver has memory for the first message only.
+    // The receiver has memory for the first message only. The receiver therefore cannot read the
+    // second message.
     client
         .send(Outgoing::from(&pattern(0, 1 << 20)).with_id(1))
         .unwrap();
@@ -365,7 +367,7 @@ fn a_close_waits_for_large_messages_on_both_sides() {
 }
 
 /// The sender's close times out before the receiver has memory for the second message. Neither side
-/// must report an orderly close.
+/// may report an orderly close.
 #[test]
 fn truncated_conversation_is_no_clean_end() {
     let _test = DeviceTest::start();
@@ -398,7 +400,7 @@ fn truncated_conversation_is_no_clean_end() {
             Err(Error::Disconnected(CloseReason::Truncated { .. })
                 | Error::Undelivered(CloseReason::Truncated { .. }))
         ),
-        "close also reports the truncation"
+        "`close` must report the truncation, too"
     );
     assert_eq!(
         std::io::Error::from(error).kind(),
@@ -413,8 +415,8 @@ fn unread_messages_of_dropped_endpoint_allow_close() {
     config.large_memory = 64 << 10;
     config.close_timeout = TIME_LIMIT;
     let (client, server) = pair_with(&config);
-    // The client's library holds the first message, which uses up `large_memory`. It therefore
-    // cannot read the second message, which the server has announced.
+    // The client's library holds the first message, which uses up `large_memory`. The client
+    // therefore cannot read the second message, which the server has announced.
     server.send(&pattern(0, 64 << 10)).unwrap();
     server.send(&pattern(1, 64 << 10)).unwrap();
     drop(client);
@@ -468,14 +470,15 @@ fn sender_death_during_read_is_error_without_leak() {
         }
     };
     // When a process is killed, the kernel deregisters the process's memory before it destroys the
-    // process's queue pairs. The reason must nevertheless be the disconnect.
+    // process's queue pairs. A READ of that memory can therefore fail before the disconnect
+    // arrives. The reported reason must nevertheless be the disconnect.
     assert_eq!(reason, CloseReason::PeerDisconnected);
     drop(server);
     drop(listener);
     engine.shutdown();
     assert!(
         locked_kib() <= before,
-        "{} KiB, {before} before",
+        "all memory must be unlocked: {} KiB are locked, {before} KiB before",
         locked_kib()
     );
 }

@@ -13,11 +13,11 @@ const TIME_LIMIT: Duration = Duration::from_secs(20);
 /// open descriptors.
 ///
 /// librdmacm opens the device when it is first used, and keeps the device and two descriptors open
-/// until the process ends. It also allocates a protection domain, and frees the domain when the
-/// last id is destroyed, unless a device list (`rdma_get_devices`) still exists at that time, for
-/// example because a held message refers to it. In that case, librdmacm retains the domain until
-/// the last of the later ids is destroyed. A connection before each count makes the counts
-/// comparable.
+/// until the process ends. It also allocates a protection domain. When no id is left, librdmacm
+/// frees this domain. But while a device list (`rdma_get_devices`) exists, librdmacm retains the
+/// domain. A held message, for example, refers to such a list. librdmacm then frees the domain only
+/// when later ids have been created and destroyed. This function therefore establishes a connection
+/// before each count, so that the counts are comparable.
 fn count_resources(lab: &Lab) -> (String, usize) {
     let engine = Engine::new().unwrap();
     let listener = Listener::builder().engine(&engine).bind(lab.at(0)).unwrap();
@@ -54,8 +54,8 @@ fn handles_drop_in_any_order_with_traffic_in_flight() {
             .into_iter()
             .map(|endpoint| {
                 thread::spawn(move || {
-                    // Send until a close, an abort or the shutdown of the engine ends the
-                    // connection.
+                    // Send until a send fails: either the connection has ended, or the peer has
+                    // granted no credit for 100 ms.
                     while endpoint
                         .send_timeout(b"noise", Duration::from_millis(100))
                         .is_ok()
@@ -76,8 +76,8 @@ fn handles_drop_in_any_order_with_traffic_in_flight() {
                 move || engine.shutdown()
             }),
         ];
-        // Each round drops the objects in a different order. In every second round, each object is
-        // dropped by its own thread.
+        // The order in which the objects are dropped varies between the rounds. In every second
+        // round, each object is dropped by its own thread.
         let turn = round % things.len();
         things.rotate_left(turn);
         if round % 3 == 0 {
@@ -131,6 +131,6 @@ fn a_hundred_cycles_leave_nothing_behind() {
     println!("after:  {after:?}");
     assert_eq!(
         after, before,
-        "queue pairs, completion queues, memory regions, protection domains, ids and fds"
+        "no queue pair, completion queue, memory region, protection domain, id or fd must leak"
     );
 }

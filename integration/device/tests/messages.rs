@@ -99,7 +99,7 @@ fn kept_messages_stall_sender_until_released() {
         // three slots can be free but not yet granted.
         assert!(
             (5..=8).contains(&sent),
-            "{sent} messages went into a window of 8"
+            "a window of 8 must accept 5 to 8 messages, not {sent}"
         );
         assert!(matches!(client.try_send(b"x"), Err(TrySendError::Full)));
         let held: Vec<_> = (0..sent)
@@ -323,7 +323,7 @@ fn completions_work_in_select_over_many_endpoints() {
         );
         assert!(
             server.completions().try_recv().is_err(),
-            "nothing comes after the end"
+            "no completion must follow the end of the connection"
         );
     }
 }

@@ -25,7 +25,7 @@ const MESSAGES: u16 = 7530;
 /// The RDMA port for streams. The TCP port for streams is one higher.
 const BYTES: u16 = 7532;
 
-/// The message that requests a new region. The answer describes this region.
+/// The message that requests a new region. The answer describes the new region.
 const REGION: &[u8] = b"region";
 
 fn config() -> Config {
@@ -34,8 +34,8 @@ fn config() -> Config {
         config.keepalive_interval = Some(Duration::from_secs(1));
         config.keepalive_timeout = Duration::from_secs(2);
         config.connect_timeout = TIME_LIMIT;
-        // Each transport has its own port, because a listener on an iWARP device does not also
-        // accept connections over plain TCP.
+        // `Auto` permits a session to move to the other transport. Each transport has its own port,
+        // because a listener on an iWARP device does not accept connections over plain TCP.
         config.transport = TransportChoice::Auto;
     })
 }
@@ -77,7 +77,8 @@ fn send_numbers(endpoint: &Endpoint, is_over: &AtomicBool) -> u32 {
     number
 }
 
-/// Receives echoed messages up to and including the last one. Returns the number of messages.
+/// Receives echoed messages until the message "last" arrives. Returns the number of messages before
+/// it.
 fn receive_numbers(mut next: impl FnMut() -> Message) -> u32 {
     let mut number = 0;
     let mut held = Vec::new();
@@ -103,8 +104,8 @@ fn receive_numbers(mut next: impl FnMut() -> Message) -> u32 {
     }
 }
 
-/// Receives a message like an event loop. `fd` is the descriptor from the start of the session, and
-/// must stay the same when the session moves.
+/// Receives a message like an event loop, which polls the endpoint's descriptor. `fd` is the
+/// descriptor at the start of the session. A session that moves must keep this descriptor.
 fn take(endpoint: &Endpoint, fd: i32) -> Message {
     let mut deadline = Deadline::after(TIME_LIMIT);
     loop {
@@ -140,8 +141,9 @@ fn write_bytes(mut stream: &Stream, is_over: &AtomicBool) -> usize {
     written
 }
 
-/// Writes to a new region of the peer, and reads the bytes back. Also checks that operations on
-/// `earlier`, the pair of regions from before the move, fail.
+/// Writes to a new region of the peer, and reads the bytes back. Returns the local and the remote
+/// region. `earlier` contains both regions from before the move. Checks that operations on the
+/// earlier regions fail.
 fn operate(
     endpoint: &Endpoint,
     earlier: Option<(Region, RemoteRegion)>,
@@ -173,12 +175,12 @@ fn operate(
     Some((here, remote))
 }
 
-/// If `is_cut` is true, starts to drop RDMA packets in one direction. Otherwise, stops dropping
-/// them.
+/// If `is_cut` is true, starts to block RDMA packets in one direction. If `is_cut` is false, stops
+/// blocking them.
 fn cut_rdma(lab: &Lab, is_cut: bool) {
     let drop = if lab.is_iwarp() {
-        // Reset the TCP connections of iWARP instead of dropping packets: calls of the connection
-        // manager would block while the other host does not answer.
+        // Reset the TCP connections of iWARP. If their packets were dropped, calls of the
+        // connection manager would block while the other host does not answer.
         format!("add rule inet cut out tcp dport {{ {MESSAGES}, {BYTES} }} reject with tcp reset")
     } else {
         // Drop the packets at the receiving host. If the sending host dropped them, its software
@@ -207,12 +209,15 @@ fn cut_rdma(lab: &Lab, is_cut: bool) {
 fn await_transport(of: impl Fn() -> Transport, transport: Transport) {
     let mut deadline = Deadline::after(TIME_LIMIT);
     while of() != transport {
-        assert!(!deadline.is_over(), "no session continued over {transport}");
+        assert!(
+            !deadline.is_over(),
+            "the session did not continue over {transport} in time"
+        );
         thread::sleep(Duration::from_millis(10));
     }
 }
 
-/// Listens on both transports and echoes. While RDMA packets are dropped, the sessions connect to
+/// Listens on both transports and echoes. While RDMA packets are blocked, the sessions connect to
 /// the TCP listeners.
 fn echo(lab: &Lab) {
     let bind = |port, transport| {
@@ -235,7 +240,7 @@ fn echo(lab: &Lab) {
                 let mut regions = Vec::new();
                 loop {
                     // Set no time limit, because one session is idle while the others move. If host
-                    // b is lost, the call fails.
+                    // b is lost, `recv` fails.
                     match endpoint.recv() {
                         Ok(message) if *message == *REGION => {
                             let region = endpoint.one_sided().region(8, RemoteAccess::ALL);
@@ -315,10 +320,10 @@ fn sessions_move_to_tcp_and_back_to_rdma() {
         for (sender, receiver) in senders.into_iter().zip(receivers) {
             let sent = sender.join().unwrap();
             assert_eq!(sent, receiver.join().unwrap());
-            println!("{sent} messages");
+            println!("host b: all {sent} messages were echoed");
         }
         let (written, read) = (writer.join().unwrap(), reader.join().unwrap());
-        println!("{written} bytes");
+        println!("host b: {written} bytes were written");
         assert_eq!(read.len(), written);
         let first = read
             .iter()

@@ -16,8 +16,8 @@ fn copy(region: &Region, range: std::ops::Range<usize>) -> Vec<u8> {
     bytes
 }
 
-/// Sends the description of a remote region to the peer. Returns the region that the peer has
-/// decoded from it.
+/// Sends the description of `remote` from one end to the other end. Returns the region that the
+/// receiving end decodes.
 fn send_remote(from: &Endpoint, to: &Endpoint, remote: &RemoteRegion) -> RemoteRegion {
     from.send(&remote.to_bytes()).unwrap();
     let message = to.recv_timeout(TIME_LIMIT).unwrap();
@@ -101,8 +101,8 @@ fn immediate_arrives_in_order_and_uses_credit() {
     assert!(matches!(next(&server), Completion::Received(message) if *message == *b"after"));
     assert!(matches!(next(&client), Completion::Written(1)));
 
-    // The server does not receive yet, so the window fills, and the next write waits. After the
-    // server has started to receive, the remaining writes are sent.
+    // The thread issues more writes than the window can hold. When the window is full, the next
+    // write waits until the server has released earlier messages.
     let waiting = std::thread::spawn({
         let client = client.clone();
         let (ours, remote) = (ours.clone(), theirs.remote());
@@ -208,7 +208,7 @@ fn atomics_add_and_swap() {
     client.close().unwrap();
 }
 
-/// Reads the completions only after all operations have completed. Each completion must contain the
+/// Issues all operations before it reads the first completion. Each completion must contain the
 /// value of its own operation, although all operations use the same destination.
 #[test]
 fn concurrent_atomics_return_distinct_values() {
@@ -217,7 +217,7 @@ fn concurrent_atomics_return_distinct_values() {
     for shared_receive in [None, Some(1 << 17)] {
         let mut config = Config::default();
         // In this mode, only the engine's thread polls. When the thread wakes for the first
-        // completion, further completions have already arrived.
+        // completion, further completions can have arrived already.
         config.polling = rdmsg::Polling::Event;
         config.shared_receive = shared_receive;
         config.receive_window = Some(16);
@@ -247,7 +247,7 @@ fn concurrent_atomics_return_distinct_values() {
                     .unwrap();
             }
             // The application may overwrite the destination at any time. Do not overwrite the value
-            // of the last operation, because an assertion below reads it.
+            // of the final operation, because an assertion below reads this value.
             if id + 1 < COUNT {
                 ours.copy_in(8, &u64::MAX.to_ne_bytes());
             }
@@ -342,7 +342,7 @@ fn remote_access_error_fails_operation_and_connection() {
         .one_sided()
         .read(&ours, 0..4096, &remote, 0, 2)
         .unwrap();
-    // The connection may already have ended.
+    // This call fails if the previous READ has failed and has already ended the connection.
     let next = client.one_sided().read(&ours, 0..4096, &remote, 0, 3);
     assert!(
         matches!(next, Ok(()) | Err(Error::Disconnected(_))),
@@ -383,8 +383,8 @@ fn remote_access_error_fails_operation_and_connection() {
             noticed,
             CloseReason::PeerDisconnected
                 | CloseReason::WorkRequest { .. }
-                // On software iWARP, the device that rejects the request also reports an error to
-                // its own program.
+                // On software iWARP, the device that rejects the request reports an error to its
+                // own program, too.
                 | CloseReason::DeviceFault(DeviceFault::Request | DeviceFault::Access)
         ),
         "{noticed:?}"

@@ -17,8 +17,8 @@ const PORTS: [u16; 2] = [7593, 7594];
 /// peer within 5 s.
 const OUTAGE: Duration = Duration::from_secs(10);
 
-/// The number of messages sent during the outage. The send ring can hold all of them, although no
-/// message is acknowledged.
+/// The number of messages sent during the outage. The send ring has a slot for each of them, even
+/// while no message is acknowledged.
 const MESSAGES: u32 = 10;
 
 /// Runs a shell script, which must succeed.
@@ -28,8 +28,8 @@ fn shell(lines: &str) {
     assert!(output.status.success(), "{lines}: {error}");
 }
 
-/// A firewall rule that drops incoming RoCE packets, and incoming iWARP packets on the ports of
-/// this test. Dropping this value removes the rule.
+/// Firewall rules that drop all incoming RoCE packets, and the incoming iWARP packets on the ports
+/// of this test. Dropping this value removes the rules.
 struct Outage;
 
 impl Outage {

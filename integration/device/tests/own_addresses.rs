@@ -74,7 +74,7 @@ fn link_local_of_interface(address: IpAddr) -> SocketAddrV6 {
 #[test]
 fn link_local_addresses_keep_their_interface() {
     let lab = DeviceTest::start();
-    // When software iWARP binds an address, its driver ignores the scope ID, so link-local
+    // The driver of software iWARP ignores the scope ID of an address that it binds, so link-local
     // addresses do not work.
     if !applies(!lab.is_iwarp(), "link-local addresses") {
         return;

@@ -42,18 +42,22 @@ impl Ports {
                 .step_by(2)
                 .filter_map(|port| listen_if_free(lab, port)),
         );
-        assert!(this.taken.len() > RANGE.len() / 3, "most of them are free");
+        assert!(
+            this.taken.len() > RANGE.len() / 3,
+            "TCP sockets must occupy more than a third of the range"
+        );
         this
     }
 
-    /// Returns whether one of these sockets occupies `port`, which must be in the range.
+    /// Returns true if one of the TCP sockets occupies `port`. Panics if `port` is not in the
+    /// range.
     fn occupy(&self, port: u16) -> bool {
         assert!(RANGE.contains(&port), "{port}");
         let is_it = |taken: &TcpListener| taken.local_addr().unwrap().port() == port;
         self.taken.iter().any(is_it)
     }
 
-    /// Reduces the range to two ports. TCP sockets occupy both of them.
+    /// Reduces the range to two ports, and occupies both of them with TCP sockets.
     fn occupy_all(&mut self, lab: &Lab) {
         let ports = self
             .taken
@@ -73,7 +77,8 @@ impl Drop for Ports {
     }
 }
 
-/// Listens on a port. Returns `None` if a TCP connection that has ended still occupies the port.
+/// Listens on a port. Returns `None` if the port is in use: a TCP connection that has ended can
+/// still occupy it.
 fn listen_if_free(lab: &Lab, port: u16) -> Option<TcpListener> {
     match TcpListener::bind(lab.at(port)) {
         Err(error) if error.kind() == io::ErrorKind::AddrInUse => None,
@@ -99,17 +104,19 @@ fn all_v6(port: u16) -> SocketAddr {
     (Ipv6Addr::UNSPECIFIED, port).into()
 }
 
-/// Returns whether the port of `listener`, an RDMA listener, is free for TCP. A connection of an
-/// earlier test occupies its port for up to a minute after the connection has ended. Always returns
-/// true on iWARP, because iWARP and TCP use the same ports.
+/// Returns true if no TCP connection occupies the port of `listener`, an RDMA listener. A TCP
+/// connection of an earlier test occupies its port for up to a minute after the connection has
+/// ended. Always returns true on iWARP: iWARP uses TCP's ports, so the kernel has chosen a port
+/// that was free for TCP.
 fn is_free_over_tcp(lab: &Lab, listener: &Listener) -> bool {
     let port = listener.local_addr().port();
     lab.is_iwarp() || TcpListener::bind(all_v6(port)).is_ok()
 }
 
-/// A listener occupies its port over RDMA and over TCP, even if it uses only one transport.
-/// Otherwise another program could listen on the same port over the other transport, and a peer
-/// with `TransportChoice::Auto` would reach either of the two programs.
+/// A listener occupies its port over RDMA and over TCP, even if it uses only one transport. If the
+/// listener occupied only one of these ports, another program could listen on the same port over
+/// the other transport, and a peer with `TransportChoice::Auto` would reach either of the two
+/// programs.
 #[test]
 fn port_of_one_transport_is_in_use_on_both() {
     let lab = DeviceTest::start();
@@ -149,8 +156,8 @@ fn port_of_one_transport_is_in_use_on_both() {
     }
 }
 
-/// No peer can connect to a loopback address over RDMA, so an RDMA listener does not occupy the
-/// port there.
+/// No peer can connect to a loopback address over RDMA, so an RDMA listener does not occupy its
+/// port on loopback addresses. On iWARP it does, because iWARP uses TCP's ports.
 #[test]
 fn port_of_rdma_is_free_on_a_loopback_address() {
     let lab = DeviceTest::start();

@@ -85,8 +85,8 @@ fn is_removed(error: &Error) -> bool {
 fn device_removal_ends_users_until_device_returns() {
     let lab = DeviceTest::without_credits();
     let elsewhere = Listener::bind(lab.at(0)).unwrap();
-    // This connection uses the lab's own device, which the test does not remove, so it must
-    // survive.
+    // This connection uses the lab's own device, which the test does not remove, so the connection
+    // must survive.
     let other = pair(&elsewhere, &Engine::shared().unwrap());
     run("ip link add going0 type dummy");
     run("ip address add 10.98.0.1/24 dev going0");
@@ -178,7 +178,7 @@ fn auto_uses_tcp_while_device_is_removed() {
     for endpoint in [client, server] {
         assert!(
             endpoint.recv_timeout(TIME_LIMIT).is_err(),
-            "the connection ended with its device"
+            "the connection must end with its device"
         );
     }
     assert_eq!(transport_to(&listener), Transport::Tcp);
@@ -204,10 +204,10 @@ fn auto_uses_tcp_while_device_is_removed() {
     while transport_to(&listener) != Transport::Rdma {
         assert!(
             Instant::now() < deadline,
-            "the listener does not use the device again"
+            "the listener must use the device again"
         );
     }
-    // Remove the device while a listener exists. The removal must end the listener.
+    // Remove the device while a listener exists. The removal must complete nevertheless.
     wait_for_end(start("rdma link delete rxe_auto && ip link delete auto0"));
     drop(listener);
     engine.shutdown();
@@ -220,7 +220,7 @@ fn a_process_of_its_own_chooses() {
     println!("chose {:?}", transport_to(&listener));
 }
 
-/// Connects to an address, and retries while its device is missing.
+/// Connects to an address. Retries while the device with this address is missing.
 fn connect_when_back(address: SocketAddr, engine: &Engine) -> Endpoint {
     let deadline = Instant::now() + TIME_LIMIT;
     let connector = Connector::new().engine(engine);
@@ -266,7 +266,7 @@ fn listener_with_rebind_binds_again() {
             );
             assert!(
                 listener.try_accept().unwrap().is_none(),
-                "the listener continues without requests"
+                "the listener must continue, without requests"
             );
             run(&format!("rdma link add {name} type rxe netdev again0"));
         }
@@ -308,8 +308,8 @@ impl Cut {
         run(&format!("ip link set cut0 {state}"));
     }
 
-    /// Returns the connecting end and the accepting end of a connection, and the listener of the
-    /// connection. All three use `config`.
+    /// Establishes a connection. Returns the connecting end, the accepting end, and the listener.
+    /// All three use `config`.
     fn pair(&self, config: &Config, engine: &Engine) -> (Endpoint, Endpoint, Listener) {
         bind(&self.address, engine).close();
         let listener = Listener::builder().config(config).engine(engine);
@@ -321,7 +321,7 @@ impl Cut {
         (client.join().unwrap(), server, listener)
     }
 
-    /// Removes the device while a listener exists. The removal must end the listener.
+    /// Removes the device while a listener exists. The removal must complete nevertheless.
     fn remove(self, listener: Listener) {
         wait_for_end(start("rdma link delete rxe_cut && ip link delete cut0"));
         drop(listener);
@@ -360,9 +360,10 @@ fn hourly() -> Config {
     config
 }
 
-/// The link of idle connections goes down and up again. A ping while the link is down would end its
-/// connection, because sends over software RoCE fail at that time. A further connection waits for
-/// the peer's accept and sends nothing. It keeps the device in use.
+/// The link of idle connections goes down and up again. The connections must survive, so the
+/// library must not ping while the link is down: sends over software RoCE then fail, which ends the
+/// connection. A further connection waits for the peer's accept and sends nothing. This connection
+/// keeps the device in use.
 #[test]
 fn lost_link_is_noticed_and_idle_connections_live() {
     let _lab = DeviceTest::without_credits();
@@ -408,8 +409,11 @@ fn lost_link_is_noticed_and_idle_connections_live() {
             assert_eq!(*server.recv_timeout(TIME_LIMIT).unwrap(), *b"on");
         }
     }
-    println!("noticed {fastest:?} after the event");
-    assert!(fastest < Duration::from_millis(50), "{fastest:?}");
+    println!("the engines noticed the loss of the link {fastest:?} after the event");
+    assert!(
+        fastest < Duration::from_millis(50),
+        "the engines must notice the loss within 50 ms, not {fastest:?}"
+    );
     drop(request);
     // Accept any error, because the rejection may have been lost with the link.
     assert!(waiting.join().unwrap().is_err());
@@ -467,7 +471,7 @@ fn interface(lab: &Lab) -> String {
 fn the_only_device_may_be_removed_and_come_back() {
     let lab = DeviceTest::without_credits();
     let devices = fs::read_dir("/sys/class/infiniband").unwrap();
-    assert_eq!(devices.count(), 1, "{} is the only one", lab.device);
+    assert_eq!(devices.count(), 1, "{} must be the only device", lab.device);
     let interface = interface(&lab);
     let add = |name: &str| run(&format!("rdma link add {name} type rxe netdev {interface}"));
     let at = |port| lab.at(port).to_string();
@@ -492,7 +496,8 @@ fn the_only_device_may_be_removed_and_come_back() {
     ] {
         let listener = bind(&at(7982), &engine);
         let (client, server) = pair(&listener, &engine);
-        // The buffer of a held message also belongs to the removed device.
+        // The buffer of a held message belongs to the device. The message must remain readable
+        // after the removal.
         client.send(b"kept").unwrap();
         let held = server.recv_timeout(TIME_LIMIT).unwrap();
         let others = through_unspecified();

@@ -6,7 +6,7 @@ use nix::sys::signal::Signal;
 use serde_json::Value;
 use toolbox::{DeviceTest, Lab, Process, Shell, TIME_LIMIT, TextWait, example};
 
-/// The names of the hosts. No other text in the report contains a part of these names.
+/// The names of the hosts. Nothing else in a report contains one of these names.
 const NAMES: [&str; 2] = ["measuring-host", "serving-host"];
 
 /// Returns a command that sets the host name to `name` in a new UTS namespace and runs `line`

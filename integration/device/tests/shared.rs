@@ -16,8 +16,8 @@ use toolbox::{DeviceTest, Lab, TIME_LIMIT, applies, pattern, reason};
 /// The number of receive buffers that are reserved for each connection.
 const SHARE: u32 = 17;
 
-/// Returns a configuration with `count` shared buffers. A full window needs more buffers than are
-/// reserved for a connection.
+/// Returns a configuration with `count` shared buffers. A connection needs more buffers for a full
+/// window than are reserved for it.
 fn sharing(count: u32) -> Config {
     let mut config = Config::default();
     config.shared_receive = Some(count);
@@ -101,7 +101,8 @@ fn close(client: Endpoint, server: Endpoint) {
     closing.join().unwrap().unwrap();
 }
 
-/// Sends a message to the other end, which echoes it.
+/// Sends a message to the end `to`, which echoes the message. Checks that neither direction changes
+/// the message.
 fn ping(from: &Endpoint, to: &Endpoint, number: u64, len: usize) {
     let bytes = pattern(number, len);
     from.send(&bytes).unwrap();
@@ -134,7 +135,7 @@ fn many_connections_draw_on_one_pool() {
                 assert_eq!(
                     client.recv_timeout(TIME_LIMIT).unwrap().len(),
                     1,
-                    "the last message marks the end"
+                    "the server must send one byte after it has received all messages"
                 );
                 client.close().unwrap();
             })
@@ -167,7 +168,8 @@ fn connection_that_holds_messages_stops_no_other() {
     let (client, other) = server.pair();
     let mut sent = 0;
     let mut held = Vec::new();
-    // Send until the sender of the slow connection has no credit left.
+    // Send on the slow connection until the sender has no credit. The receiving end holds each
+    // message.
     loop {
         match slow.try_send(&pattern(sent, 100)) {
             Ok(()) => sent += 1,
@@ -180,7 +182,10 @@ fn connection_that_holds_messages_stops_no_other() {
             Err(other) => panic!("{other}"),
         }
     }
-    assert!(sent >= 2, "each connection has at least its minimum");
+    assert!(
+        sent >= 2,
+        "a connection must have credit for at least two messages"
+    );
     for number in 0..100 {
         ping(&client, &other, number, 1000);
     }
@@ -302,8 +307,8 @@ fn a_busy_connection_is_granted_more_than_its_floor() {
     let _test = DeviceTest::start();
     let server = Server::new(&sharing(20 * SHARE));
     let (client, end) = server.pair();
-    // When a client has used up its credits, the server doubles their number. A client that waits
-    // for each answer keeps the minimum, because each answer contains a grant.
+    // When a client has used up its credits, the server doubles the number of credits. A client
+    // that waits for each answer keeps the minimum number, because each answer contains a grant.
     for number in 0..60 {
         ping(&client, &end, number, 100);
     }
@@ -323,7 +328,7 @@ fn a_busy_connection_is_granted_more_than_its_floor() {
     }
     assert!(
         room >= 8,
-        "a grant announces at least half of the window, not {room}"
+        "a busy client must have credit for at least half of the window, not for {room} messages"
     );
     for _ in 0..room {
         end.recv_timeout(TIME_LIMIT).unwrap();
@@ -343,8 +348,8 @@ fn shared_and_own_receives_interoperate() {
         .bind(lab.at(0))
         .unwrap();
     let address = own.local_addr();
-    // Connect an end with shared buffers to an end with its own buffers, and use pools of different
-    // sizes on one engine.
+    // The accepting ends of these connections have their own buffers. The connecting ends use one
+    // engine. Two of them have shared pools of different sizes, and the third has its own buffers.
     let engine = Engine::new().unwrap();
     let connect = |config| {
         let connector = Connector::new().config(&config).engine(&engine);
@@ -370,8 +375,8 @@ fn shared_and_own_receives_interoperate() {
     );
 }
 
-/// The kernel refuses to watch the connection's descriptor, because the process has reached the
-/// limit of epoll watches.
+/// The kernel refuses to watch the connection's descriptor, because the test sets the limit of
+/// epoll watches to 0.
 #[test]
 fn unwatchable_connection_returns_its_buffers() {
     const LIMIT: &str = "/proc/sys/fs/epoll/max_user_watches";

@@ -85,10 +85,14 @@ fn host_silent_over_rdma_is_tried_over_tcp_next() {
             assert_eq!(first.transport(), Transport::Tcp);
             exchange(first);
             let tried = firewall.sent();
-            assert!(tried > 0, "RDMA was tried first");
+            assert!(tried > 0, "the connector must try RDMA first");
             let second = connect(&address, Duration::from_secs(8));
             assert_eq!(second.transport(), Transport::Tcp);
-            assert_eq!(firewall.sent(), tried, "RDMA was tried again");
+            assert_eq!(
+                firewall.sent(),
+                tried,
+                "the connector must not try RDMA again"
+            );
             exchange(second);
         }
         other => panic!("{other} is neither host a nor host b"),

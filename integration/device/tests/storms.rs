@@ -1,5 +1,5 @@
-//! Tests many concurrent connects: connects that the machine cannot all complete in time, connects
-//! beyond the listener's backlog, and connects that are never answered.
+//! Tests many concurrent connects: more connects than the machine can complete in time, more
+//! connects than the listener's backlog can hold, and connects that are never answered.
 
 use std::{
     net::SocketAddr,
@@ -71,8 +71,8 @@ fn reason(error: &Error) -> &CloseReason {
 }
 
 /// Establishes and ends a connection. Then returns the list of RDMA resources and the number of
-/// open descriptors. The resources that librdmacm retains depend on its last calls. The connection
-/// runs the same calls before each count, so the counts are comparable.
+/// open descriptors. The resources that librdmacm retains depend on the most recent calls of
+/// librdmacm. The connection makes the same calls before each count, so the counts are comparable.
 fn count_resources(lab: &Lab) -> (String, usize) {
     let engine = Engine::new().unwrap();
     let listener = Listener::builder()
@@ -107,8 +107,8 @@ fn storm_connects_return_by_deadline_without_loss() {
         .unwrap();
     let address = listener.local_addr();
     let accepting = accept_all(listener);
-    // On a busy machine the timeout can be too short for each of the connects, so double it until
-    // one succeeds.
+    // On a busy machine, the timeout can be so short that no connect succeeds. Double it until at
+    // least one connect succeeds.
     let (connector, outcomes) = loop {
         let connector = Connector::new().config(&config).engine(&clients);
         let outcomes = storm(COUNT, &connector, address);
@@ -123,7 +123,7 @@ fn storm_connects_return_by_deadline_without_loss() {
         .map(|outcome| outcome.result)
         .partition(Result::is_ok);
     println!(
-        "{} through; the last returned after {last:?}",
+        "{} of {COUNT} connects succeeded; the slowest returned after {last:?}",
         through.len()
     );
     // Connects that waited one after the other would take many times the timeout.
@@ -131,7 +131,7 @@ fn storm_connects_return_by_deadline_without_loss() {
     assert_eq!(through.len() + failed.len(), COUNT);
     assert!(
         !through.is_empty(),
-        "no connect succeeded, though the engine serves them in order"
+        "a connect must succeed, because the engine serves connects in order"
     );
     for result in &failed {
         let reason = reason(result.as_ref().unwrap_err());
@@ -141,12 +141,12 @@ fn storm_connects_return_by_deadline_without_loss() {
     for client in through {
         let client = client.unwrap();
         client.send(b"here").unwrap();
-        // `flush` succeeds because the server's end is established, although it is still in the
+        // `flush` succeeds because the server's end is established, although it can still be in the
         // backlog.
         client.flush().unwrap();
     }
-    // The drain ends the listener. `accept` then returns all connections in the backlog, and
-    // afterwards fails, which ends the accepting thread.
+    // The drain ends the listener. `accept` then returns the connections that are still in the
+    // backlog. After these it fails, so the accepting thread ends.
     servers.drain(Duration::ZERO).unwrap();
     let accepted = accepting.join().unwrap();
     drop(connector);
@@ -189,11 +189,11 @@ fn full_backlog_rejects_at_once_as_busy() {
             })
         })
         .collect();
-    // Accept only after all other connects were rejected.
+    // Accept only after the connects beyond the backlog were rejected.
     for _ in 0..COUNT - usize::from(BACKLOG) {
         let error = rejections
             .recv_timeout(TIME_LIMIT)
-            .expect("the rejection arrives at once");
+            .expect("the listener must reject connects beyond the backlog at once");
         assert_eq!(reason(&error), &CloseReason::PeerBusy);
         assert!(error.to_string().contains("retry_refused"), "{error}");
         assert!(error.to_string().contains("backlog"), "{error}");
@@ -209,7 +209,7 @@ fn full_backlog_rejects_at_once_as_busy() {
     assert_eq!(
         through,
         usize::from(BACKLOG),
-        "the backlog's connects succeed"
+        "each connect in the backlog must succeed"
     );
     drop((accepted, listener, connector));
     engine.shutdown();
@@ -249,7 +249,8 @@ fn retrying_client_passes_a_full_backlog() {
     servers.shutdown();
 }
 
-/// When a process ends, the kernel rejects the requests that the process has not answered.
+/// When a process ends, the kernel rejects the requests that the process has not answered. Dropping
+/// a request has the same effect here.
 #[test]
 fn retrying_client_survives_end_of_silent_server() {
     let lab = DeviceTest::start();
@@ -302,9 +303,9 @@ fn all_addresses_of_a_name_have_one_deadline() {
     let elapsed = start.elapsed();
     // With a deadline for each address, the call would take four times the timeout.
     assert!(elapsed < 2 * config.connect_timeout, "{elapsed:?}: {error}");
-    // The connector spends only a part of the time limit on a silent address, and leaves the rest
-    // for the next addresses. On a busy machine the rest can be too short, so double the limit
-    // until the connect succeeds.
+    // The connector spends only a part of the timeout on a silent address, so that time remains for
+    // the next addresses. On a busy machine, the remaining time can be too short, so double the
+    // timeout until the connect succeeds.
     let servers = Engine::new().unwrap();
     let listener = Listener::builder()
         .config(&config)
@@ -351,9 +352,10 @@ fn accept_all(listener: Listener) -> JoinHandle<Vec<Endpoint>> {
     })
 }
 
-/// Prints how many of `STORM` concurrent connects succeed. The result helps to choose how many
-/// connects the engine should run at a time. Run it with `STORM=200 … --ignored --nocapture
-/// storm_of_connects_is_counted`.
+/// Starts storms of concurrent connects, and prints how many connects succeed. The environment
+/// variable `STORM` contains the number of connects of each storm, separated by commas. The result
+/// helps to choose how many connects the engine should run at a time. Run this test with `STORM=200
+/// … --ignored --nocapture storm_of_connects_is_counted`.
 #[test]
 #[ignore = "it only measures"]
 fn storm_of_connects_is_counted() {
@@ -396,7 +398,8 @@ fn storm_of_connects_is_counted() {
                 .map(|o| o.elapsed)
         };
         println!(
-            "{count}: {} through, first {:?}, p50 {:?}, last {:?}; {different} failed: {failures:?}; the last call took {:?}",
+            "{count} connects: {} succeeded, first {:?}, p50 {:?}, last {:?}; {different} failed: \
+             {failures:?}; the slowest call took {:?}",
             through.len(),
             at(0.0),
             at(0.5),

@@ -36,8 +36,8 @@ impl Packets {
         Self(socket)
     }
 
-    /// Returns the traffic classes of this connection's packets: first those of the packets that
-    /// this host has sent, then those of the packets that the other host has sent.
+    /// Returns the traffic classes of the connection's packets. The first set is for packets from
+    /// this host, the second set for packets from the other host.
     fn classes(self, lab: &DeviceTest, over: Transport, port: u16) -> [BTreeSet<u8>; 2] {
         let mut bytes = [0; 2048];
         let (mut sent, mut received) = (BTreeSet::new(), BTreeSet::new());
@@ -84,7 +84,9 @@ impl<'a> Packet<'a> {
         })
     }
 
-    /// Returns whether the packet belongs to a connection to a listener on `port`.
+    /// Returns true if the packet belongs to a connection over `transport`. A TCP packet must be
+    /// from or to `port`. A RoCE packet does not contain this port, so the packets of all RoCE
+    /// connections match.
     fn is_of(&self, transport: Transport, port: u16) -> bool {
         let Some(header) = self.rest.first_chunk::<16>() else {
             return false;

@@ -338,7 +338,7 @@ fn an_aborting_listener_is_noticed() {
     );
 }
 
-/// Returns whether the connection has ended because the peer does not answer: either keepalive has
+/// Returns true if the connection has ended because the peer does not answer: either keepalive has
 /// timed out, or the device has used up its retries.
 fn is_peer_silent(end: &Error) -> bool {
     matches!(
@@ -376,9 +376,10 @@ fn fast_detection() -> Config {
     config
 }
 
-/// Returns an idle and a busy connection, on the ports `port` and `port + 1`. Each has its own
-/// engine, because destroying a queue pair can block its engine's thread for 50 s. The kernel waits
-/// in this call while packets of software RoCE are stuck in a network device that is down.
+/// Returns an idle and a busy connection, on the ports `port` and `port + 1`. Each connection has
+/// its own engine: while packets of software RoCE are stuck in a network device that is down, the
+/// kernel can block the call that destroys a queue pair. The engine's thread can then be blocked
+/// for 50 s.
 fn idle_and_busy(lab: &Lab, port: u16) -> [Endpoint; 2] {
     let configs = [(port, probing()), (port + 1, fast_detection())];
     if lab.host == "a" {
@@ -428,8 +429,8 @@ fn check_detection_time(idle: Endpoint, busy: Endpoint) {
     assert!(start.elapsed() < DETECTION_LIMIT, "{:?}", start.elapsed());
 }
 
-/// Starts a thread that receives on the busy connection until it ends. Then waits until "now"
-/// arrives on the idle connection.
+/// Starts a thread that receives on the busy connection until the connection ends. Then waits until
+/// "now" arrives on the idle connection.
 fn start_receiver(idle: &Endpoint, busy: Endpoint) -> JoinHandle<Error> {
     let receiver = thread::spawn(move || {
         loop {
@@ -612,10 +613,16 @@ fn a_session_survives_cuts_of_the_link() {
                 // A connection can survive a cut of 100 ms, so wait for a resumption only after
                 // longer cuts.
                 while outage > 1000 && endpoint.statistics().resumes == short {
-                    assert!(begun.elapsed() < TIME_LIMIT, "cut {number}");
+                    assert!(
+                        begun.elapsed() < TIME_LIMIT,
+                        "the session did not resume after cut {number}"
+                    );
                     thread::sleep(Duration::from_millis(10));
                 }
-                println!("cut of {outage} ms: resumed {:?} later", begun.elapsed());
+                println!(
+                    "cut of {outage} ms: waited {:?} for a resumption",
+                    begun.elapsed()
+                );
             }
         });
         let mut number = 0;

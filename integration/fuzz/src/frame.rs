@@ -9,7 +9,7 @@ use crate::{
     sizes::{BOTH_WAYS, hello, params},
 };
 
-/// The outcome of one frame on a new connection.
+/// The outcome of delivering one frame to a new connection.
 #[derive(Debug, PartialEq)]
 enum Verdict {
     Violation(&'static str),
@@ -111,8 +111,8 @@ fn read(frame: &[u8]) -> Verdict {
     }
 }
 
-/// Delivers the bytes to a new connection as one frame, and compares the outcome with the expected
-/// one. In addition, `Device` checks the positions of the messages, and checks the READs.
+/// Delivers the bytes to a new connection as one frame, and compares the outcome with the outcome
+/// that `read` predicts. `Device` checks the positions of the messages and the READs.
 pub fn one_frame(frame: &[u8]) {
     let now = Instant::now();
     let conn = Connection::requested(params(), &hello(&params(), false), BOTH_WAYS, now).unwrap();
@@ -148,13 +148,18 @@ pub fn one_frame(frame: &[u8]) {
         Verdict::Close => assert_eq!(
             device.sent_kinds,
             [5, 7],
-            "a close is answered and acknowledged"
+            "the connection must answer a Close with Close and CloseAck"
         ),
-        Verdict::Pong => assert_eq!(device.sent_kinds, [4], "a ping is answered"),
+        Verdict::Pong => assert_eq!(
+            device.sent_kinds,
+            [4],
+            "a Ping must be answered with a Pong"
+        ),
         _ => assert_eq!(device.sent_kinds, []),
     }
-    // The application holds the buffer of a message. The connection reposts any other buffer
-    // immediately, unless the frame ends the connection.
+    // If the frame contains a message, the application still holds the buffer. The connection must
+    // repost the buffer of any other frame. If a violation, an abort or a failure has ended the
+    // connection, the connection may keep the buffer.
     if !matches!(
         seen,
         Verdict::Violation(_) | Verdict::Abort(_) | Verdict::Failure(_)

@@ -9,7 +9,7 @@ pub fn one_header(bytes: &[u8]) {
         match Pdu::parse(&bytes[..len]) {
             // The prefix is valid but incomplete.
             Ok(None) => {}
-            // Bytes after a complete header do not change its meaning, and further bytes do not
+            // Bytes after a complete header must not change the result, and further bytes must not
             // make an invalid header valid.
             found => assert_eq!(found, whole, "{len} bytes of {}", bytes.len()),
         }
@@ -20,10 +20,13 @@ pub fn one_header(bytes: &[u8]) {
             assert_eq!(
                 pdu.emit().bytes(),
                 &bytes[..len],
-                "there is one way to say it"
+                "a parsed header must be emitted as the same bytes"
             );
         }
-        Ok(None) => assert!(bytes.len() < LONGEST_HEADER, "a header has an end"),
+        Ok(None) => assert!(
+            bytes.len() < LONGEST_HEADER,
+            "LONGEST_HEADER bytes must suffice to parse a header"
+        ),
         Err(_) => {}
     }
 }

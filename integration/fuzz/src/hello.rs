@@ -52,7 +52,8 @@ fn read(bytes: &[u8], is_request: bool) -> Result<GoodHello<'_>, CloseReason> {
         return Err(mismatch("stream", 0, 1));
     }
     if is_request && bytes[6] & 1 == 1 && bytes[7] >> 5 & 1 == 0 {
-        // This side's eager size is less than the 160 bytes that an answer can need.
+        // The request announces private data in a separate frame. The answer to such a request can
+        // need an eager size of 160 bytes, but the eager size of this side is 64 bytes.
         return Err(mismatch(
             "eager_size",
             ours.eager_size.into(),
@@ -74,8 +75,8 @@ fn is_rsocket(bytes: &[u8]) -> bool {
         && bytes[20..24] == [0, 0, 0, 2]
 }
 
-/// Returns whether the hello has bit 5 set (a request to resume a session), and has other fields
-/// that are invalid in such a request.
+/// Returns true if the hello requests to resume a session (bit 5), but has other fields that are
+/// invalid in such a request.
 fn is_malformed_resume(bytes: &[u8]) -> bool {
     let has = |bit: u8| bytes[7] >> bit & 1 == 1;
     has(5) && !(has(4) && bytes[5] == 56 && bytes[6] & 1 == 0)
@@ -174,7 +175,9 @@ pub fn one_hello(bytes: &[u8]) {
 }
 
 fn check(conn: &Connection, verdict: &Result<GoodHello<'_>, CloseReason>) {
-    let negotiated = conn.negotiated().expect("the peer's hello is there");
+    let negotiated = conn
+        .negotiated()
+        .expect("the connection must have the peer's hello");
     let seen = GoodHello {
         window: negotiated.send_window,
         max_message: negotiated.send_limit,
@@ -192,12 +195,15 @@ fn connecting(now: Instant) -> Connection {
     conn
 }
 
-/// Returns the reason why the connection has ended. The reason must be the connection's last
-/// output.
+/// Fetches all outputs of the connection, and returns the reason why the connection has ended. The
+/// event that reports this reason must be the final output.
 fn ended(conn: &mut Connection) -> CloseReason {
     let mut reason = None;
     while let Some(output) = conn.poll_output() {
-        assert_eq!(reason, None, "nothing comes after the end");
+        assert_eq!(
+            reason, None,
+            "no output may follow the end of the connection"
+        );
         if let Output::Event(Event::Disconnected {
             reason: end,
             delivered,
@@ -208,5 +214,5 @@ fn ended(conn: &mut Connection) -> CloseReason {
         }
     }
     assert_eq!(reason.as_ref(), conn.close_reason());
-    reason.expect("it has ended")
+    reason.expect("the connection must have ended")
 }

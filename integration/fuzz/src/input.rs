@@ -1,4 +1,4 @@
-/// The unread part of an input. Reading past its end yields zeros.
+/// The unread part of a fuzz input. Reading past the end of the input yields zeros.
 pub(crate) struct Input<'a>(pub(crate) &'a [u8]);
 
 impl<'a> Input<'a> {
@@ -22,7 +22,8 @@ impl<'a> Input<'a> {
         u32::from_be_bytes(self.take())
     }
 
-    /// Reads a length (one byte, modulo 64), and returns that many bytes.
+    /// Reads a length from one byte, modulo 64. Then reads and returns that many bytes, or fewer at
+    /// the end of the input.
     pub(crate) fn bytes(&mut self) -> &'a [u8] {
         let len = self.byte() % 64;
         self.split(len.into())

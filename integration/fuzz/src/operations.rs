@@ -87,7 +87,8 @@ pub fn one_life(bytes: &[u8]) {
     let mut input = Input(bytes);
     let now = Instant::now();
     let long = input.flag();
-    // The answer to a long request needs an eager size of 160 bytes.
+    // A long request has its private data in a separate frame. The answer to such a request needs
+    // an eager size of 160 bytes.
     let eager_size = if long { 160 } else { 64 };
     let theirs = Params {
         eager_size,
@@ -104,11 +105,11 @@ pub fn one_life(bytes: &[u8]) {
         Connection::connect(ours.clone(), 7, data, now)
     } else {
         Connection::requested(ours.clone(), &hello(&theirs, long), BOTH_WAYS, now)
-            .expect("a good hello")
+            .expect("the hello must be valid")
     };
     let mut device = Device::new(conn, ours, theirs.window, long, now);
-    // Establish the connection in half of the runs, because most operations have no effect before
-    // the connection is established.
+    // Most operations have no effect before the connection is established. So half of the runs
+    // start with an established connection.
     if input.flag() {
         device.establish(&theirs);
     }
@@ -116,7 +117,7 @@ pub fn one_life(bytes: &[u8]) {
         let operation = usize::from(input.byte()) % OPERATIONS.len();
         let (name, operation) = OPERATIONS[operation];
         if shows {
-            eprintln!("{name}, {} bytes left", input.0.len());
+            eprintln!("{name}, {} bytes of input remain", input.0.len());
         }
         operation(&mut device, &mut input, &theirs);
         device.perform_outputs();
@@ -187,7 +188,8 @@ fn count(input: &mut Input<'_>, same: u32, most: u32) -> u32 {
     }
 }
 
-/// Delivers an event of the connection manager that the connection does not expect.
+/// Delivers an arbitrary event of the connection manager. In most states, the connection does not
+/// expect this event.
 fn event(device: &mut Device, input: &mut Input<'_>, _: &Params) {
     let kind = input.byte() % 15;
     let status = i32::from(input.byte() as i8);
@@ -219,8 +221,8 @@ fn event(device: &mut Device, input: &mut Input<'_>, _: &Params) {
     device.conn.handle_cm_event(event, device.now);
 }
 
-/// Closes the connection in its current state, and advances the clock until the connection has
-/// ended.
+/// Closes the connection in its current state, and advances the simulated time until the connection
+/// has ended.
 fn finish(device: &mut Device) {
     device.conn.close(device.now);
     device.perform_outputs();
@@ -230,7 +232,10 @@ fn finish(device: &mut Device) {
         if device.has_ended() {
             break;
         }
-        let deadline = device.conn.next_timeout().expect("no state lasts for ever");
+        let deadline = device
+            .conn
+            .next_timeout()
+            .expect("an open connection must have a deadline");
         device.pass(deadline.saturating_duration_since(device.now));
         device.perform_outputs();
     }

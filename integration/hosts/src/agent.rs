@@ -1,6 +1,6 @@
-//! The agent of a host, which starts programs on this host at the request of a conductor. The
+//! The agent of a host. It starts programs on this host at the request of a conductor. The
 //! conductor is a process on this or another host that controls the agent through a
-//! [`Host`](crate::Host).
+//! [`Host`](crate::Host) or a [`Link`](crate::Link).
 
 use std::{
     collections::HashMap,
@@ -33,26 +33,28 @@ use crate::{
 /// The TCP port on which an agent listens.
 pub const PORT: u16 = 7450;
 
-/// The time limit for a conductor to connect. On a busy machine, a conductor takes a long time to
-/// start.
+/// The time limit for a conductor and an agent to connect, on an idle machine. This time is long,
+/// because both can start slowly on a busy machine.
 const START_LIMIT: Duration = Duration::from_secs(300);
 
-/// The maximum time between two requests of the conductor. It is long, because a conductor sends no
-/// requests while it waits for programs on its own host.
+/// The maximum time between two requests of the conductor. This time is long, because a conductor
+/// sends no requests while it waits for programs on its own host.
 const SILENCE: Duration = Duration::from_secs(3600);
 
 /// The pause before a failed operation is repeated.
 pub(crate) const PAUSE: Duration = Duration::from_millis(20);
 
-/// The time limit for reading the remaining output after a program has ended. The pipe stays open
-/// if a child of the program has inherited the write end.
+/// The time limit for reading the remaining output after a program has ended. If a child of the
+/// program has inherited the write end of a pipe, this pipe stays open after the end of the
+/// program.
 const OUTPUT_GRACE: Duration = Duration::from_secs(5);
 
 /// Serves one conductor until the conductor sends `Quit`.
 ///
 /// # Errors
 ///
-/// If no conductor connects within 300 s, or if the connection to the conductor breaks.
+/// If no conductor connects within 300 s (longer on a slow machine), or if the connection to the
+/// conductor breaks.
 pub fn serve() -> Result<()> {
     let listener = TcpListener::bind(("0.0.0.0", PORT));
     serve_on(listener.context("cannot listen for a conductor")?)
@@ -61,7 +63,7 @@ pub fn serve() -> Result<()> {
 fn serve_on(listener: TcpListener) -> Result<()> {
     listener.set_nonblocking(true)?;
     let accepted = retry(|| listener.accept());
-    let (mut stream, _) = accepted.context("no conductor connects")?;
+    let (mut stream, _) = accepted.context("no conductor has connected within the time limit")?;
     // Close the listener, so that other conductors are refused. Refused conductors retry until the
     // next agent on this host accepts them.
     drop(listener);
@@ -73,7 +75,8 @@ fn serve_on(listener: TcpListener) -> Result<()> {
     obey(&mut stream, &sender, |_| ())
 }
 
-/// Calls `attempt` until it succeeds, for up to [`START_LIMIT`].
+/// Repeats `attempt` until it succeeds, or until [`START_LIMIT`] has expired. Returns the result of
+/// the final attempt.
 pub(crate) fn retry<T>(attempt: impl Fn() -> io::Result<T>) -> io::Result<T> {
     let mut deadline = Deadline::after(START_LIMIT);
     loop {
@@ -84,9 +87,9 @@ pub(crate) fn retry<T>(attempt: impl Fn() -> io::Result<T>) -> io::Result<T> {
     }
 }
 
-/// Reads the conductor's requests, starts programs, and sends reports about them. Returns when the
-/// conductor sends `Quit`. When a program has ended, the agent calls `leave` with the program's
-/// process id. `leave` can kill processes that the program has left behind.
+/// Reads the requests of the conductor, starts programs, and sends reports about these programs.
+/// Returns when the conductor sends `Quit`. When a program has ended, the agent calls `leave` with
+/// the process id of the program. `leave` can kill processes that the program has left behind.
 ///
 /// # Errors
 ///
@@ -94,7 +97,8 @@ pub(crate) fn retry<T>(attempt: impl Fn() -> io::Result<T>) -> io::Result<T> {
 pub fn obey(requests: &mut impl Read, sender: &Sender, leave: fn(Pid)) -> Result<()> {
     let mut programs: HashMap<u32, Program> = HashMap::new();
     loop {
-        let (number, frame) = wire::read(requests).context("lost the conductor")?;
+        let (number, frame) =
+            wire::read(requests).context("lost the connection to the conductor")?;
         let reports = sender.clone();
         // Ignore the error: sending fails only if the conductor has disconnected. In this case,
         // reading the next request also fails.
@@ -134,10 +138,10 @@ pub struct Program {
 }
 
 impl Program {
-    /// Starts a program. Threads of the agent call `report` when the program starts, when it prints
-    /// output, and when it ends. If `job.env` is `None`, the program inherits this process's
-    /// environment. A program without a stdin does not inherit RUST_LOG, so that it prints its
-    /// default output.
+    /// Starts a program. Calls `report` when the program has started. Later, other threads call
+    /// `report` when the program prints output and when it ends. If `job.env` is `None`, the
+    /// program inherits the environment of this process. In this case, a program without a stdin
+    /// does not inherit RUST_LOG, so that it prints its default output.
     ///
     /// `prepare` can change the command before the process is started. After the program has ended,
     /// a thread calls `leave` with the program's process id. `leave` can kill processes that the
@@ -187,7 +191,9 @@ impl Program {
         thread::spawn(move || {
             // `waitid` with WNOWAIT leaves the process as a zombie, so that the kernel does not
             // reuse the process id yet. `wait` then releases the id while this thread holds the
-            // lock. `signal` takes the same lock, so it never signals another process.
+            // lock. `signal` checks under the same lock that the program has not ended. It releases
+            // the lock before it calls `kill`, so it could signal another process only if the
+            // kernel reused the id in between.
             let _ = waitid(Id::Pid(pid), WaitPidFlag::WEXITED | WaitPidFlag::WNOWAIT);
             let status = lock(&ending).wait();
             leave(pid);
@@ -202,7 +208,8 @@ impl Program {
         self.pid
     }
 
-    /// Writes `bytes` to the program's stdin. Returns whether the program has an open stdin.
+    /// Writes `bytes` to the program's stdin. Returns true if the program has a stdin and the write
+    /// succeeded.
     pub fn tell(&mut self, bytes: &[u8]) -> bool {
         let stdin = self.stdin.as_mut();
         stdin.is_some_and(|stdin| stdin.write_all(bytes).is_ok())
@@ -237,8 +244,8 @@ fn code(status: ExitStatus) -> i32 {
     status.code().unwrap_or_else(signal)
 }
 
-/// Starts a thread that reports all bytes of one output. The thread drops `open` at the end of the
-/// output.
+/// Starts a thread that reports all bytes of `output`, which is the stdout or stderr of a program.
+/// The thread drops `open` at the end of the output.
 fn forward(
     output: Option<impl Read + Send + 'static>,
     frame: fn(Vec<u8>) -> Frame,
@@ -321,11 +328,14 @@ mod tests {
         let agent = thread::spawn(move || serve_on(listener));
         let mut host = Host::connect_to(address).unwrap();
         host.shell("true").unwrap();
-        // The agent has closed its listener, but a child that another test has just forked can have
-        // a copy of the descriptor. This copy is closed when the child calls exec.
+        // The agent has closed its listener. But a child that another test has just forked can have
+        // a copy of the descriptor until the child calls exec. So connect until the attempt fails.
         let mut deadline = Deadline::after(LIMIT);
         while TcpStream::connect(address).is_ok() {
-            assert!(!deadline.is_over(), "the agent still listens");
+            assert!(
+                !deadline.is_over(),
+                "the agent must stop listening after it has accepted a conductor"
+            );
         }
         host.quit().unwrap();
         agent.join().unwrap().unwrap();
@@ -338,11 +348,14 @@ mod tests {
             let line = host.line(LIMIT).unwrap();
             assert_eq!(line, NextLine::Line(Line::Out("last".into())));
             let NextLine::Ended(ended) = host.line(LIMIT).unwrap() else {
-                panic!("no end")
+                panic!("the program must have ended")
             };
             assert_eq!((ended.status, &*ended.output), (Some(3), "last\n"));
             assert_eq!(host.finish(LIMIT).unwrap(), ended);
-            assert!(!host.listens(Listening::Tcp(1)).unwrap(), "it has ended");
+            assert!(
+                !host.listens(Listening::Tcp(1)).unwrap(),
+                "a program that has ended must not listen"
+            );
         });
     }
 
@@ -384,7 +397,10 @@ mod tests {
         let mut next = || wire::read(&mut reports).unwrap();
         assert!(matches!(next(), (1, Frame::Began(..))));
         assert_eq!(next(), (1, Frame::Ended(128 + 9)));
-        assert!(agent.join().unwrap().is_err(), "the conductor went away");
+        assert!(
+            agent.join().unwrap().is_err(),
+            "the agent must fail if its conductor disconnects"
+        );
     }
 
     #[test]
@@ -394,7 +410,7 @@ mod tests {
         drop(host);
         assert!(
             agent.join().unwrap().is_err(),
-            "the agent continues without a conductor"
+            "the agent must fail if its conductor disconnects"
         );
     }
 }

@@ -14,8 +14,8 @@ const TIMES: u32 = 10;
 /// operation fails.
 const SLOWEST: f64 = 10.0;
 
-/// Measures how many times longer a program takes to start now than on an idle machine. Returns a
-/// factor from 1 to 10.
+/// Measures the time that a trivial program takes now, and divides it by the time on an idle
+/// machine. Returns this factor, limited to the range from 1 to 10.
 pub fn slowness() -> f64 {
     let start = Instant::now();
     for _ in 0..TIMES {
@@ -26,9 +26,9 @@ pub fn slowness() -> f64 {
     (mean.as_secs_f64() / USUAL.as_secs_f64()).clamp(1.0, SLOWEST)
 }
 
-/// A time limit for an operation. The limit is given as the time on an idle machine. When it has
-/// expired, the deadline measures once how slow the machine is, and multiplies the limit by this
-/// factor. An operation that exceeds the extended limit is therefore assumed to hang.
+/// A time limit for an operation, given for an idle machine. When the limit has expired, the
+/// deadline measures once how slow the machine is, and multiplies the limit by this factor. An
+/// operation that exceeds the extended limit probably hangs.
 #[derive(Clone, Debug)]
 pub struct Deadline {
     start: Instant,
@@ -57,7 +57,8 @@ impl Deadline {
         }
     }
 
-    /// Returns the time left, or zero if the deadline has passed.
+    /// Returns the remaining time, or zero if the deadline has passed. If the limit has expired for
+    /// the first time and may be extended, first measures the slowness and extends the limit.
     pub fn left(&mut self) -> Duration {
         let left = self.granted.saturating_sub(self.start.elapsed());
         if !left.is_zero() || !self.extensible {

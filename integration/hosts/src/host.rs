@@ -18,7 +18,8 @@ use crate::{
 /// The time limit for a server to start listening, on an idle machine.
 const LISTEN_LIMIT: Duration = Duration::from_secs(20);
 
-/// A host on which the caller can run one program at a time, and shell commands at any time.
+/// A host on which the caller can run programs, one at a time. The caller can also run shell
+/// commands while a program runs.
 #[derive(Debug)]
 pub struct Host {
     link: Link,
@@ -49,8 +50,8 @@ impl Host {
         }
     }
 
-    /// Connects to the agent on the host `address`. Retries for up to 300 s, because the agent may
-    /// not have started yet.
+    /// Connects to the agent on the host `address`. Retries for up to 300 s (longer on a slow
+    /// machine), because the agent may not have started yet.
     ///
     /// # Errors
     ///
@@ -65,7 +66,8 @@ impl Host {
         Link::there(stream).map(Self::over)
     }
 
-    /// Starts a program with its arguments and without a stdin. Kills the previous program first.
+    /// Kills the previous program, if any. Then starts a program with its arguments and without a
+    /// stdin.
     ///
     /// # Errors
     ///
@@ -76,8 +78,8 @@ impl Host {
         Ok(())
     }
 
-    /// Starts a program with a stdin, to which [`tell`](Self::tell) writes. Kills the previous
-    /// program first.
+    /// Kills the previous program, if any. Then starts a program with a stdin, to which
+    /// [`tell`](Self::tell) writes.
     ///
     /// # Errors
     ///
@@ -92,11 +94,12 @@ impl Host {
         self.process.as_mut().context("no program was started")
     }
 
-    /// Waits until a server accepts connections. Returns `false` if the server ends first.
+    /// Waits until the program, which is a server, accepts connections. Returns `true` in this
+    /// case, or `false` if the program ends first.
     ///
     /// # Errors
     ///
-    /// If the server is not ready in time.
+    /// If the server accepts no connections within 20 s (longer on a slow machine).
     pub fn listens(&mut self, listening: Listening) -> Result<bool> {
         let mut deadline = Deadline::after(LISTEN_LIMIT);
         loop {
@@ -143,7 +146,9 @@ impl Host {
         ended.map(NextLine::Ended).context("the program still runs")
     }
 
-    /// Writes a line to the program's stdin. Returns whether the program has an open stdin.
+    /// Writes a line to the program's stdin. Returns true if the line was sent to the agent. The
+    /// line is not sent if the program is known to have ended, or if the connection to the agent is
+    /// lost.
     ///
     /// # Errors
     ///
@@ -152,13 +157,13 @@ impl Host {
         Ok(self.process()?.tell(line))
     }
 
-    /// Sends a signal to the program. `name` is the signal's name without SIG. After SIGKILL, also
-    /// waits until the program has ended. Returns the time at which the signal was sent, in
-    /// milliseconds since 1970 by the host's clock.
+    /// Sends a signal to the program. `name` is the signal's name without SIG. If the signal is
+    /// SIGKILL, waits until the program has ended. Returns the time at which the signal was sent,
+    /// in milliseconds since 1970 by the host's clock.
     ///
     /// # Errors
     ///
-    /// If the program has ended.
+    /// If `name` is not a signal, or if the program has ended.
     pub fn signal(&mut self, name: &str) -> Result<u64> {
         let signal = Signal::from_str(&format!("SIG{name}"))?;
         let process = self.process()?;
@@ -203,19 +208,20 @@ impl Host {
         }
     }
 
-    /// Resets the other host immediately, without a shutdown. The reset also ends the host's agent.
+    /// Resets a remote host immediately, without a shutdown. The reset also ends the agent of this
+    /// host.
     ///
     /// # Errors
     ///
-    /// If the connection to the agent is already lost.
+    /// If this is the local host, or if the connection to the agent is already lost.
     pub fn die(&mut self) -> Result<()> {
-        ensure!(!self.link.is_here(), "this host cannot be reset");
+        ensure!(!self.link.is_here(), "the local host cannot be reset");
         let argv = ["sh", "-c", "echo b >/proc/sysrq-trigger"];
-        // The host resets before it can send an answer, so do not wait for one.
+        // The host resets before it can send an answer, so do not wait for an answer.
         self.link.start(job(&argv, false)).map(drop)
     }
 
-    /// Ends the agent of another host. Does nothing for this host.
+    /// Ends the agent of a remote host. Does nothing for the local host.
     ///
     /// # Errors
     ///
@@ -230,9 +236,9 @@ impl Host {
 
 impl Drop for Host {
     fn drop(&mut self) {
-        // For another host, a thread of the link reads from the TCP connection until the agent
-        // closes it. To end this thread, kill the program and shut down the sending direction: the
-        // agent then ends and closes the connection.
+        // For a remote host, a thread of the link reads from the TCP connection until the agent
+        // closes the connection. To end this thread, kill the program and shut down the sending
+        // direction. The agent then ends and closes the connection.
         self.process = None;
         self.link.end();
     }

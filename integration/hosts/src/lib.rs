@@ -1,9 +1,9 @@
 //! Runs programs on this host or on another one.
 //!
-//! A [`Process`] is a program that the [`agent`] of a [`Host`] has started. A [`Link`] carries the
-//! frames of [`wire`] between a conductor and an agent. A link is a TCP connection to another host,
-//! a virtio port to a guest of the lab, or a socket pair to the agent of this host, which is a
-//! thread of this process.
+//! A [`Process`] is a program that the [`agent`] of a [`Host`] has started. The agent of this host
+//! is a thread of this process. A [`Link`] carries the frames of [`wire`] between a conductor and
+//! an agent. A link is a TCP connection to another host, a virtio port to a guest of the lab, or a
+//! socket pair to the agent of this host.
 
 #![allow(clippy::exhaustive_enums, reason = "all users are built together")]
 
@@ -42,9 +42,9 @@ pub fn words(line: &str) -> Vec<String> {
     line.split_whitespace().map(str::to_owned).collect()
 }
 
-/// Compares the help text of a tool with its file in `integration/help`, which the tool's script
-/// prints without building the tool. If the environment variable `RDMSG_RENEW_HELP` is set, writes
-/// the file instead.
+/// Compares the help text of a tool with the file of the tool in `integration/help`. The script of
+/// the tool prints this file, so it need not build the tool. If the environment variable
+/// `RDMSG_RENEW_HELP` is set, first writes the help text to the file.
 ///
 /// # Panics
 ///
@@ -53,12 +53,13 @@ pub fn check_help(name: &str, help: &str) {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../help");
     let file = folder.join(name).with_extension("txt");
     if env::var_os("RDMSG_RENEW_HELP").is_some() {
-        fs::write(&file, help).expect("the folder is writable");
+        fs::write(&file, help).expect("the folder integration/help must be writable");
     }
     let printed = fs::read_to_string(&file).unwrap_or_default();
     assert!(
         printed == help,
-        "{} differs from the help of its tool. To renew it, run this test with RDMSG_RENEW_HELP=1",
+        "{} differs from the help of its tool. To renew the file, run this test with \
+         RDMSG_RENEW_HELP=1",
         file.display()
     );
 }

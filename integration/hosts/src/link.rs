@@ -45,7 +45,7 @@ impl Link {
             thread::spawn(move || obey(&mut theirs, &reports, |_| ()));
             Ok(Self::over(ours)?.0)
         };
-        let this = HERE.get_or_init(|| connect().expect("this process has descriptors left"));
+        let this = HERE.get_or_init(|| connect().expect("this process must have free descriptors"));
         this.clone()
     }
 
@@ -55,8 +55,8 @@ impl Link {
         Ok(Self::new(Sender::new(requests), reports, Some(stream.into())).0)
     }
 
-    /// Creates a link to the agent at the other end of `stream`. Also returns the receiver for
-    /// reports about the host itself, which belong to none of its programs.
+    /// Creates a link to the agent that uses the other side of `stream`. Returns the link, and a
+    /// receiver for reports that are about the host itself and not about a program.
     ///
     /// # Errors
     ///
@@ -84,8 +84,8 @@ impl Link {
         thread::spawn(move || {
             while let Ok((number, frame)) = wire::read(&mut from) {
                 if let Some(programs) = &mut *lock(&programs) {
-                    // Sending fails if the receiver was dropped together with its `Process`. Later
-                    // reports about this program are then not needed.
+                    // Sending fails if the receiver was dropped together with its `Process`. Remove
+                    // the sender then, because nobody needs further reports about this program.
                     let report = programs.reports.get(&number).map(|to| to.send(frame));
                     if !matches!(report, Some(Ok(()))) {
                         programs.reports.remove(&number);
@@ -112,7 +112,9 @@ impl Link {
         let (report, frames) = mpsc::channel();
         let number = {
             let mut programs = lock(&self.programs);
-            let programs = programs.as_mut().context("lost the agent")?;
+            let programs = programs
+                .as_mut()
+                .context("lost the connection to the agent")?;
             programs.last += 1;
             programs.reports.insert(programs.last, report);
             programs.last

@@ -19,7 +19,7 @@ impl Listening {
         }
     }
 
-    /// Returns whether the output `printed` of the command shows that the server accepts
+    /// Returns true if `printed`, which is the output of `command`, shows that the server accepts
     /// connections.
     pub(crate) fn is_shown_in(self, printed: &str) -> bool {
         printed.lines().any(|line| match self {

@@ -33,8 +33,9 @@ pub struct Process {
     /// For stdout and for stderr: the bytes after the last newline.
     partial_lines: [Vec<u8>; 2],
     lines: VecDeque<Line>,
-    /// The agent's answer to the last request, or `None` until it arrives: the time at which the
-    /// request took effect, in milliseconds since 1970, or the reason why the request failed.
+    /// The agent's answer to the most recent request, or `None` until the answer arrives. The
+    /// answer is the time at which the request took effect, in milliseconds since 1970, or the
+    /// reason why the request failed.
     answer: Option<Result<u64, String>>,
     status: Option<i32>,
     /// Whether the connection to the agent is lost.
@@ -106,7 +107,8 @@ impl Process {
             lost: false,
         };
         let began = this.answer();
-        // If the program was not started, there is no process that `drop` must kill.
+        // If the program was not started, set `lost`, so that `drop` does not try to kill a
+        // process.
         this.lost = began.is_err();
         began.map(|_| this)
     }
@@ -153,7 +155,7 @@ impl Process {
         self.lines.pop_front()
     }
 
-    /// Writes a line to the program's stdin. Returns whether the line was sent to the agent. The
+    /// Writes a line to the program's stdin. Returns true if the line was sent to the agent. The
     /// line is not sent if the program is known to have ended, or if the connection to the agent is
     /// lost.
     pub fn tell(&mut self, line: &str) -> bool {
@@ -171,8 +173,7 @@ impl Process {
     }
 
     /// Sends a signal to the program and waits for the agent's answer. Returns the time at which
-    /// the signal was sent, in milliseconds since 1970. The clock is that of the host on which the
-    /// program runs.
+    /// the signal was sent, in milliseconds since 1970 by the clock of the program's host.
     pub(crate) fn signal_at(&mut self, signal: Signal) -> Result<u64> {
         self.answer = None;
         self.signal(signal)?;
@@ -200,18 +201,20 @@ impl Process {
         }))
     }
 
-    /// Kills the program if it still runs. Returns its output, and its exit status if it ended by
-    /// itself.
+    /// Kills the program if it still runs. Returns the output of the program. If the program ended
+    /// by itself, also returns its exit status.
     ///
     /// # Errors
     ///
-    /// If the program does not end within 15 s after SIGKILL, because it is blocked in a system
-    /// call. For a program on this host, the error contains the program's kernel stack.
+    /// If the connection to the agent is lost. If the program does not end within 15 s (longer on a
+    /// slow machine) after SIGKILL, because it is blocked in a system call. For a program on this
+    /// host, this error contains the kernel stack of the program.
     pub fn kill(&mut self) -> Result<Ended> {
         if let Some(ended) = self.end(Duration::ZERO)? {
             return Ok(ended);
         }
-        // Ignore the error: sending the signal fails if the program has just ended.
+        // Ignore the error: sending fails only if the connection to the agent is lost. In this
+        // case, `end` returns an error below.
         let _ = self.signal(Signal::SIGKILL);
         let Some(ended) = self.end(DEATH)? else {
             let stack = format!("/proc/{}/stack", self.id);
@@ -238,8 +241,8 @@ impl Process {
         }
     }
 
-    /// Waits for the agent's answer to the last request. Returns the time at which the request took
-    /// effect, in milliseconds since 1970 by the clock of the program's host.
+    /// Waits for the agent's answer to the most recent request. Returns the time at which the
+    /// request took effect, in milliseconds since 1970 by the clock of the program's host.
     pub(crate) fn answer(&mut self) -> Result<u64> {
         let mut deadline = Deadline::after(SILENCE);
         loop {
@@ -262,7 +265,8 @@ impl Process {
         Ok(())
     }
 
-    /// Handles the next frame of the agent. Returns whether a frame arrived within `limit`.
+    /// Waits for the next frame of the agent for up to `limit`, and handles the frame. Returns true
+    /// if a frame has arrived.
     fn receive(&mut self, limit: Duration) -> bool {
         if self.is_over() {
             return false;

@@ -2,7 +2,7 @@
 //! between two hosts, the virtio port of a virtual machine, or a socket pair.
 //!
 //! ```text
-//! length of the rest: u32 | number of the program: u32 | kind: u8 | payload
+//! length of the following fields in bytes: u32 | program number: u32 | kind: u8 | payload
 //! ```
 //!
 //! Both u32 values are little-endian. In a frame of kind `o` or `e`, the payload contains bytes
@@ -24,7 +24,7 @@ use crate::lock;
 /// frame header.
 const MAX: usize = 1 << 26;
 
-/// The program number of frames about the host itself, which belong to none of its programs.
+/// The program number in frames that are about the host itself, and not about a program.
 pub const HOST: u32 = 0;
 
 /// A request from the conductor to the agent, or a report from the agent to the conductor.
@@ -53,8 +53,8 @@ pub enum Frame {
     Out(Vec<u8>),
     /// Report: the program has printed the given bytes to stderr.
     Err(Vec<u8>),
-    /// Report: the program has ended with the given exit status. All its output was sent before
-    /// this frame.
+    /// Report: the program has ended with the given exit status. All output of the program itself
+    /// was sent before this frame. Output of its children can follow.
     Ended(i32),
 }
 
@@ -68,7 +68,7 @@ pub struct Job {
     /// All environment variables of the program. If `None`, the program inherits the agent's
     /// environment.
     pub env: Option<Vec<(OsString, OsString)>>,
-    /// Whether the program's stdin is a pipe to which [`Frame::Tell`] writes. Otherwise stdin is
+    /// Whether the program's stdin is a pipe to which [`Frame::Tell`] writes. If not, stdin is
     /// /dev/null.
     pub has_stdin: bool,
 }
@@ -114,8 +114,7 @@ impl std::fmt::Debug for Sender {
     }
 }
 
-/// Reads one frame. Returns the number of the program that the frame is about, followed by the
-/// frame.
+/// Reads one frame. Returns the program number of the frame, followed by the frame.
 ///
 /// # Errors
 ///
@@ -175,7 +174,10 @@ mod tests {
         for (number, frame) in (7..).zip(frames) {
             assert_eq!(read(&mut theirs).unwrap(), (number, frame));
         }
-        assert!(read(&mut theirs).is_err(), "end of the wire");
+        assert!(
+            read(&mut theirs).is_err(),
+            "reading must fail after the sender was dropped"
+        );
     }
 
     #[test]

@@ -5,7 +5,7 @@ use std::env;
 use anyhow::{Context, Result, bail};
 use toolbox::{Lab, Listening, sections};
 
-/// A server with one or more clients, and the way in which each of them must end.
+/// A server with one or more clients, and how each of these programs must end.
 #[derive(Clone, Debug)]
 pub(crate) struct Case {
     /// The name of the program, for the table.
@@ -14,7 +14,7 @@ pub(crate) struct Case {
     pub(crate) what: String,
     pub(crate) server: Side,
     pub(crate) clients: Vec<Side>,
-    /// Whether all clients run concurrently. Otherwise they run one after the other.
+    /// Whether all clients run concurrently. If not, they run one after the other.
     pub(crate) concurrently: bool,
     /// The sign that shows that the server accepts connections. If `None`, the clients start
     /// immediately.
@@ -33,8 +33,8 @@ pub(crate) struct Side {
     /// paths.
     pub(crate) argv: Vec<String>,
     pub(crate) ends: Ends,
-    /// The event on which this side is killed. If this is `None` and `ends` is `WhenKilled`, this
-    /// side is killed after the other side has ended.
+    /// The event on which this side is killed. If this field is `None` and `ends` is `WhenKilled`,
+    /// this side is killed after the other side has ended.
     pub(crate) killed_on: Option<Cue>,
     /// The texts that this side must print to stdout or stderr.
     pub(crate) says: Vec<String>,
@@ -69,7 +69,8 @@ pub(crate) enum Cue {
     PrintedByOtherSide(String),
 }
 
-/// The languages of the server and of the client. C with C is not tested.
+/// The pairs of languages that are tested: the language of the server, then that of the client. C
+/// with C is not tested.
 const PAIRS: [(Language, Language); 3] = [
     (Language::Rust, Language::Rust),
     (Language::Rust, Language::C),
@@ -88,7 +89,7 @@ pub(crate) fn all() -> Result<Vec<Case>> {
         let (program, sign) = title.split_once(", ").context(title)?;
         for lines in lines.chunks(3) {
             let &[what, server, client] = lines else {
-                bail!("{lines:?} have no server, or no client")
+                bail!("the case {lines:?} lacks the line of the server or of the client")
             };
             let pairs = match server.starts_with("  each") {
                 true => &PAIRS[..],
@@ -139,8 +140,7 @@ fn listening(sign: &str) -> Result<Option<Listening>> {
     })
 }
 
-/// Parses the line of a side. If the line begins with "each", the language is the one passed as
-/// `each`.
+/// Parses the line of a side. If the line begins with "each", the language of the side is `each`.
 fn side(line: &str, each: Language) -> Result<Side> {
     let (head, rest) = line
         .trim_start()
@@ -160,7 +160,7 @@ fn side(line: &str, each: Language) -> Result<Side> {
         "each" => each,
         "C" => Language::C,
         "Rust" => Language::Rust,
-        _ => bail!("{line:?} has no language"),
+        _ => bail!("the line {line:?} does not begin with a language"),
     };
     if language == Language::C && argv[0] == "rc_pingpong" {
         argv.splice(..1, ["ibv_rc_pingpong", "-g", "1"].map(str::to_owned));
@@ -176,7 +176,9 @@ fn side(line: &str, each: Language) -> Result<Side> {
             "badly" => Ends::Failure,
             "somehow" => Ends::AnyStatus,
             "killed" => Ends::WhenKilled,
-            _ => bail!("{line:?} has an unknown end"),
+            _ => bail!(
+                "the line {line:?} does not say how the program must end: unknown word {ends:?}"
+            ),
         },
         killed_on,
         says: parts
@@ -205,7 +207,9 @@ impl Placeholders {
     /// Returns the values for host a, on which the clients run.
     pub(crate) fn new(lab: &Lab) -> Result<Self> {
         let programs = env::current_exe()?;
-        let programs = programs.parent().context("the path has no folder")?;
+        let programs = programs
+            .parent()
+            .context("the path of this program has no folder")?;
         Ok(Self([
             ("{server}", lab.peer.to_string()),
             ("{server6}", lab.peer6.to_string()),
@@ -215,8 +219,8 @@ impl Placeholders {
         ]))
     }
 
-    /// Returns the command line of a side, with values for its placeholders. The Rust programs are
-    /// in the folder that contains this program.
+    /// Returns the command line of a side, and replaces the placeholders by their values. The Rust
+    /// programs are in the folder that contains this program.
     pub(crate) fn argv(&self, side: &Side) -> Vec<String> {
         let mut argv = side.argv.clone();
         let program = argv

@@ -35,11 +35,11 @@ pub(crate) fn lacks(case: &Case) -> Option<&'static str> {
 
 /// Delays the first SEND of each connection that the clients on this host establish. The driver of
 /// the accepting side sends its reply before it starts to watch the socket. If a SEND arrives
-/// between these two steps, the driver does not notice it until further data arrives, and a C
+/// between these two steps, the driver does not notice the SEND until further data arrives. A C
 /// program sends no further data.
 pub(crate) fn delay_first_sends() -> Result<()> {
-    // Matches segments of untagged queue 0 with message sequence number 1 (RFC 5041, 4.3). The
-    // offsets assume an IP header, and a TCP header with timestamps.
+    // The filters match segments of untagged queue 0 with message sequence number 1 (RFC 5041,
+    // 4.3). The offsets assume an IP header without options, and a TCP header with timestamps.
     const SCRIPT: &str = "set -e
          tc qdisc add dev eth0 root handle 1: prio bands 3 \
                           priomap 1 1 1 1 1 1 1 1 1 1 1 1 1 1 1 1

@@ -64,15 +64,16 @@ fn main() -> Result<ExitCode> {
     Ok(u8::from(!compare(options, &lab)?).into())
 }
 
-/// Starts this program in virtual machines, even if this machine has an RDMA device, because the
-/// cases need two hosts. Returns only if the start fails.
+/// Starts this program in virtual machines. The cases need two hosts, so this is necessary even if
+/// this machine has an RDMA device. Returns only if the start fails.
 fn launch(options: &Options) -> Result<Error> {
     // Check the options before booting the hosts, because booting takes long.
     let cases = cases(options)?;
     let limit = Duration::from_secs(if options.quick { 1500 } else { 7200 });
     let mut lab = format!("--hosts 2 {}", options.device.option());
     if cases.iter().any(|case| case.program == "valkey") {
-        // Ignore the status: without Valkey's server, the cases that need it are omitted.
+        // Ignore the status: if Valkey's server was not built, the cases that need this server are
+        // left out.
         Command::new("integration/valkey").status()?;
         // Reserve more memory, because each side holds several copies of the longest value.
         lab += " --memory 3G";

@@ -13,8 +13,8 @@ const LINGER: Duration = Duration::from_millis(200);
 pub(crate) fn run(case: &Case, placeholders: &Placeholders, agent: &mut Host) -> Result<()> {
     agent.start(&placeholders.argv(&case.server))?;
     if let Some(listening) = case.ready {
-        // Ignore `false`: it means that the server has ended, and `check` reports the server's end
-        // and output.
+        // `false` means that the server has ended. Ignore this result, because `check` reports how
+        // the server has ended.
         agent.listens(listening)?;
     }
     let mut stage = Stage {
@@ -105,7 +105,8 @@ impl Stage<'_> {
             End::Client => client.wait_for_text(text, self.limit),
         };
         if outcome != TextWait::Printed {
-            let problem = format!("the {end} was to be killed, but nothing printed {cue:?}");
+            let problem =
+                format!("the {end} was to be killed, but the {speaker} did not print {text:?}");
             writeln!(self.problems, "  {problem}")?;
         }
         Ok(())
@@ -122,7 +123,7 @@ impl Stage<'_> {
             return self.agent.finish(self.limit);
         }
         for text in &side.says {
-            // Ignore the result, because `check` reports a missing text.
+            // Ignore the result, because `check` reports each text that is missing.
             self.agent.wait_for_text(text, self.limit)?;
         }
         self.agent.finish(Deadline::exactly_after(LINGER))

@@ -25,9 +25,10 @@ impl Accel {
         }
     }
 
-    /// Returns the frequency in kHz of the time stamp counter in the guest, for the guest's kernel.
-    /// The kernel cannot query this frequency. Without this value, it would compare two emulated
-    /// clocks to measure the frequency, and the result could be completely wrong on a busy machine.
+    /// Returns the frequency in kHz of the guest's time stamp counter. The lab passes this value to
+    /// the guest's kernel, which cannot query the frequency. Without this value, the kernel would
+    /// compare two emulated clocks to measure the frequency, and the result could be completely
+    /// wrong on a busy machine.
     pub(crate) fn tsc_khz(self) -> Option<u32> {
         match self {
             Self::Tcg => khz(),
@@ -46,8 +47,8 @@ impl Accel {
 }
 
 /// Returns the frequency in kHz of this machine's time stamp counter, which an emulated guest
-/// reads. Measures the counter against the system's clock, so other load does not affect the
-/// result.
+/// reads. Measures the counter against the system's clock, which runs independently of the load on
+/// this machine.
 #[cfg(target_arch = "x86_64")]
 fn khz() -> Option<u32> {
     use std::{
@@ -58,8 +59,8 @@ fn khz() -> Option<u32> {
     /// The time between the two readings. Each reading is accurate to about 100 ns.
     const SPAN: Duration = Duration::from_millis(50);
 
-    /// Reads the clock and the counter many times, and returns the fastest reading. A reading is
-    /// inaccurate if an interrupt occurs between the clock and the counter.
+    /// Reads the clock and then the counter, 1000 times. Returns the fastest of these readings,
+    /// because a reading is inaccurate if an interrupt occurs between clock and counter.
     #[allow(unsafe_code)]
     fn read() -> (Duration, Instant, u64) {
         let tries = (0..1000).map(|_| {
@@ -69,7 +70,7 @@ fn khz() -> Option<u32> {
             let counter = unsafe { std::arch::x86_64::_rdtsc() };
             (clock.elapsed(), clock, counter)
         });
-        tries.min().expect("there is more than one")
+        tries.min().expect("there must be at least one reading")
     }
 
     let (_, start, first) = read();
@@ -79,8 +80,8 @@ fn khz() -> Option<u32> {
     u32::try_from(ticks * 1_000_000 / (end - start).as_nanos()).ok()
 }
 
-/// Returns `None`, because on architectures other than x86-64 the guest measures the frequency
-/// itself: it reads a counter that QEMU derives from this machine's clock.
+/// Returns `None`: on architectures other than x86-64, the guest measures the frequency itself. It
+/// reads a counter that QEMU derives from the clock of this machine.
 #[cfg(not(target_arch = "x86_64"))]
 fn khz() -> Option<u32> {
     None

@@ -52,14 +52,16 @@ pub(crate) fn main() -> Result<()> {
     };
     sender.send(HOST, &ready)?;
     obey(&mut port, &sender, |_| {
-        // Kill all processes except this one and process 1. The call fails if there are no others.
+        // Kill all processes except this one and process 1. The call fails if no other process
+        // exists.
         let _ = kill(Pid::from_raw(-1), Signal::SIGKILL);
         sync();
     })
 }
 
-/// Runs as process 1 of a guest. Process 1 inherits every orphan, and the guest stops when process
-/// 1 ends. Starts the agent as another process, so that the agent waits only for its own children.
+/// Runs as process 1 of a guest. Process 1 inherits every orphan, so it starts the agent as another
+/// process. The agent then waits only for its own children. When the agent ends, process 1 ends,
+/// and the guest stops.
 fn run_as_init() -> Result<()> {
     let agent = Command::new(env::current_exe()?).arg("agent").spawn()?;
     let agent = Pid::from_raw(agent.id() as i32);
@@ -82,7 +84,7 @@ fn bring_up() -> Result<()> {
     let hosts: usize = variable("lab_hosts")?.parse()?;
     let host = variable("lab_host")?;
     let index = HOSTS.iter().position(|name| *name == host);
-    let index = index.context("unknown host")?;
+    let index = index.context("the kernel command line names an unknown host")?;
     let drivers = Driver::from_str(&variable("lab_device")?, false).map_err(Error::msg)?;
     if drivers.each().contains(&Driver::Siw) {
         run(Command::new(MODPROBE).arg("siw"))?;
@@ -101,10 +103,10 @@ fn bring_up() -> Result<()> {
     Ok(())
 }
 
-/// Pings a host until it answers. Runs `ping` repeatedly, because `ping` fails immediately while it
-/// cannot resolve the address, for instance while the host boots. This function has no time limit
-/// of its own. If the lab's boot limit expires, the lab prints the end of the console, which
-/// contains the message below.
+/// Pings a host until the host answers. Runs `ping` repeatedly, because `ping` fails immediately
+/// while it cannot resolve the address, for instance while the host boots. This function has no
+/// time limit of its own. When the boot limit of the lab expires, the lab prints the last lines of
+/// the console, which contain the message below.
 fn await_answer(peer: &str) {
     let ping = || run(Command::new("ping").args(["-q", "-c1", "-i0.2", "-w5", peer]));
     if let Err(error) = ping() {

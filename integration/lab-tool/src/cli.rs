@@ -123,11 +123,11 @@ pub(crate) struct Exec {
     ///
     /// The clock advances by 1 ns per instruction that the guest executes, in the kernel, the
     /// driver and all processes. A time that is measured in the guest is therefore the number of
-    /// instructions of the whole path, including both ends. It differs by less than 1 % between
+    /// instructions of the whole path, including both sides. It differs by less than 1 % between
     /// runs, independently of other load on this machine. It contains no effects of caches or of
     /// the device, and no waiting.
     ///
-    /// There is one host with one processor, which both ends share. A thread that spins uses up its
+    /// There is one host with one processor, shared by both sides. A thread that spins uses up its
     /// time slice, so measure programs that sleep until an event: ib_send_lat -e, rstream -T b.
     /// While the guest idles, its clock follows this machine's clock, so the count is inexact if
     /// the guest waits for a timer, or for a file on this machine. One second of the guest takes 10
@@ -136,8 +136,8 @@ pub(crate) struct Exec {
     #[arg(long, verbatim_doc_comment, conflicts_with_all = ["native", "hosts", "cpus"])]
     pub(crate) counted: bool,
 
-    /// This host is permitted to stop or restart. Its command then ends with status 0; can be
-    /// repeated.
+    /// Permit this host to stop or restart; can be repeated. If the host does so, its command ends
+    /// with status 0.
     #[arg(
         long,
         value_name = "HOST",

@@ -1,4 +1,4 @@
-//! Reads RDMA devices from sysfs, and creates them.
+//! Reads the properties of RDMA devices from sysfs, and creates RDMA devices.
 
 use std::{
     fs,

@@ -52,8 +52,8 @@ pub(crate) fn boot(machines: &Machines, watch: &Watch) -> Result<Vec<Machine>> {
             return Err(error);
         }
         eprintln!("lab: {error:#}; booting again");
-        // Join the threads, because each can still send events until its machine has been switched
-        // off.
+        // Each thread can send events until its machine has been switched off. Join the threads, so
+        // that `forget_hosts` discards all these events.
         drop(guests);
         for thread in threads {
             let _ = thread.join();
@@ -111,7 +111,7 @@ pub(crate) fn start(
     has_stdin: bool,
 ) -> Result<u32> {
     const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
-    // modprobe's option for the folder of the guest kernel's modules.
+    // This option tells modprobe which folder contains the modules of the guest's kernel.
     let modprobe = format!("-d \"{}\"", machines.kernel.display());
     let own = [
         ("PATH", PATH),
@@ -137,14 +137,15 @@ pub(crate) fn start(
     Ok(number)
 }
 
-/// Returns the index of the host and the answers of its monitor, if the error reports a lost host.
+/// If the error reports a lost host, returns the index of the host and the answers of its monitor.
 fn lost(error: &Error) -> Option<(usize, &str)> {
     let stop = error.downcast_ref::<Stop>()?;
     Some((stop.host?, &stop.monitor))
 }
 
-/// Prints the end of a host's console if `outcome` reports that this host was lost. If the host has
-/// stopped responding, also saves its console output and the monitor's answers in a folder.
+/// If `outcome` reports that a host was lost, prints the last lines of the console of this host. If
+/// the host has stopped responding, also saves its console output and the answers of its monitor in
+/// a folder.
 pub(crate) fn with_console_tail<T>(guests: &[Machine], outcome: Result<T>) -> Result<T> {
     outcome.inspect_err(|error| {
         if let Some((host, monitor)) = lost(error) {

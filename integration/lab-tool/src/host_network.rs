@@ -57,7 +57,8 @@ pub(crate) struct HostNetwork {
     pub(crate) devices: Vec<(String, Ipv4Addr)>,
     /// The IPv4 address of the other host's first device.
     pub(crate) peer: Ipv4Addr,
-    /// The IPv6 address of the first device. `None` for an existing device without an IPv6 address.
+    /// The IPv6 address of the first device. `None` if the lab uses an existing device that has no
+    /// IPv6 address.
     pub(crate) addr6: Option<Ipv6Addr>,
     /// The IPv6 address of the other host's first device, if it has one.
     pub(crate) peer6: Option<Ipv6Addr>,

@@ -36,7 +36,7 @@ impl Lab {
         self.target.join("lab")
     }
 
-    /// Returns the results folder of a host, and creates the folder if necessary.
+    /// Creates the results folder of a host if it does not exist, and returns its path.
     pub(crate) fn results(&self, host: &str) -> Result<PathBuf> {
         let base = env::var_os("LAB_RESULTS_BASE").map(PathBuf::from);
         let dir = base

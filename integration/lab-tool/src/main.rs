@@ -2,7 +2,8 @@
 //!
 //! This program runs on this machine and in the guests. On this machine, it prepares a kernel
 //! ([`lab`]), starts QEMU ([`qemu`]) and supervises the guests ([`watch`], [`guest`]). In a guest,
-//! [`agent`] runs the command. The two sides exchange the frames of [`hosts::wire`].
+//! [`agent`] runs the command. The program on this machine and the agents exchange the frames of
+//! [`hosts::wire`].
 
 mod accel;
 mod agent;

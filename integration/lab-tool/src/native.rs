@@ -75,7 +75,7 @@ fn usable(gids: &[Ipv6Addr]) -> (Option<Ipv4Addr>, Option<Ipv6Addr>) {
     (addr, gids.iter().find(is_v6).copied())
 }
 
-/// Runs the command once per host. All hosts are this machine.
+/// Runs the command on this machine, once for each host.
 pub(crate) fn exec(lab: &Lab, args: &Exec, watch: &Watch) -> Result<u8> {
     let (network, _made) = match offer().context("--native is not possible here")? {
         Some(network) => (network, None),
@@ -140,7 +140,7 @@ impl Drop for SoftRoce {
     fn drop(&mut self) {
         // When the network device is deleted, the kernel removes the RDMA device on top of it.
         if let Err(error) = run(Command::new("ip").args(["link", "del", NETDEV])) {
-            eprintln!("lab: cannot remove {NETDEV}: {error:#}");
+            eprintln!("lab: cannot remove the network device {NETDEV}: {error:#}");
         }
     }
 }

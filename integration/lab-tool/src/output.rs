@@ -36,7 +36,7 @@ pub(crate) fn follow(host: usize, named: bool, frames: &Receiver<Frame>, news: &
             Ok(Frame::Began(..)) => Ok(None),
             Ok(other) => Ok(Some(HostEvent::Stop(Stop::lost(
                 host,
-                format!("bad frame {other:?}"),
+                format!("the agent has sent the unexpected frame {other:?}"),
             )))),
             Err(_) => Ok(Some(HostEvent::Stop(Stop::lost(
                 host,

@@ -43,8 +43,9 @@ struct Observation {
     report: String,
 }
 
-/// Watches the machine of a host until its agent closes the port, and sends changes of its state to
-/// `news`. `reports` receives the frames of the agent, and `pid` is the process id of QEMU.
+/// Watches the machine of a host, and sends changes of its state to `news`. Returns when the agent
+/// has closed the port, or when the machine has stopped. `reports` receives the frames of the
+/// agent, and `pid` is the process id of QEMU.
 pub(crate) fn watch_over(
     host: usize,
     pid: u32,
@@ -73,7 +74,7 @@ pub(crate) fn watch_over(
             Ok(Frame::Failed(why)) => news.send(HostEvent::Stop(Stop::lost(host, why))),
             Ok(other) => news.send(HostEvent::Stop(Stop::lost(
                 host,
-                format!("bad frame {other:?}"),
+                format!("the agent has sent the unexpected frame {other:?}"),
             ))),
             Err(RecvTimeoutError::Timeout) => {
                 if let Some(stop) = verdict {
@@ -123,7 +124,7 @@ fn observe(pid: u32, monitor: &UnixStream) -> Observation {
     observation
 }
 
-/// Sends a command line for the human monitor to QEMU, and returns the answer.
+/// Sends `line` to QEMU as a command of the human monitor, and returns the answer.
 fn ask(mut monitor: &UnixStream, line: &str) -> Result<String> {
     monitor.set_read_timeout(Some(TIME_LIMIT))?;
     monitor.set_write_timeout(Some(TIME_LIMIT))?;
@@ -160,8 +161,8 @@ fn stopped(before: &Observation, now: &Observation) -> Option<&'static str> {
     }
 }
 
-/// Returns whether the machine makes no progress. This is the case if all virtual processors have
-/// unchanged registers, or if one of them has unchanged registers and is not halted.
+/// Returns true if the machine makes no progress. This is the case if all virtual processors have
+/// unchanged registers, or if one of them is not halted and has unchanged registers.
 fn make_no_progress(before: &str, now: &str) -> bool {
     let one_each = before.split("CPU#").zip(now.split("CPU#"));
     let is_stuck = |(before, now): (&str, &str)| before == now && now.contains("HLT=0");
@@ -208,7 +209,10 @@ mod tests {
         });
         assert_eq!(ask(&ours, "info registers").unwrap(), "RIP=1\n");
         qemu.join().unwrap();
-        assert!(ask(&ours, "info registers").is_err(), "it is gone");
+        assert!(
+            ask(&ours, "info registers").is_err(),
+            "a request must fail after QEMU has closed the monitor"
+        );
     }
 
     fn observation(registers: Option<&str>, ran: u64, runnable: bool) -> Observation {

@@ -31,7 +31,8 @@ use crate::{
     lab::Lab,
 };
 
-/// The name of the virtio port for the agent, as it appears in sysfs of the guest.
+/// The name of the virtio port that connects the agent to this process. The guest's sysfs shows
+/// this name.
 pub(crate) const PORT: &str = "lab";
 
 /// The interval between two heartbeats of an agent, by the guest's clock.
@@ -56,10 +57,10 @@ pub(crate) struct Machine {
     pub(crate) link: Link,
     /// The connection to QEMU's monitor (QMP).
     pub(crate) monitor: UnixStream,
-    /// The writable folder that this machine shares with the guest.
+    /// The folder for the guest's results. The guest mounts this folder and can write to it.
     pub(crate) results: PathBuf,
     console: PathBuf,
-    /// The folder for the console output of machines that have stopped.
+    /// The folder in which `save_output` creates one folder for each stopped machine.
     stopped: PathBuf,
 }
 
@@ -68,7 +69,7 @@ impl Machines {
         let drivers = args.device.each();
         ensure!(
             drivers.len() == 1 || args.hosts() == 1,
-            "--device both is for one host"
+            "--device both requires a single host"
         );
         let kernel = lab.kernel()?;
         lab.provide("initramfs", &kernel)?;
@@ -87,8 +88,8 @@ impl Machines {
     /// Starts all machines without waiting until they have booted. Returns each machine with the
     /// receiver of its agent's frames.
     pub(crate) fn start(&self) -> Result<Vec<(Machine, Receiver<Frame>)>> {
-        // Connect the machines' network devices through a socket pair, which needs no free port and
-        // no cleanup.
+        // Connect the machines' network devices through a socket pair, because a socket pair needs
+        // neither a free TCP port nor cleanup.
         let (a, b) = UnixStream::pair()?;
         let links = [a, b].into_iter().take(self.args.hosts()).enumerate();
         links
@@ -160,10 +161,11 @@ impl Machines {
     }
 
     fn command_line(&self, host: &str, results: &Path) -> Result<String> {
-        // tsc=reliable: the emulated time stamp counter follows this machine's clock, so the guest
-        // need not check it. It is also the only clock that is cheap to read. no_timer_check: at
-        // boot, the kernel tests the timer interrupts. On a busy machine, this test sometimes fails
-        // although the interrupts work.
+        // tsc=reliable: the kernel does not check the emulated time stamp counter (TSC) against
+        // other clocks. The check is unnecessary, because the TSC follows this machine's clock or
+        // counts instructions. The TSC is also the only clock that is cheap to read.
+        // no_timer_check: at boot, the kernel tests the timer interrupts. On a busy machine, this
+        // test sometimes fails although the interrupts work.
         let mut line = "console=ttyS0 quiet panic=-1 mitigations=off tsc=reliable no_timer_check \
                         net.ifnames=0"
             .to_owned();
@@ -171,16 +173,17 @@ impl Machines {
             line += &format!(" tsc_early_khz={khz}");
         }
         line += match self.accel {
-            // Disable features that slow down each system call or packet on an emulated processor:
-            // hardening, because a guest has no attackers; bounce buffers, because the guest's
-            // devices can address all memory; self-tests of cryptographic algorithms; and memory
-            // accounting.
+            // Disable features that cost much time on an emulated processor. A guest has no
+            // attackers, so it does not need hardening, security modules or auditing. Its devices
+            // can address all memory, so it does not need bounce buffers. Self-tests of
+            // cryptographic algorithms and memory accounting are not needed either.
             Accel::Tcg => {
                 " init_on_alloc=0 hardened_usercopy=off randomize_kstack_offset=off apparmor=0 \
                  selinux=0 audit=0 swiotlb=noforce cryptomgr.notests cgroup_disable=memory"
             }
-            // Disable address randomization, because copies and searches execute different numbers
-            // of instructions at different addresses.
+            // Disable address randomization, so that all runs execute the same number of
+            // instructions. Copies and searches execute different numbers of instructions at
+            // different addresses.
             Accel::Counted => " norandmaps nokaslr",
         };
         let (hosts, device) = (self.args.hosts(), self.args.device.name());
@@ -223,7 +226,7 @@ impl Machine {
         let console = String::from_utf8_lossy(&console);
         let lines: Vec<_> = console.lines().collect();
         let tail = lines[lines.len().saturating_sub(25)..].join("\n");
-        format!("--- end of {} ---\n{tail}", self.console.display())
+        format!("--- last lines of {} ---\n{tail}", self.console.display())
     }
 }
 
@@ -247,16 +250,20 @@ pub(crate) fn kill_with_parent(command: &mut Command) {
     unsafe { command.pre_exec(|| Ok(set_pdeathsig(Signal::SIGKILL)?)) };
 }
 
-/// Discards the packets that the other machine sends to a machine that has ended, until no packet
-/// arrives for 1 s. Otherwise, a partially sent packet would block the other machine's QEMU
+/// Waits until a machine has ended, and then discards the packets that the other machine still
+/// sends to it. Returns when no packet has arrived for 1 s. `port` is this process's side of the
+/// connection to the ended machine's agent.
+///
+/// If nothing read these packets, a partially sent packet would block the other machine's QEMU
 /// forever. The network driver in the other machine would then queue all further packets, and its
 /// queue pairs could not be destroyed.
 fn drain_link(mut link: UnixStream, port: &UnixStream) {
-    // Wait until the ended machine has closed the other end of its port.
+    // Wait until QEMU has ended. The kernel then closes QEMU's side of the socket pair, and `poll`
+    // reports a hang-up.
     let mut gone = [PollFd::new(port.as_fd(), PollFlags::empty())];
     while poll(&mut gone, PollTimeout::NONE) == Err(Errno::EINTR) {}
-    // Clear O_NONBLOCK, which QEMU has set: this process shares the socket's open file description
-    // with QEMU.
+    // Clear O_NONBLOCK. QEMU has set this flag on the open file description, which QEMU shares with
+    // this process.
     let ready = link.set_nonblocking(false).is_ok()
         && link.set_read_timeout(Some(Duration::from_secs(1))).is_ok();
     while ready && matches!(link.read(&mut [0; 64 << 10]), Ok(1..)) {}

@@ -18,10 +18,11 @@ use thiserror::Error;
 
 use crate::host_network::HOSTS;
 
-/// The exit status when the lab itself fails, as opposed to the command.
+/// The exit status if the lab itself fails. If the command fails, the lab returns the command's
+/// status.
 pub(crate) const FAILURE: u8 = 125;
 
-/// The exit status if a guest has stopped responding, as opposed to a failure of the command.
+/// The exit status if a guest has stopped responding.
 const STOPPED: u8 = 123;
 
 /// An event that occurs while the hosts run.
@@ -43,7 +44,8 @@ pub(crate) struct Stop {
     /// The host that was lost, if any: its machine has ended, has not booted, or has stopped
     /// responding.
     pub(crate) host: Option<usize>,
-    /// The answers of the monitor if the machine has stopped, otherwise an empty string.
+    /// The answers of QEMU's monitor if the machine has stopped responding, otherwise an empty
+    /// string.
     pub(crate) monitor: String,
 }
 
@@ -57,7 +59,7 @@ impl Stop {
         }
     }
 
-    /// Creates a stop for a pipe that the reader of stdout or stderr has closed.
+    /// Creates the stop that ends the run when the reader of stdout or stderr has closed the pipe.
     pub(crate) fn output_closed() -> Self {
         Self::new(
             128 + Signal::SIGPIPE as u8,
@@ -72,8 +74,8 @@ impl Stop {
         }
     }
 
-    /// Creates a stop for a host whose machine has stopped. `monitor` contains the answers of
-    /// QEMU's monitor.
+    /// Creates a stop for a host whose machine has stopped responding. `monitor` contains the
+    /// answers of QEMU's monitor.
     pub(crate) fn stopped(host: usize, why: &str, monitor: String) -> Self {
         Self {
             status: STOPPED,
@@ -90,12 +92,12 @@ pub(crate) struct Watch {
 }
 
 impl Watch {
-    /// Creates a watch. Call this function before the process starts a thread, because it blocks
-    /// signals for the whole process.
+    /// Creates a watch. The caller must not have started any threads: this function blocks signals
+    /// in the calling thread, and only threads started later inherit the signal mask.
     pub(crate) fn new() -> Result<Self> {
         let (news, inbox) = channel();
-        // The closures below ignore failures to send an event. Sending fails only if the main
-        // thread has ended and dropped the receiver.
+        // The closures below ignore a failed send, because sending fails only after the main thread
+        // has dropped the receiver.
         let (signals, output_closed) = (news.clone(), news.clone());
         on_signal(move |signal| {
             let stop = Stop::new(128 + signal as u8, format!("stopped by {signal}"));
@@ -116,8 +118,8 @@ impl Watch {
                 Some(HostEvent::Ended(..)) => {}
                 None => {
                     let seconds = limit.as_secs();
-                    let why = "the guest may lack memory, or this machine is very busy";
-                    let why = format!("not up within {seconds} s; {why}");
+                    let why = "it may lack memory, or this machine is very busy";
+                    let why = format!("the guest was not ready within {seconds} s; {why}");
                     return Err(Stop::lost(host, why).into());
                 }
             }
@@ -125,16 +127,16 @@ impl Watch {
         Ok(())
     }
 
-    /// Discards the pending events of machines that were switched off. Returns an error if a signal
-    /// has arrived.
+    /// Discards the pending events of machines that were switched off. Returns an error if one of
+    /// the pending events must end the run, for instance a signal.
     pub(crate) fn forget_hosts(&self) -> Result<()> {
         while self.next(Instant::now())?.is_some() {}
         Ok(())
     }
 
     /// Waits until the commands of all hosts have ended. Returns the first nonzero exit status, or
-    /// zero if all commands succeeded. If the machine of a host in `may_die` ends, the status of
-    /// its command is 0.
+    /// zero if all commands succeeded. If the machine of a host in `may_die` ends, its command
+    /// counts as successful.
     pub(crate) fn ended(&self, hosts: usize, limit: Duration, may_die: &[String]) -> Result<u8> {
         let deadline = Instant::now() + limit;
         let mut running = HOSTS[..hosts].to_vec();
@@ -142,7 +144,7 @@ impl Watch {
         while !running.is_empty() {
             let Some(news) = self.next(deadline)? else {
                 let (limit, running) = (limit.as_secs(), running.join(" and "));
-                let why = format!("timed out: after {limit} s still running on {running}");
+                let why = format!("timed out: still running after {limit} s on host {running}");
                 return Err(Stop::new(124, why).into());
             };
             let (host, status) = match news {
@@ -157,12 +159,15 @@ impl Watch {
                     (host, 0)
                 }
                 HostEvent::Stop(stop) => return Err(stop.into()),
-                // `ready` has already handled this event.
+                // `ready` has already waited for all hosts.
                 HostEvent::Ready(_) => continue,
             };
             running.retain(|name| *name != HOSTS[host]);
             if status != 0 && hosts > 1 {
-                eprintln!("lab: {}: exit status {status}", HOSTS[host]);
+                eprintln!(
+                    "lab: host {}: the command ended with exit status {status}",
+                    HOSTS[host]
+                );
             }
             if result == 0 {
                 result = status;
@@ -184,8 +189,9 @@ impl Watch {
     }
 }
 
-/// Calls `notify` for each signal that requests the end of this process. Call this function before
-/// the process starts a thread, because threads inherit the mask that blocks these signals.
+/// Calls `notify` for each signal that requests the end of this process. The caller must not have
+/// started any threads: this function blocks these signals in the calling thread, and only threads
+/// started later inherit the signal mask.
 fn on_signal(notify: impl Fn(Signal) + Send + 'static) -> nix::Result<()> {
     let mut signals = SigSet::empty();
     signals.add(Signal::SIGINT);
@@ -202,8 +208,8 @@ fn on_signal(notify: impl Fn(Signal) + Send + 'static) -> nix::Result<()> {
     Ok(())
 }
 
-/// Returns whether this process ignores SIGHUP, for example because `nohup` has started it. The
-/// caller must then not wait for SIGHUP, because this would override `nohup`.
+/// Returns true if this process ignores SIGHUP, for example because `nohup` has started this
+/// process. The caller must not wait for an ignored SIGHUP, because a wait would override `nohup`.
 fn hangup_is_ignored() -> bool {
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
     let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));

@@ -43,7 +43,8 @@ impl Generated {
         write(&folder.join("Cargo.toml"), &manifest)?;
         write(&folder.join("src/lib.rs"), "")?;
         // Copy the lock file, so that rdmsg's dependencies have the same versions as in this
-        // checkout. Cargo adds the suites' dependencies.
+        // checkout. Cargo adds the suites' dependencies to `Cargo.lock`, but does not change
+        // `Cargo.lock.copied`. `write` therefore detects a change of this checkout's lock file.
         let lock = fs::read_to_string("Cargo.lock")?;
         if write(&folder.join("Cargo.lock.copied"), &lock)? {
             fs::write(folder.join("Cargo.lock"), lock)?;
@@ -90,13 +91,13 @@ impl Generated {
                 .flat_map(|name| ["--test", name].map(OsStr::new)),
         );
         let built = tests_of(&arguments)
-            .context("the suites do not build: substitutions.txt can leave out a test")?;
+            .context("the suites do not build; substitutions.txt can remove a test")?;
         let built = built.into_iter().map(|test| (test.name, test.program));
         self.programs.extend(built);
         Ok(())
     }
 
-    /// Lists the tests of a suite whose programs are already built.
+    /// Lists the tests of a suite. The suite's programs must already be built.
     pub(crate) fn record(&self, suite: &Suite) -> Result<Record> {
         let programs = suite.programs().map(|name| self.programs[&name].clone());
         let with_rdmsg = list(&programs[1])?;
@@ -116,8 +117,8 @@ impl Generated {
     }
 }
 
-/// Writes a file, unless it already has this content. Cargo rebuilds only files whose time stamp
-/// has changed. Returns whether the content has changed.
+/// Writes `text` to a file if the file has other content. Returns true if the file was written.
+/// Cargo does not rebuild an unchanged file, because its time stamp is the same.
 fn write(path: &Path, text: &str) -> Result<bool> {
     if fs::read_to_string(path).is_ok_and(|there| there == text) {
         return Ok(false);

@@ -2,7 +2,7 @@
 //!
 //! On a developer's machine, this program downloads the suites from registries, builds them, and
 //! runs them with sockets and with rdmsg over TCP. Then it starts itself in the lab, runs the
-//! suites there over RDMA, and prints the table.
+//! suites there over RDMA, and prints a table of the results.
 
 mod build;
 mod record;
@@ -88,9 +88,7 @@ fn run_here(options: &Options, folder: PathBuf) -> Result<Vec<Record>> {
     let mut suites = Vec::new();
     for name in names {
         let Some(suite) = Suite::find(*name, &generated.manifest())? else {
-            println!(
-                "others: LEFT OUT std: this distribution's package rust-src is none of {STD:?}"
-            );
+            println!("others: LEFT OUT std: the package rust-src has none of the versions {STD:?}");
             continue;
         };
         generated.add(&suite)?;

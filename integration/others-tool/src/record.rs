@@ -39,8 +39,8 @@ pub(crate) struct Record {
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Test {
     pub(crate) name: String,
-    /// Whether the program with rdmsg contains the test. If it does not, a substitution has removed
-    /// the test.
+    /// Whether the program with rdmsg contains the test. If false, a substitution has removed the
+    /// test.
     pub(crate) compiles: bool,
     /// The outcome for each carrier: the reason why the test failed, or `None` if it passed.
     pub(crate) outcomes: BTreeMap<Carrier, Option<String>>,
@@ -80,7 +80,8 @@ impl Record {
         Ok(())
     }
 
-    /// Returns the number of tests that passed, or a dash if no test has run.
+    /// Returns the number of tests that passed with `carrier`, or a dash if no test has run with
+    /// this carrier.
     pub(crate) fn passed(&self, carrier: Carrier) -> String {
         let tests = self.tests.iter();
         let outcomes: Vec<_> = tests.filter_map(|it| it.outcomes.get(&carrier)).collect();
@@ -105,8 +106,8 @@ impl Verdict {
     }
 }
 
-/// If `differences.txt` lists the test, returns the reason, and whether the test always fails.
-/// Returns `None` if the test must pass.
+/// Looks up a test in `differences.txt`. Returns the documented reason for a failure, and true if
+/// the test always fails. Returns `None` if the test must pass.
 fn difference(suite: &str, test: &str, carrier: Carrier) -> Option<(&'static str, bool)> {
     let carrier = match carrier {
         Carrier::Sockets => return None,
@@ -137,7 +138,7 @@ pub(crate) fn list(program: &Path) -> Result<Vec<String>> {
     Ok(names.map(str::to_owned).collect())
 }
 
-/// Runs a test. Returns the reason of the failure, or `None` if the test passes.
+/// Runs a test. Returns the reason for the failure, or `None` if the test passes.
 fn run(program: &Path, test: &str, transport: &str) -> Result<Option<String>> {
     let transport = format!("RDMSG_TRANSPORT={transport}");
     let argv = [

@@ -1,4 +1,4 @@
-//! Prints the table, and compares it with the known differences.
+//! Prints the table of results, and compares each result with the known differences.
 
 use std::{collections::BTreeMap, process::ExitCode};
 

@@ -69,7 +69,7 @@ impl Suite {
         }
         println!("others: installing the package rust-src");
         output(Command::new("integration/packages").args(["--package", "rust-src"]))
-            .context("the package rust-src was not installed: is apt's registry reachable?")?;
+            .context("the package rust-src was not installed: are apt's sources reachable?")?;
         Ok(find())
     }
 

@@ -37,7 +37,7 @@ pub fn sequence(at: usize, len: usize) -> Vec<u8> {
 /// If a write fails.
 pub fn write_sequence(mut stream: impl Write, len: usize, piece: usize) {
     for piece in sequence(0, len).chunks(piece) {
-        stream.write_all(piece).expect("the stream is open");
+        stream.write_all(piece).expect("the write must succeed");
     }
 }
 
@@ -50,12 +50,12 @@ pub fn read_sequence(mut stream: impl Read, len: usize, piece: usize) {
     let mut buffer = vec![0; piece];
     let mut at = 0;
     while at < len {
-        let count = stream.read(&mut buffer).expect("the stream is open");
+        let count = stream.read(&mut buffer).expect("the read must succeed");
         assert!(count > 0, "the stream ends after {at} of {len} bytes");
         let is_equal = buffer[..count] == sequence(at, count);
         assert!(
             is_equal,
-            "one of the {count} bytes from byte {at} on differs"
+            "at least one of the {count} bytes from byte {at} on differs"
         );
         at += count;
     }
@@ -85,7 +85,7 @@ pub fn check(number: u64, len: usize, message: &[u8]) -> Result<(), String> {
         if piece != expected {
             let differing = piece.iter().zip(&*expected).filter(|(a, b)| a != b);
             return Err(format!(
-                "{} bytes of the {} from {} differ",
+                "{} bytes of the {} bytes from byte {} on differ",
                 differing.count(),
                 piece.len(),
                 at * PIECE

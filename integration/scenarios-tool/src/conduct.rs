@@ -41,8 +41,8 @@ const CLEANUP_LIMIT: Duration = Duration::from_secs(10);
 /// The interval between two progress lines of a long scenario.
 const PROGRESS: Duration = Duration::from_secs(10);
 
-/// The maximum number of printed problems per scenario. With many connections, most problems are
-/// similar.
+/// The maximum number of problems and log lines that are printed per scenario if RUST_LOG is not
+/// set. With many connections, most problems are similar.
 const MOST_PROBLEMS: usize = 30;
 
 /// A host, with its agent and the output of its worker.
@@ -65,7 +65,7 @@ pub(crate) struct Notes {
     pub(crate) listens: Vec<SocketAddr>,
     /// The number of times that the worker has reported [`Report::Flowing`].
     flowing: u32,
-    /// The last resource counts that the victim has reported.
+    /// The most recent resource counts that the victim has reported.
     pub(crate) health: Option<Health>,
     pub(crate) ended: Option<Ended>,
     /// The lines that the worker has printed to stderr.
@@ -78,8 +78,8 @@ impl Host {
         Self { name, agent, notes }
     }
 
-    /// Starts this program with the arguments `args` on the host. The previous program must have
-    /// ended.
+    /// Clears the notes, and starts this program with the arguments `args` on the host. The
+    /// previous program must have ended.
     pub(crate) fn start(&mut self, args: &[String]) -> Result<()> {
         self.notes = Notes::default();
         let mut argv = words(RETURNING_MEMORY);
@@ -115,7 +115,7 @@ impl Host {
         Ok(())
     }
 
-    /// Reads the worker's next line. Returns whether a line arrived within `limit`.
+    /// Records the worker's next line, or its end. Returns false if neither arrives within `limit`.
     pub(crate) fn listen(&mut self, limit: Duration) -> Result<bool> {
         let notes = &mut self.notes;
         match self.agent.line(Deadline::exactly_after(limit))? {
@@ -165,8 +165,9 @@ impl Host {
         Ok(self.agent.shell("rdma resource show $LAB_DEV")?.1)
     }
 
-    /// Removes the effects of the fault from this host. Fails unless the device has the same
-    /// objects as before the worker was started.
+    /// Removes the effects of the fault from this host. Then fails if the device has other objects
+    /// than before the worker was started. Does not compare the objects if the fault has killed
+    /// this host or removed its device.
     fn clear_up(&mut self, fault: Fault) -> Result<()> {
         let is_server = self.name == "b";
         if is_server && fault == Fault::HostKilled {
@@ -176,8 +177,8 @@ impl Host {
             self.shell(network::CLEAR)?;
         }
         if is_server && fault == Fault::DeviceRemoved {
-            // The test has created a new device, whose counters start at zero, so do not compare
-            // the objects.
+            // The test creates a new device. Its object counts start at zero, so do not compare
+            // them with those of the old device.
             return self.shell(&network::restore_device()).map(drop);
         }
         self.wait_for_objects()
@@ -192,14 +193,17 @@ impl Host {
             if now == *before {
                 return Ok(());
             }
-            ensure!(!deadline.is_over(), "objects: {now} instead of {before}");
+            ensure!(
+                !deadline.is_over(),
+                "the device has the objects {now} instead of {before}"
+            );
             thread::sleep(Duration::from_millis(100));
         }
     }
 }
 
-/// The conductor and the two hosts that it controls. If the lab has only one host, both are this
-/// host.
+/// The conductor and the two hosts that it controls. If the lab has only one host, `a` and `b` are
+/// both this host.
 #[derive(Debug)]
 pub(crate) struct Conductor {
     lab: Lab,
@@ -220,7 +224,8 @@ impl Conductor {
         })
     }
 
-    /// Runs a scenario and prints the result. Returns whether the scenario passed.
+    /// Runs a scenario and prints the result. Returns true if the scenario passed, or if it does
+    /// not apply to the device.
     pub(crate) fn run(&mut self, scenario: &Scenario, seed: u64) -> bool {
         if !scenario.is_possible(&self.lab) {
             println!("{scenario} does not apply: the device has too few queue pairs");
@@ -280,7 +285,8 @@ impl Conductor {
         passed
     }
 
-    /// Runs a scenario. Returns the time of the fault on each host, as in [`Evidence::began`].
+    /// Runs a scenario until the workers have ended. Returns the time of the fault on each host, as
+    /// in [`Evidence::began`].
     fn play(&mut self, scenario: &Scenario, seed: u64) -> Result<[u64; 2]> {
         let mut server = self.lab.peer;
         if let Fault::Network(netem) = scenario.fault {
@@ -292,7 +298,7 @@ impl Conductor {
                 .shell(&network::add_address(network::SECOND_ADDRESS))?;
         }
         let mut args = words(&format!("worker {} {seed}", scenario.name));
-        // Start both workers before waiting for either, because each takes time to prepare.
+        // Start both workers before waiting for either, so that they prepare at the same time.
         self.a.start_worker(&args)?;
         args.push(format!("{server}:0"));
         self.b.start_worker(&args)?;
@@ -310,7 +316,8 @@ impl Conductor {
             Fault::Cuts => self.flow_through_cuts(scenario.flow)?,
             _ => self.flow(scenario.flow)?,
         }
-        // If the server is restarted, it must listen on the same address.
+        // Replace port 0 with the server's current port, because a restarted server must listen on
+        // the same address.
         args.pop();
         args.push(address.to_string());
         self.strike(scenario, seed, &args, address)
@@ -325,11 +332,14 @@ impl Conductor {
                 while host.notes.ended.is_none() && host.listen(Duration::ZERO)? {}
                 let Host { name, notes, .. } = host;
                 let is_well = notes.ended.is_none() && notes.problems.is_empty();
-                ensure!(is_well, "host {name} failed while messages flowed");
+                ensure!(
+                    is_well,
+                    "host {name}: the worker failed while messages flowed"
+                );
             }
             if Instant::now() >= next {
                 let records = self.a.notes.records.len();
-                println!("{records} connections have ended, {left:.0?} remain");
+                println!("{records} connections have ended, {left:.0?} of traffic remain");
                 next += PROGRESS;
             }
             thread::sleep(left.min(Duration::from_millis(500)));

@@ -19,10 +19,10 @@ const SLACK_OF_CONNECTION: u64 = 16;
 /// The resources of this process. The values at the end are compared with those at the start.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Health {
-    /// The objects on the device, of all processes.
+    /// The objects that all processes together have on the device.
     objects: String,
-    /// The number of RNR NAKs of all processes. Each RNR NAK is an error of the library, except in
-    /// a victim.
+    /// The number of RNR NAKs that all processes have caused. Each RNR NAK is a bug of the library,
+    /// except in a victim.
     rnr_naks: u64,
     descriptors: usize,
     threads: usize,
@@ -49,8 +49,8 @@ impl Health {
         })
     }
 
-    /// Returns whether nothing has leaked since `before`. `most` is the largest number of
-    /// simultaneous connections so far.
+    /// Returns true if nothing has leaked and no RNR NAK has occurred since `before`. `most` is the
+    /// largest number of simultaneous connections so far.
     pub(crate) fn has_no_leak_since(&self, before: &Self, most: u64) -> bool {
         let slack = RESIDENT_SLACK + most * SLACK_OF_CONNECTION;
         self.objects == before.objects
@@ -79,7 +79,7 @@ pub(crate) fn settle(
         }
         ensure!(
             !deadline.is_over(),
-            "leaked: {state:?} instead of {before:?}"
+            "resources leaked: {state:?} instead of {before:?}"
         );
         thread::sleep(Duration::from_millis(100));
     }

@@ -1,5 +1,5 @@
-//! Checks the records that both sides write about each connection. Some rules apply to all faults,
-//! and others to a particular fault.
+//! Checks the records that both sides write about each connection. Some rules apply to all
+//! scenarios. The other rules depend on the expected result of the scenario.
 
 mod abandoned;
 
@@ -21,9 +21,10 @@ use crate::{
 pub(crate) struct Evidence {
     pub(crate) clients: Vec<Record>,
     pub(crate) servers: Vec<Record>,
-    /// The start of the fault in milliseconds since 1970, by the clock of the client and by the
-    /// clock of the server. If a side can detect the fault only after its end, or if sessions are
-    /// suspended until its end, the field contains the end of the fault instead.
+    /// The time at which the fault started: first by the client's clock, then by the server's
+    /// clock, in milliseconds since 1970. If a side can detect the fault only after the fault has
+    /// ended, or if sessions are suspended during the fault, this is the time at which the fault
+    /// ended.
     pub(crate) began: [u64; 2],
     /// The time limit for a side to detect that a connection has ended.
     pub(crate) bound: Duration,
@@ -51,20 +52,23 @@ pub(crate) fn judge(
         let judged = match servers[..] {
             [] => connection(scenario, &plan, evidence, client, None),
             [server] => connection(scenario, &plan, evidence, client, Some(server)),
-            _ => Err("the server has two records".into()),
+            _ => Err("the server has more than one record".into()),
         };
         if let Err(problem) = judged {
             problems.push(format!("{problem}; {client:?}; {servers:?}; {plan:?}"));
         }
     }
-    // Ignore servers' records of attempts that clients have abandoned. The server may have accepted
-    // such an attempt, but the client has no record of it.
+    // Ignore a server's record of a connection attempt that the client has abandoned. The server
+    // may have accepted the attempt, but the client has not recorded it. Such a record contains
+    // neither received messages nor an orderly close.
     let is_known = |record: &&&Record| record.received > 0 || record.end == End::PeerClosed;
     for record in servers.values().flatten().filter(is_known) {
         problems.push(format!("the client has no record of {record:?}"));
     }
     if !missing.is_empty() {
-        problems.push(format!("no records of connections {missing:?}"));
+        problems.push(format!(
+            "the clients have no records of connections {missing:?}"
+        ));
     }
     if scenario.expect == Expect::Reconnects {
         problems.extend(not_served(scenario, &evidence.clients));
@@ -131,8 +135,9 @@ fn direction(from: Side, sender: &Record, receiver: &Record) -> Result<(), Strin
     Err(format!("{problem} {received} arrived"))
 }
 
-/// Checks that each message or operation with an id has exactly one completion. If all messages
-/// were delivered, no completion may report a failure.
+/// Checks that the side has recorded an end, and that each message or operation with an id has
+/// exactly one completion. If the side closed the connection and all its messages were delivered,
+/// no completion may report a failure.
 fn complete(side: Side, record: &Record) -> Result<(), String> {
     if record.end == End::Open {
         return Err(format!("the {side} recorded no end"));
@@ -180,7 +185,7 @@ fn expected(
             if is_lost && is_unconfirmed {
                 return Ok(());
             }
-            Err("the client did not get SessionLost, but has no session".to_owned())
+            Err("the server has no session, so the client must only get SessionLost".to_owned())
         }
         Expect::EndsOrResumes => is_planned(),
         Expect::SessionsEnd => {
@@ -244,7 +249,7 @@ fn broken(side: Side, record: &Record, begin: u64, bound: Duration) -> Result<()
         _ if !matches!(record.end, End::Broken(_)) => "did not detect a break".to_owned(),
         _ if record.delivered => "reports that everything was delivered".to_owned(),
         None => "detected the end before the fault".to_owned(),
-        Some(took) if took > bound => format!("detected it after {took:?}, not within {bound:?}"),
+        Some(took) if took > bound => format!("saw the break after {took:?}, not within {bound:?}"),
         Some(_) => return Ok(()),
     };
     Err(format!("the {side} {problem}"))

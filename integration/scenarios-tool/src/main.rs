@@ -1,10 +1,10 @@
-//! Tests connections of rdmsg between two programs: while networks, processes, hosts and devices
-//! fail; for a long time; and while hostile peers attack. Both sides write records that account for
-//! each message. No resource may leak.
+//! Tests connections of rdmsg between two programs. Networks, processes, hosts or devices fail
+//! during some tests. Other tests run for a long time, or attack with hostile peers. Both sides
+//! write records that account for each message. No resource may leak.
 //!
 //! On a developer's machine, the program starts itself on the hosts of the lab. Each host runs an
-//! agent. For each scenario, the agent starts this program again as a worker, which runs all
-//! connections of its side. Host a also runs the conductor.
+//! agent. For each scenario, the agent starts this program as a worker, which runs all connections
+//! of its side. Host a also runs the conductor.
 
 mod attack;
 mod conduct;
@@ -27,8 +27,8 @@ use crate::{
     scenario::{EVERY_END, SESSION_ENDS, Scenario},
 };
 
-/// A command prefix that makes the allocator return freed memory to the kernel. Without it, freed
-/// memory would stay resident.
+/// A command prefix that makes the allocator return freed memory to the kernel. Without this
+/// prefix, freed memory would stay resident.
 const RETURNING_MEMORY: &str = "env MALLOC_MMAP_THRESHOLD_=131072 MALLOC_ARENA_MAX=2";
 
 /// The maximum duration of one part of a soak. The records are checked after each part.
@@ -182,8 +182,9 @@ impl Faults {
         Ok(scenarios)
     }
 
-    /// Returns a launch of this program on the hosts of the lab. Most faults need virtual hosts and
-    /// networks.
+    /// Returns a launch of this program on the hosts of the lab. If `one_host` is set, the host is
+    /// this machine if possible. Otherwise, the hosts are virtual machines, because most faults
+    /// need virtual hosts and networks.
     fn launch(&self) -> Result<Launch> {
         println!("seed {}", self.seed);
         let limit = self.minutes.unwrap_or_default() * 6 / 5 + Duration::from_secs(3000);

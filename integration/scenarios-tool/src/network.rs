@@ -9,8 +9,8 @@ pub(crate) const SECOND_ADDRESS: &str = "10.8.1.2";
 /// The address that replaces [`SECOND_ADDRESS`].
 const THIRD_ADDRESS: &str = "10.8.1.3";
 
-/// A command that waits until the device has a GID for the address. It does nothing on iWARP,
-/// because an iWARP device has no such GIDs.
+/// A command that waits until the RDMA device has a GID for the IPv4 address `ADDRESS`. On iWARP,
+/// the command does nothing, because an iWARP device has no such GIDs.
 const KNOWS: &str = "grep -qs RNIC /sys/class/infiniband/$LAB_DEV/node_type || { \
      GID=$(printf '0000:0000:0000:0000:0000:ffff:%02x%02x:%02x%02x' $(echo ADDRESS | tr . ' ')) && \
      for i in $(seq 1200); do grep -qs $GID /sys/class/infiniband/$LAB_DEV/ports/1/gids/* && break; sleep 0.05; done && \
@@ -50,7 +50,8 @@ pub(crate) fn restore_device() -> String {
 }
 
 /// Returns the command that runs clients of other protocols against the server, some of them
-/// concurrently. Half of them are killed while they run. Their results are ignored.
+/// concurrently. The command kills half of these clients after 0.1 to 0.3 s, and ignores the
+/// results of all clients.
 pub(crate) fn strangers(server: SocketAddr) -> String {
     const SCRIPT: &str = "{ for i in 1 2 3; do timeout -s KILL 10 ucmatose -s HOST -p PORT -c 20 -C 1 & \
          timeout -s KILL 0.$i ucmatose -s HOST -p PORT -c 20 -C 1; timeout -s KILL 10 rping -c -a HOST -p PORT -C 1; \

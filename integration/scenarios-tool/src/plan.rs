@@ -9,8 +9,8 @@ use crate::scenario::{Fault, Reading, Scenario, Traffic};
 /// The length of the longest message in bytes.
 const LONGEST: u64 = 8 << 20;
 
-/// The minimum length of a side's last message in bytes. With this length, the last message differs
-/// from all others.
+/// The minimum length in bytes of the final message that a side sends. A shorter final message
+/// could have the same bytes as another message.
 const LAST: usize = 8;
 
 /// The number of listeners for connections with [`Traffic::Any`]. The listeners have different
@@ -38,8 +38,8 @@ pub(crate) struct Half {
     pub(crate) reading: Reading,
 }
 
-/// How the connection ends. Unless a side drops the connection, each side sends all its messages
-/// first.
+/// How the connection ends. A side sends all its messages before it closes or aborts the
+/// connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Ending {
     /// One side closes after it has received all messages of the other side.
@@ -97,8 +97,8 @@ impl Plan {
         });
         let by = one_of(&mut rng, &Side::BOTH);
         let roll = rng.u32(..100);
-        // If the side `by` ends the connection early, give the other side more messages, so that it
-        // is probably still sending at that time.
+        // If the side `by` ends the connection early, give more messages to the other side, so that
+        // the other side is probably still sending at that time.
         let factor = match roll {
             35..55 => 4,
             65.. => 2,
@@ -125,7 +125,8 @@ impl Plan {
         &self.halves[side as usize]
     }
 
-    /// Returns the eager size of the connection in bytes: the smaller of both sides' values.
+    /// Returns the eager size of the connection in bytes, which is the minimum of both sides'
+    /// values.
     pub(crate) fn eager_size(&self) -> u32 {
         let sizes = self.halves.iter().filter_map(|half| half.config.eager_size);
         sizes.min().unwrap_or(u32::MAX)
@@ -147,8 +148,8 @@ fn listener_config(scenario: &Scenario, seed: u64, listener: u64) -> Config {
     config(scenario, &mut random(&[seed, listener, u64::from(b'l')]))
 }
 
-/// Returns a random valid configuration. Its windows and rings can be small. Its timeouts are long,
-/// because an emulated peer can be very slow. Finally applies the scenario's changes.
+/// Returns a random valid configuration that includes the scenario's changes. Its receive window
+/// and send queue can be small. Its timeouts are long, because an emulated peer can be very slow.
 fn config(scenario: &Scenario, rng: &mut Rng) -> Config {
     let millis = Duration::from_millis;
     let mut config = Config::default();
@@ -212,7 +213,7 @@ impl Content {
     }
 
     /// Compares the length and every byte of a received message with the expected message. Returns
-    /// whether the message is the last one.
+    /// true if the message is the final one of its sender, and an error if the message differs.
     pub(crate) fn check(&self, number: u64, message: &[u8]) -> Result<bool, String> {
         let as_one = |last| {
             let id = self.id(number, last);

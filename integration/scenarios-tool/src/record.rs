@@ -15,9 +15,9 @@ pub(crate) struct Record {
     pub(crate) ids: u64,
     /// The number of successful completions that have an id.
     pub(crate) succeeded: u64,
-    /// The number of completions that have an id and report an unknown outcome.
+    /// The number of completions that have an id and report a failure or an unknown outcome.
     pub(crate) failed: u64,
-    /// One plus the number of the last message whose completion reported success, or 0 if there is
+    /// One plus the highest number of a message whose completion reported success, or 0 if there is
     /// no such message.
     pub(crate) confirmed: u64,
     /// The number of messages received so far, all in order and with the right bytes.
@@ -30,7 +30,8 @@ pub(crate) struct Record {
     pub(crate) resumes: u64,
     /// The number of messages that were sent again after a resumption.
     pub(crate) resent: u64,
-    /// Whether `close` was called after the end and reported that all messages were delivered.
+    /// Whether `close` reported that all messages were delivered. This side calls `close` after the
+    /// connection has ended, unless the side has dropped its handles.
     pub(crate) delivered: bool,
     pub(crate) end: End,
 }
@@ -38,7 +39,8 @@ pub(crate) struct Record {
 /// How a connection ended, as observed by one side.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum End {
-    /// The connection has not ended.
+    /// No end is recorded: the connection is still open, or the server's process exits without
+    /// closing it.
     #[default]
     Open,
     NotEstablished(String),

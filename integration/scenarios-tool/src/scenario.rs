@@ -22,7 +22,8 @@ pub(crate) struct Scenario {
 }
 
 /// A group of similar connections: their number, the messages of both sides, and how the server
-/// receives. The client always receives immediately.
+/// receives. The client receives as with [`Reading::Prompt`]. With [`Traffic::Any`], both sides
+/// receive in random ways.
 pub(crate) type Group = (u32, Traffic, Reading);
 
 /// The messages that both sides send.
@@ -30,17 +31,17 @@ pub(crate) type Group = (u32, Traffic, Reading);
 pub(crate) enum Traffic {
     /// One message at the beginning, and some more after the order `stop`.
     Idle,
-    /// Messages up to the eager size, without pauses.
+    /// Messages of up to 16 KiB, the default eager size over RDMA, without pauses.
     Small,
-    /// Messages above the eager size, without pauses. The receiver reads them from the sender's
-    /// memory.
+    /// Messages of 20 KiB to 1 MiB, without pauses. The receiver reads most of them from the
+    /// sender's memory.
     Large,
     /// Small and large messages.
     Mixed,
     /// Small and large messages, and one-sided operations.
     Operations,
-    /// Small and large messages of up to 8 MiB, on consecutive connections. Each connection has a
-    /// random configuration and a random ending, and receives in a random way: see `plan`.
+    /// Messages of 0 B to 8 MiB, on consecutive connections. Each connection has a random
+    /// configuration and a random ending, and each side receives in a random way: see `plan`.
     Any,
 }
 
@@ -58,7 +59,7 @@ pub(crate) enum Reading {
     Receiving,
     /// With `Select`: one thread waits for the `completions` of several connections.
     Selecting,
-    /// With `try_recv`: one thread polls several connections in turn.
+    /// With `try_recv`: one thread polls several connections, one after the other.
     Trying,
 }
 
@@ -76,17 +77,19 @@ pub(crate) enum Fault {
     /// Like `Cut`, but both sides receive the order `stop` during the cut, and therefore close
     /// during the cut.
     CutWhileClosing(u64),
-    /// The network of one host or of both is cut the given number of times, for up to 2.5 s each.
-    /// The pauses between the cuts last 1 ms to 1 s, so that a cut can begin at any step of a
-    /// resumption.
+    /// The network of one host or of both hosts is cut the given number of times, for up to 2.5 s
+    /// each. The pauses between the cuts last 1 ms to 1 s, so that a cut can begin at any step of a
+    /// resumption. A final cut of both hosts for 5 s breaks every connection.
     Flaps(u32),
-    /// The network is cut every 20 s while messages flow, for 6, 1 and 0.1 s in turn.
+    /// The network is cut every 20 s while messages flow. The first cut lasts 6 s, the second 1 s,
+    /// and the third 0.1 s. Then these durations repeat.
     Cuts,
     /// The server's process is killed.
     ProcessKilled,
     /// The server's process is killed, and a new process listens on the same address.
     ProcessReplaced,
-    /// The client's process is killed and a new process connects, the given number of times.
+    /// The client's process is killed the given number of times. After each kill except the final
+    /// one, a new client process connects.
     ClientsVanish(u32),
     /// The process of one side is stopped with SIGSTOP for the given number of seconds.
     ProcessStopped(Side, u64),
@@ -101,7 +104,7 @@ pub(crate) enum Fault {
     DeviceRemoved,
     /// Host b loses the address that the connections use, and gets another address.
     AddressChanged,
-    /// Host b is reset, so that it sends no disconnect.
+    /// Host b is reset, and therefore sends no disconnect.
     HostKilled,
 }
 
@@ -112,8 +115,9 @@ pub(crate) enum Expect {
     Completes,
     /// Like `Completes`. In addition, every connection resumes.
     Resumes,
-    /// At least one connection resumes. Connections that a side has started to end may fail. All
-    /// others complete, as for `Completes`.
+    /// At least one connection resumes. A connection may fail if a side has started to end it, or
+    /// if a cut prevented the server from establishing it. All other connections complete, as for
+    /// `Completes`.
     EndsOrResumes,
     /// The client detects that the server does not know its sessions.
     SessionsEnd,
@@ -125,13 +129,14 @@ pub(crate) enum Expect {
     BothDetect,
     /// Every connection breaks. The client detects the break within the time limit.
     ClientDetects,
-    /// Like `BothDetect`, but the server can detect the break only after the end of the fault.
+    /// Like `BothDetect`, but the server can detect the break only after the fault. Its time limit
+    /// therefore starts when the fault ends.
     ServerDetectsLater,
     /// No expectation apart from the rules that hold for all scenarios.
     RulesOnly,
     /// All messages of the server arrive. Then the client sees an orderly close.
     AllOfServerArrives,
-    /// Each client reconnects until it has closed a connection itself, after all messages of this
+    /// Each client reconnects until it has itself closed a connection, and all its messages on this
     /// connection were delivered.
     Reconnects,
 }
@@ -151,7 +156,7 @@ pub(crate) const MOST_SUSPENDED: usize = 1024;
 mod groups {
     use super::{Group, Reading::*, Traffic::*};
 
-    /// Connections of each kind.
+    /// Connections with each kind of traffic except `Any`.
     pub(super) const SOME: &[Group] = &[
         (1, Idle, Prompt), (1, Operations, Prompt), (1, Small, Prompt), (1, Large, Prompt),
         (2, Mixed, Prompt),
@@ -169,7 +174,7 @@ mod groups {
     pub(super) const CROWD: &[Group] = &[
         (60, Mixed, Prompt), (30, Operations, Prompt), (110, Idle, Prompt),
     ];
-    /// Connections of each kind that supports resumption.
+    /// Connections with each kind of traffic that supports resumption.
     pub(super) const SESSIONS: &[Group] = &[
         (1, Idle, Prompt), (1, Small, Prompt), (1, Large, Prompt), (2, Mixed, Prompt),
         (1, Mixed, Slow),
@@ -269,8 +274,8 @@ impl Scenario {
         suspended + u64::from(self.connections())
     }
 
-    /// Returns whether the scenario replaces each connection that ends, until the order `stop`
-    /// arrives.
+    /// Returns true if the client opens a new connection for each connection that ends, until the
+    /// order `stop` arrives.
     pub(crate) fn is_endless(&self) -> bool {
         self.groups == EVERYTHING
     }
@@ -286,11 +291,13 @@ impl Scenario {
         let all = self.groups.iter();
         let mut of_each = all.flat_map(|group| (0..group.0).map(|_| *group));
         let index = connection % self.connections();
-        of_each.nth(index as usize).expect("it is one of them")
+        of_each
+            .nth(index as usize)
+            .expect("the index must be less than the number of connections")
     }
 
-    /// Returns the configuration of every connection. The timeouts are long enough for an emulated
-    /// processor and for a network that loses packets.
+    /// Returns the configuration of all connections except those with [`Traffic::Any`]. The
+    /// timeouts are long enough for an emulated processor and for a network that loses packets.
     pub(crate) fn config(&self) -> Config {
         let mut config = Config::default();
         config.connect_timeout = Duration::from_secs(60);
@@ -300,8 +307,8 @@ impl Scenario {
         config.large_memory = 4 << 20;
         config.registration_cache = 1 << 20;
         if self.connections() > 8 {
-            // Do not spin, because spinning threads would take processor time from the other
-            // connections.
+            // Do not spin: a thread that spins for one connection takes processor time from all
+            // other connections.
             config.polling = Polling::Event;
         }
         self.adjust(&mut config);
@@ -345,8 +352,8 @@ impl fmt::Display for Scenario {
 fn usual(_: &mut Config) {}
 
 /// Makes connections tolerate packets that are queued for seconds behind packets of other
-/// connections. The device waits long before it retransmits. Few messages are in flight, so that
-/// the close completes in time. Keepalive and `read_timeout` keep their values, because no
+/// connections. The device waits for a long time before it retransmits. Few messages are in flight,
+/// so that the close completes in time. Keepalive and `read_timeout` keep their values, because no
 /// connection times out while bytes arrive.
 fn tolerating_delay(config: &mut Config) {
     config.rdma.ack_timeout = Some(23);
@@ -415,7 +422,8 @@ fn resuming_crowd(config: &mut Config) {
     config.close_timeout = Duration::from_secs(300);
 }
 
-/// Like `resuming_crowd`, but suspended sessions wait for longer than the scenario lasts.
+/// Like `resuming_crowd`, but a suspended session can wait for its client for longer than the
+/// scenario lasts.
 fn abandoned(config: &mut Config) {
     resuming_crowd(config);
     config.resume = Duration::from_secs(600);

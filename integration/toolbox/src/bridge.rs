@@ -14,8 +14,8 @@ pub struct Bridge {
     pub address: SocketAddr,
 }
 
-/// Two bridges on this host, which are connected over rdmsg. A TCP client of the near bridge
-/// reaches a TCP service through both.
+/// Two bridges on this host, which are connected over rdmsg. A TCP client connects to the near
+/// bridge, and reaches a TCP service through both bridges.
 #[derive(Debug)]
 pub struct BridgePair {
     /// The bridge to which clients connect.
@@ -53,10 +53,10 @@ impl Bridge {
     ///
     /// # Errors
     ///
-    /// If the bridge starts to listen.
+    /// If the bridge still runs after [`TIME_LIMIT`].
     pub fn refused(program: &Path, listen: &str, to: &str) -> Result<Ended> {
         let ended = Self::process(program, listen, to, &[])?.end(TIME_LIMIT)?;
-        ended.with_context(|| format!("--listen {listen} --to {to} runs"))
+        ended.with_context(|| format!("the bridge with --listen {listen} --to {to} still runs"))
     }
 
     fn process(program: &Path, listen: &str, to: &str, more: &[&str]) -> Result<Process> {
@@ -65,12 +65,13 @@ impl Bridge {
         Process::start(&[&[&*program], &options[..], more].concat())
     }
 
-    /// Requests reports with SIGUSR1 until a report contains `what`. The first report can be
-    /// outdated, because the bridge updates its counters with a short delay.
+    /// Requests reports with SIGUSR1 until a report contains `what`. One report is not enough: it
+    /// can be outdated, because the bridge updates its counters with a short delay.
     ///
     /// # Errors
     ///
-    /// If no report contains the text within [`TIME_LIMIT`]. The error contains the last report.
+    /// If no report contains `what` within [`TIME_LIMIT`]. The error contains the most recent
+    /// report.
     pub fn reports(&mut self, what: &str) -> Result<()> {
         let mut deadline = Deadline::after(TIME_LIMIT);
         let mut last_report = String::new();
@@ -86,7 +87,7 @@ impl Bridge {
                 return Ok(());
             }
         }
-        bail!("{what:?} is not in {last_report:?}")
+        bail!("the last report of the bridge does not contain {what:?}: {last_report:?}")
     }
 
     /// Returns whether the bridge prints `text` within [`TIME_LIMIT`].
@@ -94,7 +95,7 @@ impl Bridge {
         self.process.wait_for_text(text, TIME_LIMIT) == TextWait::Printed
     }
 
-    /// Waits until the bridge ends by itself.
+    /// Waits until the bridge ends by itself. Returns its exit status and output.
     ///
     /// # Errors
     ///
@@ -129,7 +130,9 @@ impl BridgePair {
         service: SocketAddr,
         options: &[&str],
     ) -> Result<Self> {
-        let (scheme, _) = between.split_once("://").context("a scheme is missing")?;
+        let (scheme, _) = between
+            .split_once("://")
+            .context("the address between the bridges has no scheme")?;
         let far = Bridge::start(program, between, &format!("tcp://{service}"), options)?;
         let to = format!("{scheme}://{}", far.address);
         let near = Bridge::start(program, "tcp://127.0.0.1:0", &to, options)?;

@@ -7,7 +7,7 @@ use std::{
 use anyhow::{Result, ensure};
 use serde_json::Value;
 
-/// A program of tests that cargo has built.
+/// A test program that cargo has built.
 #[derive(Debug)]
 pub struct TestProgram {
     /// Whether the program belongs to the package `device`.
@@ -35,7 +35,7 @@ pub fn tests_of(arguments: &[impl AsRef<OsStr>]) -> Result<Vec<TestProgram>> {
 }
 
 /// Parses a JSON message of cargo. Returns the test program that the message describes, or `None`
-/// if the message is about another program.
+/// if the message describes no test program.
 fn test_of(message: &str) -> Option<TestProgram> {
     let message: Value = serde_json::from_str(message).ok()?;
     let is_test = message["target"]["kind"][0] == "test";

@@ -21,9 +21,10 @@ const SECONDS: u64 = 300;
 /// that failed. The tests of a program run one at a time.
 static BEFORE: Mutex<Option<Counts>> = Mutex::new(None);
 
-/// A guard that each device test creates first and drops last. Dropping it panics if the test has
-/// left objects on the device, or if a message arrived at a receiver without a posted receive (the
-/// device counted an RNR NAK). If the test hangs, a watchdog aborts the program.
+/// A guard that each device test creates first and drops last. The drop panics if objects of the
+/// test remain on the device. Unless the test is [without credits](Self::without_credits), the drop
+/// also panics if a message arrived at a receiver without a posted receive (the device counted an
+/// RNR NAK). If the test hangs, a watchdog aborts the program.
 #[derive(Debug)]
 #[must_use]
 pub struct DeviceTest {
@@ -43,18 +44,22 @@ struct Counts {
     rnr_naks: u64,
 }
 
-/// Returns `able`, which states whether the device has the capability that a test needs. If `able`
-/// is false, prints to stderr that the test does not apply. The test harness would hide normal
-/// output, because the test passes.
+/// Reports a test that does not apply because the device lacks a capability. `able` states whether
+/// the device has `capability`. If `able` is false, prints that the test does not apply. The
+/// function writes directly to stderr: the test harness captures the output of `println` and
+/// `eprintln`, and hides the output of a test that passes. Returns `able`.
 ///
 /// # Panics
 ///
-/// If a device other than iWARP lacks the capability. In this case, the library is wrong, or the
-/// device is of an unknown kind. Also panics if stderr is closed.
+/// If the device is not an iWARP device, but lacks the capability. Then the library is wrong, or
+/// the device is of an unknown kind. Also panics if stderr is closed.
 #[must_use]
 pub fn applies(able: bool, capability: &str) -> bool {
     if !able {
-        assert!(Lab::get().is_iwarp(), "this device has {capability}");
+        assert!(
+            Lab::get().is_iwarp(),
+            "a device other than iWARP must have {capability}"
+        );
         let test = thread::current().name().unwrap_or("a test").to_owned();
         let line = format!("{test} does not apply: the device lacks {capability}\n");
         io::stderr().write_all(line.as_bytes()).unwrap();
@@ -63,8 +68,8 @@ pub fn applies(able: bool, capability: &str) -> bool {
 }
 
 impl DeviceTest {
-    /// Starts a test whose connections use credits: when a message arrives, the receiver must have
-    /// a receive posted.
+    /// Starts a test whose connections use credits: whenever a message arrives, the receiver must
+    /// have posted a receive for it.
     ///
     /// # Panics
     ///
@@ -145,8 +150,8 @@ impl Drop for DeviceTest {
             now = Counts::now(&self.lab);
         }
         let rnr_naks = if self.has_credits {
-            // If the test has replaced the device, the counter of the new device has started at
-            // zero.
+            // If the test has replaced the device, the new device's counter started at zero and can
+            // be lower than before.
             self.before.rnr_naks.min(now.rnr_naks)
         } else {
             now.rnr_naks
@@ -157,13 +162,13 @@ impl Drop for DeviceTest {
         };
         assert_eq!(
             now, expected,
-            "objects are left on the device, or a message found no posted receive"
+            "the test must remove its objects from the device, and must cause no RNR NAK"
         );
         *lock(&BEFORE) = Some(now);
     }
 }
 
-/// Aborts the program unless this value is dropped within the time limit. A test that hangs
+/// Aborts the program if this value is not dropped within the time limit. A test that hangs
 /// therefore fails, with a message that names the test.
 #[derive(Debug)]
 #[must_use]
@@ -172,9 +177,9 @@ pub struct Watchdog {
 }
 
 impl Watchdog {
-    /// Starts a watchdog for the running test. `seconds` is the limit on an idle machine; a
-    /// [`Deadline`] extends it on a busy one. Choose a long limit, because the lab is slow. If the
-    /// limit expires, the watchdog prints the caller's source line and aborts the process.
+    /// Starts a watchdog for the running test. `seconds` is the limit on an idle machine. On a busy
+    /// machine, a [`Deadline`] extends the limit. Choose a long limit, because the lab is slow. If
+    /// the limit expires, the watchdog prints the caller's source line and aborts the process.
     #[track_caller]
     pub fn new(seconds: u64) -> Self {
         let (stop, stopped) = channel::<()>();
@@ -187,7 +192,7 @@ impl Watchdog {
                     return;
                 }
             }
-            eprintln!("{test} ({location}): still not done after {seconds} s");
+            eprintln!("{test} ({location}) has exceeded its limit of {seconds} s: aborting");
             process::abort();
         });
         Self { _stop: stop }

@@ -69,7 +69,8 @@ impl Diagnosis {
     ///
     /// # Panics
     ///
-    /// If there is not exactly one such finding, or if its subject is not `subject`.
+    /// If there is not exactly one such finding, if its subject is not `subject`, or if the exit
+    /// status of the doctor is not 4.
     #[track_caller]
     pub fn only_error(&self, subject: &str) -> &Finding {
         let errors = self.errors();

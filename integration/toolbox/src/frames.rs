@@ -1,6 +1,6 @@
-//! An independent implementation of the wire format. Tests use it instead of the codec of the
-//! library, because a mistake in that codec would affect both sides equally, and the tests would
-//! not detect it.
+//! An independent implementation of the wire format for tests. If tests used the library's codec, a
+//! mistake in the codec would affect both sides equally, and the tests would not detect the
+//! mistake.
 
 /// The protocol's version.
 pub const VERSION: u8 = 3;
@@ -31,7 +31,7 @@ pub const REQUEST: u8 = 13;
 pub const ANSWER: u8 = 14;
 pub const RENDEZVOUS: u8 = 16;
 
-/// A frame. The constructors return valid frames, in which tests then change single fields.
+/// A frame. The constructors return valid frames. Tests then change single fields.
 #[derive(Debug, Clone)]
 pub struct Frame<'a> {
     pub kind: u8,

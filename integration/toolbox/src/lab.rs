@@ -35,7 +35,7 @@ impl Lab {
     /// If there is no RDMA device. A device test must not pass without a device.
     pub fn get() -> Self {
         // The logger writes to the captured output of the test, which the harness prints if the
-        // test fails. The logger writes warnings, unless RUST_LOG selects other levels.
+        // test fails. By default, the logger writes only errors. RUST_LOG selects other levels.
         let _ = env_logger::builder().is_test(true).try_init();
         Self::find()
             .unwrap_or_else(|error| panic!("{error:#}: run the device tests with integration/test"))
@@ -82,10 +82,10 @@ impl Lab {
         SocketAddr::new(self.addr, port)
     }
 
-    /// Returns the source address for a test that calls the connection manager itself to connect.
-    /// On RoCE, returns `None`. iWARP shares its ports with TCP, but the kernel's connection
-    /// manager can choose a port that TCP already uses. On iWARP, this function therefore returns
-    /// an address with a port that is free for TCP.
+    /// Returns the source address for a test that connects without the library, with direct calls
+    /// of the connection manager. On RoCE, returns `None`. iWARP shares its ports with TCP, but the
+    /// kernel's connection manager can choose a port that TCP already uses. On iWARP, this function
+    /// therefore returns an address with a port that is free for TCP.
     ///
     /// # Panics
     ///
@@ -104,7 +104,7 @@ impl Lab {
     ///
     /// # Panics
     ///
-    /// If the device has no such counter.
+    /// If the device has no such counter, or if its value is not a number.
     pub fn counter(&self, name: &str) -> u64 {
         let text = self.attribute(&format!("ports/1/hw_counters/{name}"));
         text.trim()
@@ -117,8 +117,8 @@ impl Lab {
         fs::read_to_string(&path).unwrap_or_else(|error| panic!("{path}: {error}"))
     }
 
-    /// Returns the number of RNR NAKs that this device has sent and received. iWARP has no RNR
-    /// NAKs, so the number is 0 there; a missing receive breaks the connection instead.
+    /// Returns the number of RNR NAKs that this device has sent and received. The number is always
+    /// 0 on iWARP, which has no RNR NAKs: there, a missing receive breaks the connection.
     pub fn rnr_naks(&self) -> u64 {
         if self.is_iwarp() {
             return 0;

@@ -11,18 +11,19 @@ use clap::ValueEnum;
 
 use crate::words;
 
-/// The exit status of `integration/lab exec` when the lab itself fails, as opposed to the command.
+/// The exit status of `integration/lab exec` if the lab itself fails. If the command fails, the
+/// exit status is that of the command.
 pub const LAB_FAILED: i32 = 125;
 
-/// The exit status of `integration/lab exec` if a guest has stopped responding, as opposed to a
-/// failure of the command.
+/// The exit status of `integration/lab exec` if a guest has stopped responding. The result of the
+/// command is then unknown.
 pub const LAB_STOPPED: i32 = 123;
 
 /// The advice that is printed if the lab has failed.
 pub const NO_LAB: &str = "There is no RDMA device, and the lab failed: see above. To set up \
     the lab again: rm -r target/lab, then integration/lab setup";
 
-/// The driver of the devices in the lab's virtual machines.
+/// The driver of the RDMA devices in the lab's virtual machines.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum LabDevice {
     /// Software RoCE
@@ -42,8 +43,9 @@ impl LabDevice {
     }
 }
 
-/// Builds and runs a command that starts this program again, on the hosts of the lab. The working
-/// directory must be the checkout. `integration/tool` changes to it before it starts this program.
+/// Builds and runs an `integration/lab exec` command that starts this program again, on the hosts
+/// of the lab. The working directory must be the checkout. `integration/tool` changes to the
+/// checkout before it starts this program.
 #[derive(Debug)]
 #[must_use]
 pub struct Launch {
@@ -52,9 +54,9 @@ pub struct Launch {
 }
 
 impl Launch {
-    /// Creates a launch with the arguments of this process. `options` contains options of
-    /// `integration/lab exec`, which kills the program after `limit`. In a guest whose clock counts
-    /// instructions, the limit is measured with this machine's clock.
+    /// Creates a launch. The program on the hosts receives the arguments of this process. `options`
+    /// contains options for `integration/lab exec`, which kills the program after `limit`. This
+    /// machine's clock measures `limit`, even if the guest's clock counts instructions.
     pub fn new(options: &str, limit: Duration) -> Self {
         Self {
             options: words(&format!("{options} --timeout {}", limit.as_secs())),
@@ -62,7 +64,8 @@ impl Launch {
         }
     }
 
-    /// Selects this machine instead of guests, if this machine has an RDMA device.
+    /// Makes the program run on this machine, and not in guests, if [`native_is_possible`] returns
+    /// true.
     ///
     /// # Errors
     ///
@@ -100,12 +103,13 @@ impl Launch {
         }
     }
 
-    /// Runs `integration/lab exec` and waits until it ends. Prints the programs' output without the
-    /// prefix that names the host.
+    /// Runs `integration/lab exec` and waits until it ends. Prints the program's output. If the lab
+    /// has two hosts, the lab puts the host's name before each line. This function removes the name
+    /// of host b, which is the host whose program prints.
     ///
     /// # Errors
     ///
-    /// If the lab cannot be started.
+    /// If the lab cannot be started, or if its output cannot be read or printed.
     pub fn run_without_names(self) -> Result<ExitCode> {
         let mut lab = self
             .command()?
@@ -127,7 +131,8 @@ impl Launch {
     }
 }
 
-/// Returns whether this machine has an RDMA device.
+/// Returns true if programs can run on this machine without a guest: an RDMA device is active, or
+/// this process can create one with the driver rdma_rxe.
 ///
 /// # Errors
 ///

@@ -11,7 +11,7 @@ mod bridge;
 mod cargo;
 mod device_test;
 mod diagnosis;
-#[allow(missing_docs, reason = "the names of its fields say it")]
+#[allow(missing_docs, reason = "the names explain the fields")]
 pub mod frames;
 mod lab;
 mod launch;
@@ -65,16 +65,16 @@ pub const TIME_LIMIT: Duration = Duration::from_secs(60);
 ///
 /// If /proc is not mounted.
 pub fn open_fds() -> usize {
-    let fds = fs::read_dir("/proc/self/fd").expect("/proc is mounted");
+    let fds = fs::read_dir("/proc/self/fd").expect("/proc must be mounted");
     fds.count()
 }
 
-/// Returns a value of `/proc/PROCESS/status` in KiB, for instance "RssAnon". `process` is a process
-/// id or "self".
+/// Reads the value `name`, for instance "RssAnon", from `/proc/PROCESS/status`. Returns the value
+/// in KiB. `process` is a process id or "self".
 ///
 /// # Errors
 ///
-/// If the file does not contain this value.
+/// If the file cannot be read, or if it does not contain this value in kB.
 pub fn status_kib(process: impl Display, name: &str) -> Result<u64> {
     let status = fs::read_to_string(format!("/proc/{process}/status"))?;
     let mut lines = status.lines().filter_map(|line| line.split_once(':'));
@@ -99,7 +99,7 @@ pub fn await_line(process: &mut Process, text: &str) {
 }
 
 /// Returns the sections of a tool's text file. A section consists of its title, which follows `==`,
-/// and its lines. Empty lines and comments are left out.
+/// and its lines. Empty lines and comments, which begin with `#`, are omitted.
 pub fn sections(text: &str) -> impl Iterator<Item = (&str, Vec<&str>)> {
     text.split("\n== ").skip(1).map(|section| {
         let (title, lines) = section.split_once('\n').unwrap_or((section, ""));

@@ -16,7 +16,8 @@ impl Load {
     ///
     /// If a process cannot be started.
     pub fn start(each: usize) -> Result<Self> {
-        // The loop ends when this process has ended, even by a signal.
+        // If a signal kills this process, the `Load` is not dropped. Each loop therefore ends when
+        // its parent, this process, no longer exists.
         let busy = "while kill -0 $PPID 2>/dev/null; do :; done";
         let mut load = Self(Vec::new());
         for _ in 0..each * available_parallelism()?.get() {

@@ -5,8 +5,8 @@ use crate::agent;
 
 /// Returns the command that applies `netem` to all RDMA packets that this host sends. On RoCE,
 /// these are the UDP packets to port 4791. On iWARP, these are the packets of all TCP connections
-/// except the conductor's. The conductor's packets are sent through the same network device, but
-/// are not affected.
+/// except the conductor's. The conductor uses the same network device, but `netem` does not affect
+/// its packets.
 pub fn impair(netem: &str) -> String {
     const SCRIPT: &str = "tc qdisc add dev eth0 root handle 1: prio bands 3 priomap 1 1 1 1 1 1 1 1 1 1 1 1 1 1 1 1 && \
          tc qdisc add dev eth0 parent 1:3 handle 30: netem limit 100000 NETEM && \

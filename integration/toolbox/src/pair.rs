@@ -4,8 +4,8 @@ use rdmsg::{CloseReason, Config, Connector, Endpoint, Error, Listener};
 
 use crate::{Lab, TIME_LIMIT};
 
-/// Connects this host to itself. Both ends use the shared engine. Returns the connecting end,
-/// followed by the accepting end.
+/// Connects this host to itself. Both endpoints use the shared engine. Returns the endpoint that
+/// connects, followed by the endpoint that accepts.
 ///
 /// # Panics
 ///
@@ -16,12 +16,15 @@ pub fn pair_with(config: &Config) -> (Endpoint, Endpoint) {
     let listener = Listener::builder()
         .config(&config)
         .bind(Lab::get().at(0))
-        .expect("it listens");
+        .expect("the listener must bind");
     let address = listener.local_addr();
     let connector = Connector::new().config(&config);
-    let client = thread::spawn(move || connector.connect(address).expect("it connects"));
-    let server = listener.accept_timeout(TIME_LIMIT).expect("it accepts");
-    (client.join().expect("it does not panic"), server)
+    let client =
+        thread::spawn(move || connector.connect(address).expect("the client must connect"));
+    let server = listener
+        .accept_timeout(TIME_LIMIT)
+        .expect("the listener must accept the client");
+    (client.join().expect("the client must not panic"), server)
 }
 
 /// Like [`pair_with`], with the default configuration.
@@ -36,8 +39,11 @@ pub fn pair() -> (Endpoint, Endpoint) {
 ///
 /// If the program does not exist there.
 pub fn example(name: &str) -> PathBuf {
-    let here = env::current_exe().expect("this program is somewhere");
-    let folder = here.ancestors().nth(2).expect("tests are in a folder");
+    let here = env::current_exe().expect("this program must have a path");
+    let folder = here
+        .ancestors()
+        .nth(2)
+        .expect("the test program's folder must have a parent");
     let program = folder.join(name);
     assert!(
         program.exists(),
@@ -54,10 +60,10 @@ pub fn example(name: &str) -> PathBuf {
 ///
 /// If the call succeeded, or if its error does not contain the reason.
 pub fn reason(result: Result<impl fmt::Debug, Error>) -> CloseReason {
-    match result.expect_err("the connection has ended") {
+    match result.expect_err("the call must fail") {
         Error::Disconnected(reason)
         | Error::Connect { reason, .. }
         | Error::Undelivered(reason) => reason,
-        other => panic!("not the end of a connection: {other:?}"),
+        other => panic!("the error must contain a close reason: {other:?}"),
     }
 }

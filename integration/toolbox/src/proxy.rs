@@ -7,7 +7,7 @@ use std::{
 
 use crate::lock;
 
-/// A TCP proxy between clients and a server. A test can cut all its connections.
+/// A TCP proxy between clients and a server. A test can cut all connections of the proxy.
 #[derive(Debug)]
 pub struct Proxy {
     /// The address to which clients connect.
@@ -18,8 +18,8 @@ pub struct Proxy {
 /// The connections of a proxy.
 #[derive(Debug)]
 enum Connections {
-    /// The streams to clients and to the server, which are closed when the last thread that copies
-    /// their bytes ends.
+    /// The streams to the clients and to the server. Two threads copy bytes from and to each
+    /// stream. The stream is closed when both threads have ended.
     Open(Vec<Weak<TcpStream>>),
     /// The proxy closes new connections immediately.
     Cut,
@@ -38,7 +38,7 @@ impl Proxy {
         let of_thread = Arc::clone(&connections);
         thread::spawn(move || {
             for client in listener.incoming() {
-                // Ignore the error: the client or the server ended before the proxy had connected
+                // Ignore an error: the client or the server can end before the proxy has connected
                 // them.
                 let _ = client.and_then(|client| join(&of_thread, client, server));
             }
@@ -49,7 +49,7 @@ impl Proxy {
         })
     }
 
-    /// Ends all connections. After this call, new connections are closed immediately.
+    /// Ends all connections. After this call, the proxy closes new connections immediately.
     pub fn cut(&self) {
         let before = self.change_to(Connections::Cut);
         if let Connections::Open(streams) = before {
@@ -60,7 +60,7 @@ impl Proxy {
         }
     }
 
-    /// Forwards new connections again.
+    /// Ends the effect of [`cut`](Self::cut): from now on, the proxy forwards new connections.
     pub fn restore(&self) {
         self.change_to(Connections::Open(Vec::new()));
     }

@@ -1,5 +1,5 @@
 //! Counts the objects of an RDMA device through netlink. `rdma resource show` prints the same
-//! counts, but tests count often, and starting a program takes long in an emulated guest.
+//! counts. But tests count often, and in an emulated guest it takes long to start a program.
 //!
 //! See `rdma_netlink.h` of the kernel, and netlink(7).
 
@@ -28,7 +28,7 @@ const RES_SUMMARY_ENTRY_CURR: u16 = 18;
 
 /// Returns the number of objects of each kind on the device, for example "pd 1 cq 2 qp 2 …".
 pub(crate) fn resources(device: &str) -> Result<String> {
-    let answer = dump().context("cannot count the objects of RDMA devices by netlink")?;
+    let answer = dump().context("cannot count the objects of RDMA devices through netlink")?;
     for message in &answer {
         if text(find(message, DEV_NAME)?)? == device {
             return summary(find(message, RES_SUMMARY)?);
@@ -67,7 +67,10 @@ fn dump() -> Result<Vec<Vec<u8>>> {
         let len = recv(socket.as_raw_fd(), &mut datagram, MsgFlags::empty())?;
         let mut rest = &datagram[..len];
         while !rest.is_empty() {
-            ensure!(rest.len() >= HEADER_LEN, "a message without a header");
+            ensure!(
+                rest.len() >= HEADER_LEN,
+                "the kernel's message must have a header"
+            );
             let len = u32::from_ne_bytes(rest[..4].try_into()?) as usize;
             let kind = u16::from_ne_bytes(rest[4..6].try_into()?);
             ensure!(
@@ -141,7 +144,7 @@ mod tests {
         let entry = |name: &[u8], count: u64| {
             let name = attribute(RES_SUMMARY_ENTRY_NAME, name);
             let count = attribute(RES_SUMMARY_ENTRY_CURR, &count.to_ne_bytes());
-            // The flag `NLA_F_NESTED`: the payload consists of attributes.
+            // The flag `NLA_F_NESTED` (bit 15) means that the payload consists of attributes.
             attribute(1 << 15 | 16, &[name, count].concat())
         };
         let entries = [entry(b"pd\0", 1), entry(b"cm_id\0", 20)].concat();

@@ -34,11 +34,11 @@ impl Shell {
         Ok(this)
     }
 
-    /// Runs a line and waits until it ends. Returns the line's exit status and stdout.
+    /// Runs a command line and waits until it ends. Returns its exit status and its stdout.
     ///
     /// # Errors
     ///
-    /// If the line does not end within [`TIME_LIMIT`].
+    /// If the shell ends, or prints nothing for [`TIME_LIMIT`], before the command line has ended.
     pub fn type_line(&mut self, line: &str) -> Result<(u8, String)> {
         self.typed += 1;
         let end = format!("typed-{}", self.typed);
@@ -54,19 +54,21 @@ impl Shell {
                     printed += &format!("{text}\n");
                 }
                 Some(Line::Err(text)) => eprintln!("{line}: {text}"),
-                None => bail!("{line}: did not end within {TIME_LIMIT:?}; stdout: {printed:?}"),
+                None => bail!(
+                    "{line}: the shell ended or was silent for {TIME_LIMIT:?}; stdout: {printed:?}"
+                ),
             }
         }
     }
 
-    /// Runs a line, which must succeed. Returns the line's stdout.
+    /// Runs a command line, which must succeed. Returns its stdout.
     ///
     /// # Errors
     ///
-    /// If the line's exit status is not 0.
+    /// If the exit status is not 0, or if [`type_line`](Self::type_line) fails.
     pub fn run(&mut self, line: &str) -> Result<String> {
         let (status, printed) = self.type_line(line)?;
-        ensure!(status == 0, "{line}: {status}: {printed}");
+        ensure!(status == 0, "{line}: exit status {status}: {printed}");
         Ok(printed)
     }
 }

@@ -24,7 +24,8 @@ const USABLE: libc::c_int = libc::PROT_READ | libc::PROT_WRITE;
 // SAFETY: `start` points to pages that belong to the process, not to a thread. Code that accesses
 // the pages through `start` synchronises its accesses.
 unsafe impl Send for Mapping {}
-// SAFETY: a shared `Mapping` only returns its address and its length, neither of which changes.
+// SAFETY: the methods of a shared `Mapping` read its address and its length, which do not change,
+// and make system calls, which threads may make concurrently.
 unsafe impl Sync for Mapping {}
 
 impl Mapping {
@@ -65,9 +66,9 @@ impl Mapping {
     /// on the NUMA node `node` if possible, and the device can still use them after a fork(2).
     ///
     /// Linux 5.12 and newer give the child a copy of pages that a device has pinned. On older
-    /// kernels, the parent's next write after the fork would move the parent to a new page, while
-    /// the device would still use the old page. On these kernels, this function therefore excludes
-    /// the pages from the memory that a child inherits.
+    /// kernels, the parent's next write after the fork would give the parent a copy of the page,
+    /// while the device would still use the original page. On these kernels, this function
+    /// therefore excludes the pages from the memory that a child inherits.
     pub fn prepare_for_device(&self, node: Option<u32>) -> Result<(), OsError> {
         static ARE_COPIED: PerProcess<bool> = PerProcess::new(fork_copies_pinned_pages);
         self.place_on(node);
@@ -86,7 +87,7 @@ impl Mapping {
     pub fn make_usable(&mut self, range: Range<usize>) -> Result<(), OsError> {
         assert!(
             range.start <= range.end && range.end <= self.len,
-            "the bytes lie in the mapping"
+            "the range must lie in the mapping"
         );
         let start = self.start.as_ptr().wrapping_add(range.start);
         // SAFETY: as asserted above, the pages belong to this mapping. Pages that are already
@@ -99,11 +100,11 @@ impl Mapping {
     pub(super) fn unmap(&mut self, range: Range<usize>) -> Result<(), OsError> {
         assert!(
             range.start <= range.end && range.end <= self.len,
-            "the bytes lie in the mapping"
+            "the range must lie in the mapping"
         );
         assert!(
             range.start == 0 || range.end == self.len,
-            "one mapping remains"
+            "the remaining pages must be contiguous"
         );
         if range.is_empty() {
             return Ok(());
@@ -147,8 +148,8 @@ impl Drop for Mapping {
     }
 }
 
-/// Returns whether fork(2) gives the child copies of the pages that a device has pinned, as Linux
-/// 5.12 and newer do.
+/// Returns true if fork(2) gives the child copies of the pages that a device has pinned. Linux 5.12
+/// and newer make these copies.
 fn fork_copies_pinned_pages() -> bool {
     // SAFETY: `utsname` consists of byte arrays, for which all zeros is a valid value.
     let mut names: libc::utsname = unsafe { mem::zeroed() };
@@ -159,7 +160,7 @@ fn fork_copies_pinned_pages() -> bool {
     ret == 0 && release.is_ok_and(|release| is_at_least(&release.to_string_lossy(), (5, 12)))
 }
 
-/// Returns whether the kernel release, such as `6.1.0-18-amd64`, is the version `version` (major
+/// Returns true if the kernel release, such as `6.1.0-18-amd64`, is the version `version` (major
 /// and minor number) or newer. Returns false if the release does not begin with two numbers.
 fn is_at_least(release: &str, version: (u32, u32)) -> bool {
     let mut numbers = release

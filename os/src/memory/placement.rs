@@ -27,14 +27,14 @@ impl Mapping {
     /// mapping to 2 MiB and requests huge pages for it.
     ///
     /// A device translates addresses page by page, so huge pages reduce the number of translations.
-    /// They use no additional memory, because all pages that a device has pinned are resident
+    /// Huge pages use no additional memory, because all pages that a device has pinned are resident
     /// anyway. A kernel without transparent huge pages ignores the request.
     pub fn in_huge_pages(len: usize) -> Result<Self, OsError> {
         if len < HUGE {
             return Self::new(len);
         }
-        // Aligning the mapping temporarily needs more address space. If a resource limit prevents
-        // this, the mapping is not aligned.
+        // `aligned` temporarily needs 2 MiB more address space. If a resource limit forbids this,
+        // map ordinary pages.
         let Ok(mapping) = Self::aligned(len) else {
             return Self::new(len);
         };
@@ -80,8 +80,8 @@ impl Mapping {
         }
     }
 
-    /// Makes `node` the preferred node of these pages, unless the thread has its own memory policy.
-    /// Returns whether the node was set.
+    /// Makes `node` the preferred node of these pages. If the calling thread has its own memory
+    /// policy, does nothing and returns false.
     fn prefer(&self, node: u32) -> Result<bool, OsError> {
         if thread_policy()? != libc::MPOL_DEFAULT {
             return Ok(false);
@@ -140,10 +140,10 @@ mod tests {
 
     use super::*;
 
-    /// Returns the entry for the kernel's mapping that contains `mapping`. The entry is read from
-    /// `file`, a file in /proc/self such as `smaps`.
+    /// Returns the entry for the kernel's mapping that contains `mapping`. The function reads the
+    /// entry from `file`, a file in /proc/self such as `smaps`.
     ///
-    /// Each entry begins with a line that starts with an address.
+    /// The first line of each entry starts with the address of a mapping.
     fn entry(file: &str, mapping: &Mapping) -> Option<String> {
         let text = fs::read_to_string(format!("/proc/self/{file}")).ok()?;
         let mut found = None;
@@ -213,7 +213,7 @@ mod tests {
             kib.parse::<usize>().unwrap() << 10
         };
         // Other tests map memory at the same time, but far less than 4 GiB. If `aligned` did not
-        // unmap the rest of each mapping, this test would leak up to 8 GiB.
+        // unmap the pages outside of each aligned range, this test would leak 8 GiB.
         let (before, count) = (size(), 4096);
         for _ in 0..count {
             drop(Mapping::in_huge_pages(HUGE).unwrap());
@@ -229,7 +229,11 @@ mod tests {
             // usable anyway.
             Err(error) => assert_eq!(mapping.prefer(0), Err(error)),
             Ok(policy) => {
-                assert_eq!(policy, libc::MPOL_DEFAULT, "the test runs without numactl");
+                assert_eq!(
+                    policy,
+                    libc::MPOL_DEFAULT,
+                    "the test must run without numactl"
+                );
                 assert_eq!(mapping.prefer(0), Ok(true));
                 let entry = entry("numa_maps", &mapping).unwrap();
                 assert!(entry.contains(" prefer:0"), "{entry}");

@@ -28,9 +28,10 @@ impl SharedBytes<'_> {
     ///
     /// # Safety
     ///
-    /// The bytes stay allocated and initialised during the lifetime of the view. While several
-    /// threads of this program access the bytes, they do so only through views that this function
-    /// returned for the same arguments.
+    /// The bytes must stay allocated and initialised during the lifetime of the view. Several
+    /// threads of this program may access the bytes concurrently only through views that this
+    /// function returned for the same arguments. Views of different ranges could access a byte
+    /// through atomics of different sizes.
     #[inline]
     pub unsafe fn new(start: NonNull<u8>, len: usize) -> Self {
         let unaligned = start.addr().get().next_multiple_of(WORD) - start.addr().get();
@@ -60,9 +61,9 @@ impl SharedBytes<'_> {
         }
     }
 
-    /// Copies `src` into the view, starting at the byte `offset`.
+    /// Copies `src` into the view, starting at the byte `offset` of the view.
     ///
-    /// Panics if the range exceeds the view; callers check the range first.
+    /// Panics if the range exceeds the view, so callers must check the range first.
     #[inline]
     pub fn write(&self, offset: usize, src: &[u8]) {
         let (in_head, in_words, in_tail) = self.split(offset, src.len());
@@ -73,9 +74,9 @@ impl SharedBytes<'_> {
         store_bytes(&self.tail[in_tail], tail);
     }
 
-    /// Copies the bytes of the view into `dst`, starting at the byte `offset`.
+    /// Fills `dst` with bytes of the view, starting at the byte `offset` of the view.
     ///
-    /// Panics if the range exceeds the view; callers check the range first.
+    /// Panics if the range exceeds the view, so callers must check the range first.
     #[inline]
     pub fn read(&self, offset: usize, dst: &mut [u8]) {
         let (in_head, in_words, in_tail) = self.split(offset, dst.len());
@@ -86,8 +87,9 @@ impl SharedBytes<'_> {
         load_bytes(&self.tail[in_tail], tail);
     }
 
-    /// Splits a range of bytes into its parts in the head, in the words and in the tail. Each
-    /// returned range counts bytes from the start of its part.
+    /// Splits a range of bytes into the parts that lie in the head, in the words and in the tail.
+    /// The returned ranges are in bytes. Each is relative to the start of the head, of the words or
+    /// of the tail.
     #[inline]
     fn split(&self, offset: usize, len: usize) -> (Range, Range, Range) {
         let (start, end) = (offset, offset + len);
@@ -122,7 +124,7 @@ fn load_bytes(from: &[AtomicU8], to: &mut [u8]) {
     }
 }
 
-/// Copies `src` into `words`, starting at the byte `offset`.
+/// Copies `src` into `words`, starting at the byte `offset` of `words`.
 #[inline]
 fn store_words(words: &[AtomicU64], offset: usize, src: &[u8]) {
     let (first, within) = (offset / WORD, offset % WORD);
@@ -140,7 +142,7 @@ fn store_words(words: &[AtomicU64], offset: usize, src: &[u8]) {
     }
 }
 
-/// Copies bytes from `words` into `dst`, starting at the byte `offset`.
+/// Fills `dst` with bytes of `words`, starting at the byte `offset` of `words`.
 #[inline]
 fn load_words(words: &[AtomicU64], offset: usize, dst: &mut [u8]) {
     let (first, within) = (offset / WORD, offset % WORD);
@@ -160,8 +162,9 @@ fn load_words(words: &[AtomicU64], offset: usize, dst: &mut [u8]) {
     }
 }
 
-/// Returns how many of `len` bytes belong to the first word if the range begins `within` bytes
-/// after the start of that word. Returns 0 if the range begins at a word boundary.
+/// Returns the number of bytes in the incomplete first word of a range of `len` bytes. The range
+/// begins `within` bytes after the start of that word. Returns 0 if the range begins at a word
+/// boundary.
 #[inline]
 fn partial_len(within: usize, len: usize) -> usize {
     if within == 0 {

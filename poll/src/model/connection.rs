@@ -64,7 +64,7 @@ impl Connection {
         Self::with(None, mistake)
     }
 
-    /// Creates the only member of a group.
+    /// Creates a group and its only member.
     pub(crate) fn in_group(mistake: Option<Mistake>) -> Arc<Self> {
         let poller = Poller::new(Polling::Event, NoticeSender(mistake));
         let events = poller.watch_members().unwrap();
@@ -107,7 +107,7 @@ impl Connection {
 
     // The application's threads call the following methods.
 
-    /// Takes a message.
+    /// Takes a message. Returns `None` if no message has arrived.
     pub(crate) fn take(&self) -> Option<()> {
         let less = |messages: u64| messages.checked_sub(1);
         if self.messages.load(Ordering::Relaxed) == 0 {
@@ -227,7 +227,7 @@ impl Connection {
                 self.take_over();
             }
             NoticeKind::Drive | NoticeKind::RetryMemory | NoticeKind::Poll => {
-                unreachable!("no poller sends it")
+                unreachable!("a poller must not send {notice:?}")
             }
         }
     }
@@ -238,8 +238,8 @@ impl Connection {
             false => Vec::new(),
         };
         let Some(next) = attended.next() else { return };
-        // All scheduled checks are due. If only the first were due, the order of the times would
-        // depend on the load of the machine, but a model must be deterministic.
+        // This time makes all scheduled checks due. If only the earliest check were due, the order
+        // of the checks would depend on the load of the machine. But a model must be deterministic.
         let now = next + Duration::from_secs(60);
         for due in attended.check_due(now, |_| Some(self), pending) {
             match due {
@@ -330,7 +330,7 @@ impl Completions for &Connection {
     }
 }
 
-/// The members of a group, as a thread sees them that waits for the group.
+/// The queue of a group, as seen by a thread that waits for the group.
 struct Members<'a> {
     connection: &'a Connection,
     group: &'a Group,

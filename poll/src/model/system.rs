@@ -71,7 +71,8 @@ struct State {
     owner: Owner,
     /// Whether the epoll of the group contains the completion channel.
     in_group: bool,
-    /// Whether the group's leader has taken an event from this epoll and not handled it yet.
+    /// Whether the group's leader has taken an event from the group's epoll and has not handled it
+    /// yet.
     ready: bool,
     /// Whether the group's threads must take the connection over.
     absent: bool,
@@ -81,7 +82,7 @@ struct State {
 }
 
 impl System {
-    /// Changes the state, and wakes the threads that may wait for the change.
+    /// Changes the state, and wakes the threads that wait for a change of the state.
     fn change(&self, change: impl FnOnce(&mut State)) {
         let mut state = lock(&self.state);
         change(&mut state);
@@ -92,7 +93,7 @@ impl System {
     }
 }
 
-/// The descriptor of an alarm. The model has none.
+/// The descriptor of an alarm. An alarm of the model has no descriptor.
 pub type AlarmFd = ();
 
 /// Ends the leader's sleep. Outside of the model, an eventfd does this.
@@ -154,7 +155,8 @@ impl Events for CompletionEvents {
     }
 }
 
-/// The registration of the completion channel with epolls. The model stores only the owner.
+/// The registration of the completion channel with epolls. The model stores the owner in `State`,
+/// and whether the group's epoll contains the channel.
 #[derive(Debug)]
 pub struct Registration;
 
@@ -235,7 +237,7 @@ impl Events for GroupEvents {
 
 impl LoopFd {
     pub(crate) fn get(&self, _: &Readiness) -> Result<BorrowedFd<'_>, OsError> {
-        unreachable!("no model asks for the fd")
+        unreachable!("a model must not request the fd of a loop")
     }
 }
 
@@ -282,7 +284,8 @@ pub(crate) enum Input {
 }
 
 /// Waits for the next input of the engine. An event for event loops is an input only if `expected`
-/// is false. If `timer` is true, a timer is set. It expires as soon as there is no other input.
+/// is false. If `timer` is true, a timer is set. The timer expires as soon as there is no other
+/// input.
 pub(crate) fn next_input(expected: bool, timer: bool) -> Input {
     let mut state = lock(&SYSTEM.state);
     loop {
@@ -310,7 +313,7 @@ pub(crate) fn is_pending() -> bool {
     state.raised && state.owner == Owner::Loop
 }
 
-/// Makes the engine's thread end as soon as it has no input left.
+/// Makes the engine's thread end as soon as it has no more input.
 pub(crate) fn stop() {
     SYSTEM.change(|state| state.stopped = true);
 }

@@ -21,7 +21,8 @@ fn spawn(
     thread::spawn(move || run(&connection))
 }
 
-/// A thread waits for one message and returns, while a second message arrives.
+/// A thread waits for one message and returns, while a second message arrives. The engine's thread
+/// must poll the second message.
 fn thread_waits(mistake: Option<Mistake>) {
     let connection = Connection::new(mistake);
     let engine = Connection::engine(&connection);
@@ -35,7 +36,8 @@ fn thread_waits(mistake: Option<Mistake>) {
     assert_eq!(connection.messages(), 1, "nobody polls");
 }
 
-/// A thread calls `try_recv` once and then never polls again, although a message arrives.
+/// A thread calls `try_recv` once and never polls again. If the message arrives after that call,
+/// the engine's thread must poll the message.
 fn thread_stops_polling(mistake: Option<Mistake>) {
     let connection = Connection::new(mistake);
     let engine = Connection::engine(&connection);
@@ -134,7 +136,7 @@ fn engine_polls_for_a_task_next_to_a_thread() {
         device.join().unwrap();
         connection.stop(engine);
         assert_eq!(connection.poller.owner(), Owner::Engine);
-        assert_eq!(connection.messages(), 1, "the task's is not polled for");
+        assert_eq!(connection.messages(), 1, "nobody polls the task's message");
     });
 }
 
@@ -160,13 +162,15 @@ fn engine_sends_what_a_thread_held_back() {
         holder.join().unwrap();
         let owned = connection.poller.owner() == Owner::Engine;
         connection.stop(engine);
-        // If the engine owns the connection, it will send the held-back message when room becomes
-        // available. Otherwise the message must already have been sent.
+        // If the engine owns the connection, the engine will send the held-back message when room
+        // becomes available. If a thread owns the connection, the message must already have been
+        // sent.
         assert!(owned || !AttendedConnection::holds_back(&*connection));
     });
 }
 
-/// A thread waits for one message of a group and returns, while a second message arrives.
+/// A thread waits for one message of a group and returns, while a second message arrives. The
+/// engine's thread must poll the second message.
 fn thread_waits_for_group(mistake: Option<Mistake>) {
     let connection = Connection::in_group(mistake);
     let engine = Connection::engine(&connection);
@@ -228,7 +232,7 @@ fn engine_polls_a_member_that_leaves_its_group() {
     });
 }
 
-// In each of the following tests loom finds the inserted bug.
+// In each of the following tests, loom must find the inserted bug.
 
 #[test]
 #[should_panic = "nobody polls"]

@@ -13,13 +13,14 @@ use rdmsg_os::lock;
 use super::readiness::eventfd;
 
 /// A queue that one thread reads, with an eventfd that wakes this thread. The queue never frees its
-/// memory, so sending allocates only if the queue becomes longer than ever before.
+/// memory, so a send allocates memory only if the queue becomes longer than ever before.
 ///
-/// A mailbox can have a [`Reader`] instead of a thread. In this case, a thread that sends a message
-/// also calls [`serve`](Self::serve).
+/// A mailbox can have a [`Reader`] instead of a reading thread. In this case, each thread that
+/// sends a message calls [`serve`](Self::serve) afterwards.
 #[derive(Debug)]
 pub struct Mailbox<T> {
-    /// The queue, or `None` after the reading thread has ended.
+    /// The queue, or `None` if the mailbox refuses messages: the reading thread has ended, or the
+    /// mailbox was created by [`Mailbox::closed`].
     queue: Mutex<Option<Queue<T>>>,
     /// The eventfd, or `None` if the mailbox has a `reader` or was created by [`Mailbox::closed`].
     waker: Option<EventFd>,
@@ -27,16 +28,16 @@ pub struct Mailbox<T> {
     reader: Option<Weak<dyn Reader>>,
 }
 
-/// The interval at which a waiting thread checks for expired deadlines of a [`Reader`].
+/// The interval at which a waiting thread checks whether a deadline of a [`Reader`] has passed.
 const DEADLINE_CHECK_INTERVAL: Duration = Duration::from_millis(20);
 
-/// Handles the messages of mailboxes that no thread reads: each thread that sends a message then
+/// Handles the messages of mailboxes that no thread reads. Each thread that has sent a message
 /// calls the reader.
 pub trait Reader: fmt::Debug + Send + Sync + UnwindSafe + RefUnwindSafe {
-    /// Takes the messages from the mailboxes and handles them. When this call returns, each message
-    /// that was sent before the call has been handled, by this thread or by another. This is not
-    /// guaranteed while other threads send messages faster than they are handled. The caller holds
-    /// no lock.
+    /// Takes the messages from the mailboxes and handles them. When this call returns, this thread
+    /// or another thread has handled each message that was sent before the call. The exception:
+    /// other threads send messages faster than the reader handles messages. The caller holds no
+    /// lock.
     fn serve(&self);
 
     /// Returns the time at which [`serve`](Self::serve) must be called even if no message arrives.
@@ -49,7 +50,7 @@ struct Queue<T> {
     /// Whether the reading thread will read the queue soon, even if no sender wakes it.
     is_expected: bool,
     /// Whether a sender has woken the reading thread since that thread last found the queue empty.
-    /// The thread then reads all messages, so that further senders need not wake it.
+    /// A woken thread reads until the queue is empty, so further senders do not wake the thread.
     is_woken: bool,
 }
 
@@ -63,8 +64,8 @@ impl<T> Queue<T> {
     }
 }
 
-/// A request to the engine's thread that concerns one connection. The engine ignores a notice that
-/// arrives after the connection has ended.
+/// A request to the engine's thread about one connection. The engine ignores a notice that arrives
+/// after the connection has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Notice {
     /// The connection's number, unique in the process.
@@ -83,8 +84,8 @@ pub enum NoticeKind {
     /// Check every 10 ms whether the connection's new owner polls. The new owner is a thread or an
     /// event loop of the application.
     Acquired,
-    /// Check the connection every millisecond, because it holds back a message until it is polled
-    /// again.
+    /// Check the connection every millisecond, because the connection holds back a message until
+    /// the next poll.
     HeldBack,
     /// Become the owner of the connection.
     TakeOver,
@@ -93,7 +94,8 @@ pub enum NoticeKind {
     Poll,
 }
 
-/// Whether a message may wait until the reading thread reads the queue anyway.
+/// Whether a message must wake the reading thread. A deferrable message wakes that thread only if
+/// the thread will not read the queue soon.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Urgency {
     Urgent,
@@ -114,7 +116,8 @@ impl<T> Mailbox<T> {
         }))
     }
 
-    /// Creates a mailbox without an eventfd. `reader` handles its messages while the reader exists.
+    /// Creates a mailbox without an eventfd. `reader` handles the messages of the mailbox as long
+    /// as the reader exists.
     pub fn with_reader(reader: Weak<dyn Reader>) -> Arc<Self> {
         Arc::new(Self {
             queue: Mutex::new(Some(Queue::with_capacity(0))),
@@ -144,8 +147,8 @@ impl<T> Mailbox<T> {
         self.queue(message, Urgency::Deferrable);
     }
 
-    /// Queues a message, and wakes the reading thread unless this is unnecessary. Returns `false`
-    /// if that thread has ended.
+    /// Queues a message, and wakes the reading thread if necessary. Returns `false` if that thread
+    /// has ended.
     fn queue(&self, message: T, urgency: Urgency) -> bool {
         let mut queue = lock(&self.queue);
         let Some(messages) = queue.as_mut() else {
@@ -160,16 +163,18 @@ impl<T> Mailbox<T> {
         true
     }
 
-    /// Calls the reader, if the mailbox has one instead of a thread. The caller holds no lock.
+    /// Calls the mailbox's reader. Does nothing if the mailbox has no reader. The caller holds no
+    /// lock.
     pub fn serve(&self) {
         if let Some(reader) = self.reader.as_ref().and_then(Weak::upgrade) {
             reader.serve();
         }
     }
 
-    /// Limits the time `left` of a sleep to `DEADLINE_CHECK_INTERVAL` if the mailbox has a reader
-    /// instead of a thread. The caller then calls [`serve_due`](Self::serve_due) after the sleep.
-    /// Returns `left` unchanged if the mailbox has a thread.
+    /// Returns how long the caller, which wants to sleep for the time `left`, may sleep. If the
+    /// mailbox has no reader, this is `left`. If the mailbox has a reader, this is at most
+    /// `DEADLINE_CHECK_INTERVAL`, and the caller calls [`serve_due`](Self::serve_due) after the
+    /// sleep.
     pub fn shorten(&self, left: Option<Duration>) -> Option<Duration> {
         if self.reader.is_none() {
             return left;
@@ -191,8 +196,8 @@ impl<T> Mailbox<T> {
 
     fn wake(&self) {
         if let Some(waker) = &self.waker {
-            // The write fails only if the counter is at its maximum, and the descriptor is then
-            // already readable.
+            // The result is ignored: the write fails only if the counter is at its maximum, and in
+            // that case the descriptor is already readable.
             let _ = waker.write(1);
         }
     }
@@ -224,28 +229,30 @@ impl<T> Mailbox<T> {
         message
     }
 
-    /// Whether no message waits.
+    /// Returns true if the mailbox contains no message.
     pub fn is_empty(&self) -> bool {
         lock(&self.queue)
             .as_ref()
             .is_none_or(|queue| queue.messages.is_empty())
     }
 
-    /// Returns whether the reading thread is still running.
+    /// Returns true if the mailbox accepts messages, because the reading thread has not ended.
     pub fn is_read(&self) -> bool {
         lock(&self.queue).is_some()
     }
 
-    /// Drops the messages in the mailbox, and refuses later messages. If a thread waits for a reply
-    /// to a dropped message, the drop wakes the thread, which then receives no reply.
+    /// Drops the messages in the mailbox, and makes the mailbox refuse later messages. If a thread
+    /// waits for a reply to a dropped message, the drop wakes that thread. The thread then learns
+    /// that no reply will arrive.
     pub fn abandon(&self) {
         let left = lock(&self.queue).take();
         drop(left);
     }
 
-    /// Returns the eventfd that wakes the reading thread, or `None` if the mailbox is closed or has
-    /// a reader. Each wake-up is a new edge. The counter is never read, so the eventfd stays
-    /// readable after the first wake-up, and an epoll must watch it with `EPOLLET`.
+    /// Returns the eventfd that wakes the reading thread, or `None` if the mailbox has a reader or
+    /// was created by [`Mailbox::closed`]. The reading thread never reads the counter, so the
+    /// eventfd stays readable after the first wake-up. An epoll must therefore watch the eventfd
+    /// with `EPOLLET`. Each wake-up raises a new edge.
     pub fn waker(&self) -> Option<&EventFd> {
         self.waker.as_ref()
     }
@@ -276,7 +283,10 @@ mod tests {
         mailbox.expect();
         mailbox.send_deferrable(1);
         assert!(!wakes(&mailbox));
-        assert!(mailbox.end_expectation(), "there is a message");
+        assert!(
+            mailbox.end_expectation(),
+            "the reader must read the queued message"
+        );
         assert_eq!(mailbox.take(), Some(1));
         assert!(!mailbox.end_expectation());
         mailbox.send_deferrable(2);
@@ -301,7 +311,11 @@ mod tests {
         assert_eq!(waker.read(), Ok(1));
         assert_eq!(mailbox.take(), Some(1));
         assert!(mailbox.send(4));
-        assert_eq!(waker.read(), Err(nix::Error::EAGAIN), "the reader goes on");
+        assert_eq!(
+            waker.read(),
+            Err(nix::Error::EAGAIN),
+            "a sender must not wake a reader that is still reading"
+        );
         assert!(std::iter::from_fn(|| mailbox.take()).eq(2..=4));
         assert!(mailbox.send(5));
         assert_eq!(waker.read(), Ok(1));
@@ -326,7 +340,11 @@ mod tests {
         let weak = Arc::downgrade(&counter);
         let mailbox = Mailbox::with_reader(weak);
         assert!(mailbox.send(1));
-        assert_eq!(counter.0.load(Ordering::Relaxed), 0, "a send calls no code");
+        assert_eq!(
+            counter.0.load(Ordering::Relaxed),
+            0,
+            "a send must not call the reader"
+        );
         mailbox.serve();
         assert_eq!(counter.0.load(Ordering::Relaxed), 1);
         assert!(!mailbox.is_empty());

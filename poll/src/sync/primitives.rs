@@ -1,5 +1,5 @@
-//! Selects the synchronization primitives that [`Wakers`](super::Wakers) uses: those of the
-//! standard library, or loom's in the model checker.
+//! Selects the synchronization primitives that [`Wakers`](super::Wakers) uses. They come from the
+//! standard library, or from loom if the model checker runs.
 
 #[cfg(loom)]
 pub(super) use loom::sync::{

@@ -7,13 +7,13 @@ use nix::sys::eventfd::{EfdFlags, EventFd};
 use rdma_status::OsError;
 use rdmsg_os::{failed, lock};
 
-/// A file descriptor that is readable exactly while the application can take something, for example
-/// a completion. The descriptor is created at the first request. Until then, a change of readiness
+/// A file descriptor that is readable exactly while the application can take an item, for example a
+/// completion. The descriptor is created at the first request. Until then, a change of readiness
 /// costs one atomic load.
 ///
-/// A thread calls [`announce`](Self::announce) after it has added something, and
-/// [`update`](Self::update) after it has taken something. A lock serializes these calls, so the
-/// last call sees all changes and sets the final state of the fd.
+/// A thread calls [`announce`](Self::announce) after it has added an item, and
+/// [`update`](Self::update) after it has taken an item. A lock serializes these calls, so the final
+/// call sees all changes and sets the final state of the fd.
 #[derive(Debug, Default)]
 pub struct Readiness {
     fd: OnceLock<EventFd>,
@@ -22,8 +22,8 @@ pub struct Readiness {
 }
 
 impl Readiness {
-    /// Returns the fd. The first call creates it. The caller must call [`announce`](Self::announce)
-    /// next.
+    /// Returns the fd. The first call creates the fd, which is not readable at first. The caller
+    /// must therefore call [`announce`](Self::announce) next.
     pub fn fd(&self) -> Result<BorrowedFd<'_>, OsError> {
         let fd = match self.fd.get() {
             Some(fd) => fd,
@@ -54,9 +54,9 @@ impl Readiness {
         self.set(ready, false);
     }
 
-    /// Does the same as [`update`](Self::update), for a thread that has added something. If `ready`
-    /// returns true, the fd raises a new event even if it is already readable, because an
-    /// edge-triggered event loop may already have handled the earlier event.
+    /// Does the same as [`update`](Self::update), for a thread that has added an item. If `ready`
+    /// returns true, the fd raises a new event even if the fd is already readable. An
+    /// edge-triggered event loop needs the new event, because it may have handled the earlier one.
     #[inline]
     pub fn announce(&self, ready: impl FnOnce() -> bool) {
         self.set(ready, true);
@@ -115,7 +115,7 @@ mod tests {
     #[test]
     fn fd_is_created_on_request_only() {
         let readiness = Readiness::default();
-        readiness.update(|| panic!("there is no fd"));
+        readiness.update(|| panic!("no fd exists, so `ready` must not be called"));
         assert!(!readiness.is_fd_requested());
     }
 
@@ -140,12 +140,15 @@ mod tests {
         let edge = || epoll.wait(&mut [EpollEvent::empty(); 4], 0_u8).unwrap() == 1;
         for _ in 0..3 {
             readiness.announce(|| true);
-            assert!(edge(), "something new");
+            assert!(edge(), "a new item must raise an edge");
             readiness.update(|| true);
-            assert!(!edge(), "something is left, and nothing is new");
+            assert!(!edge(), "a remaining item must not raise an edge");
         }
         readiness.announce(|| false);
-        assert!(!edge(), "it was taken before it was announced");
+        assert!(
+            !edge(),
+            "an item that was taken before `announce` must not raise an edge"
+        );
         readiness.announce(|| true);
         assert!(edge());
     }
@@ -168,7 +171,7 @@ mod tests {
             while taken < ITEMS {
                 assert!(
                     readable(fd, PollTimeout::from(10_000_u16)),
-                    "{taken} taken, {there:?} there"
+                    "no wake-up within 10 s: {taken} items taken, {there:?} left"
                 );
                 taken += there.swap(0, Ordering::SeqCst);
                 readiness.update(ready);

@@ -4,8 +4,8 @@ use rdmsg_os::foreign::{self, Panicked};
 
 use super::primitives::{AtomicU8, AtomicU64, Mutex, Ordering, fence, lock};
 
-/// The number of wakers that `wake` removes from the list before it releases the lock and calls
-/// them.
+/// The maximum number of wakers that `wake` removes from the list while it holds the lock. After
+/// releasing the lock, `wake` calls these wakers.
 const BATCH: usize = 4;
 
 /// The wakers of waiting tasks. Each task waits for a set of events. The set is a `u8` with one bit
@@ -44,7 +44,7 @@ struct Waiting {
 
 impl WaiterId {
     /// Returns the waiter id shared by all tasks that wait for the same events and have no waiter
-    /// id of their own. Only the last of these tasks to register is woken.
+    /// id of their own. Of these tasks, only the one that registered most recently is woken.
     #[inline]
     pub const fn common(awaited: u8) -> Self {
         Self(awaited as u64)
@@ -55,8 +55,8 @@ impl Default for Wakers {
     fn default() -> Self {
         Self {
             awaited: AtomicU8::new(0),
-            // Allocating here ensures that the first task that waits, perhaps hours later,
-            // allocates nothing.
+            // The memory is allocated here, because the first task may wait hours later, and
+            // registering its waker should not allocate memory.
             waiting: Mutex::new(Vec::with_capacity(BATCH)),
             waiter_ids: AtomicU64::new(0),
         }
@@ -71,8 +71,9 @@ impl Wakers {
         WaiterId(number + u64::from(u8::MAX) + 1)
     }
 
-    /// Registers the task, which is woken once, when one of the `awaited` events occurs. The
-    /// registration replaces an earlier one under the same waiter id.
+    /// Registers the task's waker for the `awaited` events. The first of these events wakes the
+    /// task and ends the registration. The registration replaces an earlier one under the same
+    /// waiter id.
     pub fn wait(&self, waiter_id: WaiterId, awaited: u8, waker: &Waker) {
         if self.awaited.load(Ordering::Relaxed) != 0 && self.has(waiter_id, awaited, waker) {
             return fence(Ordering::SeqCst);
@@ -130,24 +131,25 @@ impl Wakers {
         drop(left);
     }
 
-    /// Returns whether a task awaits an event in the set `happened`. The caller has made the event
-    /// visible before this call, so a task that registers later sees the event when it checks.
+    /// Returns whether a task awaits an event in the set `happened`. The caller must have made the
+    /// event visible before this call. A task that registers later then sees the event when the
+    /// task checks its condition.
     #[inline]
     pub fn is_awaited(&self, happened: u8) -> bool {
         fence(Ordering::SeqCst);
         self.awaited.load(Ordering::Relaxed) & happened != 0
     }
 
-    /// Wakes each task that awaits an event in the set `happened`, once. Returns an error if a
-    /// waker panicked; all other wakers are still called.
+    /// Wakes each task that awaits an event in the set `happened`, and removes its registration. If
+    /// a waker panics, calls all other wakers nevertheless, and then returns an error.
     #[inline]
     pub fn wake(&self, happened: u8) -> Result<(), Panicked> {
         if !self.is_awaited(happened) {
             return Ok(());
         }
         let mut all = Ok(());
-        // A task that registers again during this call is appended behind the first `unseen`
-        // entries, so it is not woken twice.
+        // This call looks only at the first `unseen` entries. A task that registers again during
+        // this call is appended behind these entries, so the task is not woken twice.
         let mut unseen = usize::MAX;
         while unseen > 0 {
             let mut woken = [const { None }; BATCH];
@@ -187,7 +189,8 @@ impl Wakers {
 impl Drop for Wakers {
     fn drop(&mut self) {
         let waiting = mem::take(&mut *lock(&self.waiting));
-        // Ignore a panic of a waker: there is no connection left to end.
+        // If a waker panics in its drop, the panic is ignored. It would otherwise end the
+        // connection, but the connection has already ended.
         for Waiting { waker, .. } in waiting {
             foreign::call_once(|| drop(waker));
         }
@@ -244,7 +247,7 @@ mod tests {
         wakers.wake(3).unwrap();
         assert_eq!(seen(&counts), [1; 9]);
         wakers.wake(u8::MAX).unwrap();
-        assert_eq!(seen(&counts), [1; 9], "they wait no more");
+        assert_eq!(seen(&counts), [1; 9], "no task may be woken twice");
     }
 
     #[test]
@@ -344,7 +347,7 @@ mod tests {
         }
         assert_eq!(wakers.wake(1), Err(Panicked));
         assert_eq!(seen(&counts), [1; 6]);
-        assert_eq!(wakers.wake(1), Ok(()), "they wait no more");
+        assert_eq!(wakers.wake(1), Ok(()), "no waker may be called twice");
     }
 
     #[test]

@@ -20,7 +20,8 @@ use crate::{
     reject::{Reject, RejectCode},
 };
 
-/// A connect request from the peer, between its arrival and the event ESTABLISHED.
+/// A connect request from the peer. This state lasts from the arrival of the request until the
+/// event ESTABLISHED or the first frame.
 #[derive(Debug)]
 #[cfg_attr(test, derive(Clone, Hash))]
 pub(super) struct Accepting {
@@ -37,9 +38,10 @@ enum Step {
     /// The application has not decided yet.
     Requested,
     /// The application has accepted the request. The connection waits until the limit on concurrent
-    /// setups permits it to continue, and then sends a reply with these bytes.
+    /// setups permits the connection to continue. The reply will contain these bytes.
     Accepted(PrivateBytes),
-    /// The driver is creating the transport. The reply, with these bytes, will be sent afterwards.
+    /// The driver is creating the transport. Afterwards, this side sends the reply, which contains
+    /// these bytes.
     Preparing(PrivateBytes),
     /// The reply has been sent. Neither the event ESTABLISHED nor a frame has arrived yet.
     Replied,
@@ -139,9 +141,9 @@ impl Accepting {
         matches!(self.step, Step::Preparing(_) | Step::Replied)
     }
 
-    /// Accepts the request. If the private data of the request follow in a frame, the driver calls
-    /// this function without asking the application, because the peer sends that frame only after
-    /// the reply.
+    /// Accepts the request. If the private data of the request follow in a frame, the peer sends
+    /// that frame only after the reply. In this case, the driver therefore calls this function
+    /// without asking the application.
     pub(super) fn accept(&mut self, side: &mut Side, data: &[u8], now: Instant) {
         if let Step::Requested = self.step {
             self.step = Step::Accepted(data.into());
@@ -193,8 +195,8 @@ impl Accepting {
 
     pub(super) fn on_cm_event(&mut self, side: &mut Side, event: CmInput<'_>) -> Progress {
         match (&self.step, event) {
-            // This event does not establish the connection. The active side must send first, so its
-            // first frame establishes the connection.
+            // On a transport where the active side must send first, this event does not establish
+            // the connection. The first frame of the active side does.
             (Step::Replied, CmInput::Established { .. }) if side.active_speaks_first() => Ok(None),
             (Step::Replied, CmInput::Established { .. }) => self.agree(side, VecDeque::new()),
             // The peer has withdrawn its request or refused the reply.
@@ -216,8 +218,8 @@ impl Accepting {
         }
     }
 
-    /// Handles a frame. A frame also establishes the connection, because the peer sends frames only
-    /// after it has received the reply.
+    /// Handles a frame. The peer sends frames only after it has received the reply, so the frame
+    /// establishes the connection. A frame before the reply is ignored.
     pub(super) fn on_frame(
         &mut self,
         side: &mut Side,
@@ -249,8 +251,8 @@ impl Accepting {
         }))
     }
 
-    /// Rejects the request as busy, because the application or this host did not process the
-    /// request in time. The peer can retry.
+    /// Ends the setup, because the application or this host did not process the request in time. If
+    /// the request can still be rejected, rejects the request as busy, so that the peer can retry.
     pub(super) fn on_timeout(&mut self, side: &mut Side) -> Progress {
         let phase = match self.step {
             Step::Requested => Phase::Accepting,

@@ -1,18 +1,21 @@
-//! Ends a connection: from the close or the failure until the last work request has completed.
+//! Ends a connection. The end begins with a close or a failure, and lasts until all work requests
+//! have completed.
 //!
-//! The close handshake comes first, if the queue pairs of both sides still work. Each side sends a
-//! Close and acknowledges the other side's Close. The messages of a side are *delivered* when the
-//! CloseAck for its Close has arrived. An acknowledgement by a device does not prove delivery,
-//! because a device also acknowledges frames that no process ever reads. A missing acknowledgement
-//! does not disprove delivery, because a queue pair can fail between receiving a frame and
-//! acknowledging the frame. The side that closed first sends its CloseAck, and disconnects when the
-//! peer's device has acknowledged this frame. The other side waits for the event DISCONNECTED. A
-//! side acknowledges a Close after it has read everything, and disconnects after the large messages
-//! of both sides have been read.
+//! If the queue pairs of both sides still work, the close handshake comes first. Each side sends a
+//! Close. After a side has read all large messages of the peer, it acknowledges the peer's Close
+//! with a CloseAck. The messages of a side are *delivered* when the CloseAck for its Close has
+//! arrived and the peer has taken all large messages. An acknowledgement by a device does not prove
+//! delivery, because a device also acknowledges frames that no process ever reads. A missing
+//! acknowledgement does not disprove delivery, because a queue pair can fail between receiving a
+//! frame and acknowledging the frame.
 //!
-//! Draining comes last. A marker is posted behind the last work request of each queue, and draining
-//! ends when both markers have completed. Counting completions would not suffice, because an
-//! unsignalled send that succeeded before the error produces no completion.
+//! The side that closed first disconnects after its messages are delivered, it has read all large
+//! messages, and the peer's device has acknowledged its CloseAck. The peer waits for the event
+//! DISCONNECTED.
+//!
+//! After the disconnect, the connection drains. A marker is posted behind all work requests of each
+//! queue, and draining ends when both markers have completed. Counting completions would not
+//! suffice, because an unsignalled send that succeeded before the error produces no completion.
 
 use std::time::{Duration, Instant};
 
@@ -43,15 +46,15 @@ pub(super) struct Closing {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(test, derive(Hash))]
 enum Role {
-    /// As far as this side knows, it closed first. It disconnects after both sides have
-    /// acknowledged each other's Close.
+    /// This side sent its Close before it received the peer's Close. It disconnects after both
+    /// sides have acknowledged each other's Close.
     Initiator,
     /// The peer closed first. This side waits until the peer disconnects.
     Responder,
     /// This side aborts. It disconnects after the peer's device has acknowledged the Abort or
     /// Failure.
     Aborter,
-    /// This side aborts because the peer gives no sign of life. After it has disconnected, it does
+    /// This side aborts because the peer no longer responds. After the disconnect, this side does
     /// not wait for the event DISCONNECTED.
     Abandoner,
 }
@@ -93,14 +96,15 @@ pub(super) struct Draining {
     deadline: Instant,
     sends_done: bool,
     recvs_done: bool,
-    /// Whether this side no longer waits for connection manager events, because the last event has
-    /// arrived or no event is expected.
+    /// Whether this side no longer waits for the event DISCONNECTED, because the event has arrived
+    /// or is not expected.
     cm_done: bool,
-    /// The reason for the end of the connection. It is `PeerDisconnected` while the peer is
-    /// suspected of a violation.
+    /// The reason for the end of the connection. While the peer is suspected of a violation, the
+    /// reason is `PeerDisconnected` until a more significant reason is found.
     reason: CloseReason,
-    /// The suspected violation. It becomes the reason for the end unless the peer disconnects
-    /// before this side does. `None` if the peer is not suspected.
+    /// The suspected violation, or `None` if the peer is not suspected. If the peer disconnects
+    /// before this side does, the suspicion was wrong. If this side disconnects first, the
+    /// violation becomes the reason for the end.
     suspected_violation: Option<CloseReason>,
 }
 
@@ -113,13 +117,13 @@ impl Draining {
         self.deadline
     }
 
-    /// Returns whether the peer is suspected of a violation. If the peer disconnects first, its
-    /// process has ended, and there was no violation.
+    /// Returns true if the peer is suspected of a violation. If the peer disconnects before this
+    /// side does, the peer's process has ended, and there was no violation.
     pub(super) fn is_suspecting(&self) -> bool {
         self.suspected_violation.is_some()
     }
 
-    /// Returns whether the connection waits for an event that reveals the cause of its end.
+    /// Returns true if the cause of the end is not known, and an event may still reveal the cause.
     #[inline]
     pub(super) fn awaits_cause(&self) -> bool {
         self.is_suspecting() || is_symptom(&self.reason)
@@ -132,8 +136,8 @@ impl Draining {
         self.cm_done = true;
     }
 
-    /// Returns the maximum time until all work requests are flushed and the cause of the end is
-    /// known.
+    /// Returns the maximum time to wait until all work requests are flushed and the cause of the
+    /// end is known.
     fn timeout(&self, side: &Side) -> Duration {
         let unmarked = side.traits.is_some_and(|traits| !traits.flushes);
         if unmarked && !is_symptom(&self.reason) {
@@ -145,8 +149,8 @@ impl Draining {
 }
 
 impl Open {
-    /// Returns the reason for the end, if the connection is ending. While only a symptom is known,
-    /// returns the most likely reason.
+    /// Returns the reason for the end, if the connection is ending. While the cause is not known,
+    /// returns the most likely reason, `PeerDisconnected`.
     pub(super) fn close_reason(&self) -> Option<&CloseReason> {
         match &self.phase {
             Phase::Greeting(_) | Phase::Established => None,
@@ -158,7 +162,8 @@ impl Open {
         }
     }
 
-    /// Closes the connection, unless it is already closing.
+    /// Closes the connection. If the connection already drains because the peer is suspected of a
+    /// violation, disconnects. Does nothing if the connection is already closing.
     pub(super) fn close(&mut self, side: &mut Side, now: Instant) {
         match &self.phase {
             Phase::Greeting(_) => self.give_up_greeting(side, CloseReason::LocallyClosed, now),
@@ -170,8 +175,8 @@ impl Open {
         }
     }
 
-    /// Sends an Abort or a Failure, and then disconnects. Does nothing if this side has already
-    /// sent one, or if the queue pair has failed.
+    /// Sends the frame `control`, an Abort or a Failure, and disconnects after that. Does nothing
+    /// if this side has already queued an Abort or a Failure, or if the queue pair has failed.
     pub(super) fn notify_and_disconnect(
         &mut self,
         side: &mut Side,
@@ -193,8 +198,8 @@ impl Open {
         self.send_control(side);
     }
 
-    /// Begins the end of the connection. The caller then sends an Abort or a Failure, the last
-    /// frame of this side.
+    /// Begins the end of the connection. The caller must then send the final frame of this side: an
+    /// Abort, a Failure or a rejection.
     pub(super) fn abort(&mut self, side: &mut Side, reason: CloseReason, now: Instant) {
         let role = if expects_disconnected(&reason) {
             Role::Aborter
@@ -204,7 +209,7 @@ impl Open {
         self.start_closing(side, role, reason, ABORT_TIMEOUT, now);
     }
 
-    /// Sends this side's Close, and waits for the peer's Close.
+    /// Begins the close handshake: sends this side's Close.
     fn start_handshake(&mut self, side: &mut Side, role: Role, reason: CloseReason, now: Instant) {
         self.start_closing(side, role, reason, side.params.close_timeout, now);
         self.transfer.control.queue_close();
@@ -262,8 +267,8 @@ impl Open {
         Ok(())
     }
 
-    /// Acknowledges the peer's Close, but only after this side has read the peer's large messages.
-    /// The peer keeps these messages readable only until this acknowledgement.
+    /// Acknowledges the peer's Close if this side is closing and has read all large messages of the
+    /// peer. The peer keeps these messages readable only until this acknowledgement.
     pub(super) fn acknowledge_close(&mut self, side: &mut Side) {
         let transfer = &mut self.transfer;
         //= PROTOCOL.md#closing
@@ -297,7 +302,8 @@ impl Open {
         Ok(())
     }
 
-    /// Disconnects if the close handshake is complete and all large messages have been read.
+    /// Disconnects if the close handshake is complete and all large messages have been read, or if
+    /// this side aborts and the peer's device has acknowledged the Abort or Failure.
     #[inline]
     pub(super) fn disconnect_if_done(&mut self, side: &mut Side, now: impl Clock) {
         if let Phase::Closing(closing) = &self.phase
@@ -316,12 +322,13 @@ impl Open {
             && matches!(closing.role, Role::Initiator | Role::Responder)
         {
             if !self.transfer.delivered() {
-                // The close remains the reason for the end. The failure is only logged.
+                // The failure is logged, because the close usually remains the reason for the end.
                 let text = format_args!("the connection failed during the close: {reason}");
                 side.outputs.note(Level::Info, text);
             }
-            // Treats a symptom as a loss, because most symptoms have this cause. If the cause is
-            // the peer's Abort or Failure, that frame becomes the reason for the end instead.
+            // A symptom counts as a loss of the connection, because most symptoms have this cause.
+            // The cause may also be the peer's Abort or Failure. When that frame is found, it
+            // becomes the reason for the end.
             self.lost_in_close = if !reason.is_loss() && !is_symptom(&reason) {
                 LostInClose::No
             } else if !self.transfer.delivered() {
@@ -357,8 +364,8 @@ impl Open {
         let is_key_violation = matches!(reason, CloseReason::ProtocolViolation(_));
         match &self.phase {
             Phase::Established if is_key_violation => self.suspect(side, reason, now.now()),
-            // The peer has disconnected, or its process has probably ended. In both cases its
-            // memory was released, so a refused READ is not a violation.
+            // The peer has disconnected, or its process has probably ended. In both cases the
+            // peer's memory was released, so a refused READ is not a violation.
             Phase::Draining(draining)
                 if is_key_violation && draining.reason == CloseReason::PeerDisconnected => {}
             Phase::Greeting(_) | Phase::Established | Phase::Closing(_) | Phase::Draining(_) => {
@@ -416,8 +423,8 @@ impl Open {
 
     /// Ends the connection because the peer's device refused a READ of a large message. Either the
     /// peer has violated the protocol, or the peer's process has ended: the kernel first releases
-    /// the memory of an ended process, and disconnects afterwards. This side therefore waits for a
-    /// while before it disconnects, to find out whether the peer disconnects.
+    /// the memory of an ended process, and then disconnects. This side waits for the drain timeout
+    /// before it disconnects, to find out whether the peer disconnects.
     fn suspect(&mut self, side: &mut Side, suspected_violation: CloseReason, now: Instant) {
         //= PROTOCOL.md#violations
         //# The kernel of a process that is killed may refuse a READ, too, since it revokes keys
@@ -455,8 +462,8 @@ impl Open {
         self.report_blocked(side);
     }
 
-    /// Disconnects if the peer is suspected of a violation, and records the violation as the reason
-    /// for the end.
+    /// Disconnects if the peer is suspected of a violation. Records the violation as the reason for
+    /// the end if no more significant reason than `PeerDisconnected` is known.
     pub(super) fn disconnect_suspect(&mut self, side: &mut Side, now: Instant) {
         if let Phase::Draining(draining) = &mut self.phase
             && let Some(suspected_violation) = draining.suspected_violation.take()
@@ -479,9 +486,9 @@ impl Open {
         }
     }
 
-    /// Returns the more significant of two reasons for the end: the current one and `new`. A mere
-    /// symptom is less significant than any other reason. A close by this side is less significant
-    /// than an Abort or Failure from the peer, unless the peer has confirmed the close.
+    /// Returns the more significant of two reasons for the end: the current reason and `new`. A
+    /// symptom is less significant than any other reason. A close by this side that the peer has
+    /// not confirmed is less significant than an Abort or Failure from the peer.
     fn cause(&self, side: &mut Side, new: CloseReason) -> CloseReason {
         let old = match &self.phase {
             Phase::Greeting(_) | Phase::Established => return new,
@@ -523,8 +530,8 @@ impl Open {
         };
         let missing = self.transfer.inbound.undelivered();
         Some(match reason {
-            // The peer's Close arrived after all its other frames, but this side has not read all
-            // large messages.
+            // The peer's Close arrived after all messages of the peer, but this side has not read
+            // all large messages.
             //= PROTOCOL.md#closing
             //# A connection may also end after the peer's Close and before all its large messages
             //# have been read: messages are missing then, too.

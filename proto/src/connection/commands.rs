@@ -21,25 +21,25 @@ use crate::{
 #[derive(Clone, Copy, Debug)]
 #[cfg_attr(test, derive(Hash))]
 pub struct Flush {
-    /// The total number of Pongs that must have arrived. The last of these Pongs proves that the
+    /// The total number of Pongs that must have arrived. The Pong with this number proves that the
     /// peer has processed all frames before this point.
     answered: u64,
-    /// The number of large messages that were sent before this point.
+    /// The number of large messages that were sent before this point, modulo 2³².
     taken: u32,
 }
 
-/// A point in the sequence of sent frames. A Pong for a later Ping proves that all frames before
-/// this point have arrived.
+/// A point in the sequence of sent frames. A Ping is sent at this point. The Pong for this Ping
+/// proves that all earlier frames have arrived.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Proof {
-    /// The total number of Pongs that must have arrived. The last of these Pongs proves that the
+    /// The total number of Pongs that must have arrived. The Pong with this number proves that the
     /// peer has processed all frames before this point.
     answered: u64,
 }
 
 impl Proof {
-    /// Creates a proof that requires a total of `answered` Pongs. Only the tests of drivers use
-    /// this function.
+    /// Creates a proof that is complete when a total of `answered` Pongs has arrived. Only tests of
+    /// drivers use this function.
     pub fn after(answered: u64) -> Self {
         Self { answered }
     }
@@ -74,8 +74,8 @@ impl Connection {
     ///
     /// If [`has_long_request`](Self::has_long_request) returns true, the driver must call this
     /// function twice. The first call passes the driver's own `data`, and makes the peer send the
-    /// rest of the request. The second call, after [`Event::Requested`](crate::Event::Requested),
-    /// accepts on behalf of the application.
+    /// private data of the request. The second call, after
+    /// [`Event::Requested`](crate::Event::Requested), passes the application's `data`.
     pub fn accept(&mut self, data: &[u8], now: Instant) {
         match &mut self.state {
             State::Setup(Setup::Accepting(accepting)) => {
@@ -92,8 +92,10 @@ impl Connection {
     }
 
     /// Rejects the request. The rejection contains the application's `data`, at most
-    /// [`REJECT_DATA_MAX`](crate::REJECT_DATA_MAX) bytes. Returns false if the reply was already
-    /// sent, because the request can then no longer be rejected.
+    /// [`REJECT_DATA_MAX`](crate::REJECT_DATA_MAX) bytes. Returns false if the request can no
+    /// longer be rejected, because the reply was already sent or is about to be sent. A long
+    /// request can be rejected even after the reply, until the application has accepted the
+    /// request.
     pub fn reject(&mut self, data: &[u8], now: Instant) -> bool {
         let reject = Reject {
             code: RejectCode::Application,
@@ -106,8 +108,8 @@ impl Connection {
         }
     }
 
-    /// Rejects the request as busy. Returns false if the reply was already sent, because the peer
-    /// may then consider the connection established.
+    /// Rejects the request as busy. Returns false if the request can no longer be rejected: the
+    /// reply is about to be sent, or was sent and the peer may consider the connection established.
     pub fn reject_unanswered(&mut self, now: Instant) -> bool {
         self.reject_with(&Reject::BUSY, &[], now)
     }
@@ -123,10 +125,10 @@ impl Connection {
         rejected
     }
 
-    /// Rejects the request, or ends the established connection, because the listener ended before
-    /// the program accepted the connection. If the reply was already sent and the connection is not
-    /// established yet, this function has no effect. The caller must then call it again when the
-    /// connection is established.
+    /// Rejects the request or ends the established connection, because the program will not take
+    /// the connection. For example, the listener has ended. Between these two states, while the
+    /// reply is being prepared or is on its way, this function has no effect. The caller must then
+    /// call this function again when the connection is established.
     pub fn reject_untaken(&mut self, now: Instant) {
         match &mut self.state {
             State::Setup(_) => {
@@ -152,13 +154,14 @@ impl Connection {
         }
     }
 
-    /// Ends the connection without the close handshake. First tries for at most 100 ms to send the
-    /// application's `code` to the peer.
+    /// Ends the connection without the close handshake. Before it disconnects, tries for at most
+    /// 100 ms to send the application's `code` to the peer.
     pub fn abort(&mut self, code: u32, now: Instant) {
         self.end_at_once(CloseReason::LocallyAborted, Control::Abort, code, now);
     }
 
-    /// Ends the connection immediately, because a waker of the application panicked.
+    /// Ends the connection without the close handshake, because a waker of the application
+    /// panicked. Before it disconnects, tries for at most 100 ms to send a Failure to the peer.
     pub fn handle_waker_panic(&mut self, now: Instant) {
         let reason = CloseReason::WakerPanicked;
         self.end_at_once(reason, Control::Failure, WAKER_PANICKED, now);
@@ -260,7 +263,8 @@ impl Connection {
         Ok(open.sending_messages()?.send_fragment(len, offset))
     }
 
-    /// Returns whether a message of `len` bytes fits into a single frame.
+    /// Returns true if the connection is open and a message of `len` bytes fits into a single
+    /// frame.
     #[inline]
     pub fn is_eager(&self, len: usize) -> bool {
         let open = self.opened();
@@ -280,7 +284,8 @@ impl Connection {
         room
     }
 
-    /// Sends a Finish after all messages. Later sends fail.
+    /// Sends a Finish, which tells the peer that this side sends no further messages. Later sends
+    /// fail.
     pub fn finish(&mut self) -> Result<(), SendRefused> {
         let (open, side) = self.open_for_sending()?;
         let transfer = open.sending()?;
@@ -293,7 +298,7 @@ impl Connection {
         Ok(())
     }
 
-    /// Returns whether a send was refused as blocked since the last
+    /// Returns true if a send was refused as [`SendRefused::Blocked`] after the most recent
     /// [`Event::Writable`](crate::Event::Writable).
     pub fn is_blocked(&self) -> bool {
         matches!(&self.state, State::Open(open) if open.transfer.is_blocked())
@@ -329,9 +334,9 @@ impl Connection {
         self.side.acknowledges_sends()
     }
 
-    /// Sends a Ping. The Pong proves that everything posted before the Ping has arrived. Returns
-    /// `None` if the connection is ending. In that case, the reason for the end states whether
-    /// everything has arrived.
+    /// Sends a Ping. The Pong proves that everything posted before the Ping has arrived. Sends
+    /// nothing and returns `None` if the connection is not established. If the connection is
+    /// ending, the reason for the end states whether everything has arrived.
     pub fn prove_arrival(&mut self) -> Option<Proof> {
         let (open, side) = self.open()?;
         let answered = open.sending().ok()?.probe.request_pong();
@@ -399,7 +404,8 @@ impl Connection {
     }
 
     /// Reports to the peer that this side wants to end the connection soon. Later calls send no
-    /// further report.
+    /// further report. Returns [`ControlRefused::NotTaken`] if the peer does not support this
+    /// report.
     pub fn ask_to_leave(&mut self) -> Result<(), ControlRefused> {
         let (open, side) = self.open_for_control()?;
         if !open.transfer.leave() {
@@ -425,9 +431,9 @@ impl Connection {
         self.side.control_messages.send(message)
     }
 
-    /// Records that the application has taken a control message. Grants more credit to the peer
-    /// over the current connection, even if the message arrived over an earlier connection of the
-    /// session.
+    /// Records that the application has taken a control message. If a grant is now due, sends the
+    /// grant over the current connection, even if the message arrived over an earlier connection of
+    /// the session.
     pub fn take_control_message(&mut self) {
         self.side.control_messages.take();
         if let Some((open, side)) = self.open() {
@@ -460,8 +466,8 @@ impl Connection {
         self.side.control_messages.start_at(start, window);
     }
 
-    /// Takes over the control messages of the session from `last`, the previous connection, which
-    /// has ended. Must be called before this connection is established.
+    /// Moves the session's control messages to this connection from `last`, the session's previous
+    /// connection, which has ended. Must be called before this connection is established.
     pub fn resume_control_messages(&mut self, last: &mut Self) {
         let fresh = ControlMessages::new();
         let mut messages = mem::replace(&mut last.side.control_messages, fresh);
@@ -472,9 +478,9 @@ impl Connection {
 
 /// Commands for messages that the driver has accepted from the application and holds back.
 impl Connection {
-    /// Delays the Finish and the Close until [`release_ending`](Self::release_ending), because the
-    /// driver holds back messages of the application. Returns false if messages cannot be held back
-    /// in the connection's current state.
+    /// Delays any Finish, Close and CloseAck until [`release_ending`](Self::release_ending) is
+    /// called, because the driver holds back messages of the application. Does nothing and returns
+    /// false if the application cannot send messages in the connection's current state.
     pub fn hold(&mut self) -> bool {
         match self.open() {
             Some((open, _)) => open.sending_messages().map(|it| it.control.hold()).is_ok(),
@@ -483,8 +489,8 @@ impl Connection {
     }
 
     /// Does the same as [`batch_room`](Self::batch_room), but for messages that the driver holds
-    /// back. The call succeeds even after the application has finished or closed. It fails after
-    /// the peer has closed, because the peer then ignores messages.
+    /// back. The application may have finished or closed already. After the peer has closed, the
+    /// call fails, because the peer then ignores messages.
     pub fn held_room(&mut self) -> Result<BatchRoom, SendRefused> {
         let (open, _) = self.open_for_sending()?;
         open.sending_held()?.batch_room()
@@ -501,8 +507,8 @@ impl Connection {
         }
     }
 
-    /// Records that the driver no longer holds back messages, and sends the delayed Finish and
-    /// Close.
+    /// Records that the driver no longer holds back messages, and sends the delayed Finish, Close
+    /// and CloseAck.
     pub fn release_ending(&mut self) {
         if let Some((open, side)) = self.open() {
             open.transfer.control.release_ending();
@@ -528,9 +534,10 @@ impl Connection {
         self.side.params.stream_piece()
     }
 
-    /// Returns the maximum number of bytes of a byte stream that the driver may hold back. This is
-    /// half of the stream buffer, minus the exposed bytes that the peer has not read, but at least
-    /// the length of one frame.
+    /// Returns the maximum number of bytes of a byte stream that the driver may hold back. Half of
+    /// the stream buffer is available for these bytes and for the large messages that the peer has
+    /// not taken. The result is at least the length of one frame, or 0 if the connection is not
+    /// open.
     pub fn most_held_back(&self) -> u64 {
         let Some(open) = self.opened() else {
             return 0;
@@ -541,13 +548,14 @@ impl Connection {
             .max(frame)
     }
 
-    /// Returns whether the caller should copy a message of `len` bytes, because unread messages
-    /// occupy too many receives. The stream buffer must have room for the copy in addition to
-    /// `buffered`, the number of unread bytes in receives.
+    /// Returns true if the caller should copy a message of `len` bytes to release its receive. This
+    /// is the case if unread messages occupy too many receives, and the stream buffer has room for
+    /// the copy in addition to `buffered`, the number of unread bytes in receives. An empty message
+    /// is never copied.
     ///
-    /// The limit is half of the receives. If `reader_is_waiting` is true, a reader will soon take
-    /// the messages without a copy, so the limit is three quarters. The remaining receives let the
-    /// peer send further messages.
+    /// Unread messages occupy too many receives if they occupy more than half of the receives. If
+    /// `reader_is_waiting` is true, the limit is three quarters, because a reader will soon take
+    /// the messages without a copy. The remaining receives let the peer send further messages.
     ///
     /// If the result is true, the caller must copy the message, release its receive immediately,
     /// and report the copy with [`copied`](Self::copied).
@@ -558,16 +566,16 @@ impl Connection {
     }
 
     /// Records that a message of `len` bytes was copied. The copy occupies the stream buffer until
-    /// the call of [`release_copied`](Self::release_copied).
+    /// [`release_copied`](Self::release_copied) is called.
     pub fn copied(&mut self, len: u32) {
         if let Some((open, _)) = self.open() {
             open.transfer.inbound.copied(len.into());
         }
     }
 
-    /// Returns whether the caller should copy a large message and free the memory that the message
-    /// was received into. This is the case if the application holds more than half of the maximum
-    /// number of large messages.
+    /// Returns true if the caller should copy a large message, and free the memory that the message
+    /// was received into. This is the case if more than half of the maximum number of large
+    /// messages are in progress or held by the application.
     pub fn may_copy_large(&self) -> bool {
         let open = self.opened();
         open.is_some_and(|open| open.transfer.inbound.may_copy_large())

@@ -35,8 +35,8 @@ pub(super) struct Connecting {
     /// The generator of the random numbers that vary the waits. Without variation, clients that
     /// lost the same server would all reconnect at the same moment.
     jitter: Jitter,
-    /// The failure of the previous attempt. It is reported instead of a timeout, because it is more
-    /// specific.
+    /// The failure of the previous attempt. If the deadline passes, this failure is reported, and
+    /// not the timeout, because the failure is more specific.
     last: Option<CloseReason>,
     /// The application's private data for the request.
     data: PrivateBytes,
@@ -59,10 +59,10 @@ enum Step {
 
 /// The maximum wait before the second attempt. The maximum doubles with each further attempt.
 const FIRST_BACKOFF: Duration = Duration::from_millis(50);
-/// The upper bound of the maximum wait.
+/// The limit above which the maximum wait does not grow.
 const LONGEST_BACKOFF: Duration = Duration::from_secs(1);
 
-/// Pseudo-random numbers (SplitMix64).
+/// A generator of pseudo-random numbers (SplitMix64).
 #[derive(Debug)]
 #[cfg_attr(test, derive(Clone, Hash))]
 struct Jitter(u64);
@@ -82,19 +82,19 @@ impl Jitter {
     }
 }
 
-/// Returns whether a connection failed because of this side's port: the port is in use, or was
-/// recently used for a connection to the same peer. This happens on iWARP: its ports are TCP ports,
-/// but the connection manager chooses a port without checking which ports TCP sockets use. The next
-/// attempt uses another port. The wait before that attempt does not grow, because the peer has not
-/// refused anything.
+/// Returns whether this error concerns this side's port: the port is in use, or was recently used
+/// for a connection to the same peer. Such errors occur on iWARP: its ports are TCP ports, but the
+/// connection manager chooses a port without checking which ports TCP sockets use. The next attempt
+/// uses another port. The wait before that attempt does not grow, because the peer has not refused
+/// anything.
 const fn is_local_port_error(errno: i32) -> bool {
     matches!(errno, libc::EADDRINUSE | libc::EADDRNOTAVAIL)
 }
 
 impl Connection {
-    /// Creates the active side of a connection. The request contains the application's `data`, at
-    /// most [`PRIVATE_DATA_MAX`](crate::PRIVATE_DATA_MAX) bytes. Data of more than
-    /// [`REQUEST_DATA_MAX`] bytes follow in a separate frame.
+    /// Creates the active side of a connection. The peer receives the application's `data`, at most
+    /// [`PRIVATE_DATA_MAX`](crate::PRIVATE_DATA_MAX) bytes. Up to [`REQUEST_DATA_MAX`] bytes are
+    /// sent in the request, and longer data in a separate frame after the request.
     pub fn connect(params: Params, seed: u64, data: &[u8], now: Instant) -> Self {
         let connecting = Connecting {
             deadline: now + params.connect_timeout,
@@ -111,9 +111,9 @@ impl Connection {
     }
 
     /// Creates the active side of a connection like [`connect`](Self::connect), but for a retry
-    /// after `refused` refused attempts. The retry starts after a random wait, which grows with
-    /// `refused`. `cause` is the reason of the last refusal. If the deadline of the retry passes,
-    /// the connection fails with `cause`.
+    /// after the peer has refused `refused` attempts. The retry starts after a random wait, whose
+    /// maximum grows with `refused`. `cause` is the reason for the most recent refusal. If the
+    /// deadline passes before another attempt fails, the connection fails with `cause`.
     pub fn connect_again(
         params: Params,
         seed: u64,
@@ -254,7 +254,7 @@ impl Connecting {
                             theirs: 0,
                         })
                     }
-                    // The peer's eager size is too small for an answer to a long request.
+                    // The eager size of one side is too small for the answer to a long request.
                     CloseReason::PeerIncompatible(Mismatch {
                         field: "eager_size",
                         theirs,
@@ -337,8 +337,8 @@ impl Connecting {
     }
 
     /// Handles the failure of the call that resolves the address. An error that concerns the
-    /// address can be temporary, like the error in the event ADDR_ERROR. An error that concerns
-    /// another argument is permanent.
+    /// address is handled like the event ADDR_ERROR, because the error can be temporary. All other
+    /// errors end the connection.
     pub(super) fn on_resolve_addr_failure(
         &mut self,
         side: &mut Side,
@@ -359,8 +359,8 @@ impl Connecting {
     }
 
     /// Handles the failure of the connect call. Some drivers establish a TCP connection before the
-    /// call returns. With these drivers, the call itself fails with an error that other drivers
-    /// report later, in an event.
+    /// call returns. With these drivers, the call itself returns errors that other drivers report
+    /// later, in an event.
     pub(super) fn on_connect_call_failure(
         &mut self,
         side: &mut Side,

@@ -1,5 +1,5 @@
-//! The queue of control frames that wait for a slot of the send ring, and the progress of a
-//! connection's last frame.
+//! The queue of control frames that wait for a slot of the send ring, and the progress of this
+//! side's final frame.
 
 use std::mem;
 
@@ -9,14 +9,15 @@ use crate::frame::Control;
 #[derive(Debug, Default)]
 #[cfg_attr(test, derive(Clone, Hash))]
 pub(super) struct ControlQueue {
-    /// An Abort or a Failure, with its code. While it is queued, no other frame is sent.
+    /// An Abort or a Failure, with its code. It is sent before all other frames in this queue.
     notice: Option<(Control, u32)>,
     pong: bool,
     finish: bool,
     close: bool,
     close_ack: bool,
     grant: bool,
-    /// Whether an Abort, a Failure or a rejection was queued. No other frame may be sent after it.
+    /// Whether an Abort, a Failure or a rejection was queued. After such a frame, this side sends
+    /// neither control messages nor Permits.
     is_last: bool,
     /// Whether the driver holds back messages that must be sent before a Finish or a Close.
     held: bool,
@@ -24,7 +25,7 @@ pub(super) struct ControlQueue {
     final_frame: FinalFrame,
 }
 
-/// The progress of this side's last frame, which is a CloseAck, an Abort, a Failure or a rejection.
+/// The progress of this side's final frame: a CloseAck, an Abort, a Failure or a rejection.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(test, derive(Hash))]
 enum FinalFrame {
@@ -67,22 +68,23 @@ impl ControlQueue {
         self.final_frame = FinalFrame::Queued;
     }
 
-    /// Records that the caller has queued an Answer that rejects a request. The caller has dropped
-    /// all other queued frames.
+    /// Records that this side's final frame is an Answer that rejects the request. The caller has
+    /// dropped all queued frames, and queues the Answer after this call.
     pub(super) fn queue_rejection(&mut self) {
         self.is_last = true;
         self.final_frame = FinalFrame::Queued;
     }
 
-    /// Records that an Answer is posted in this slot. If the Answer is a rejection, it is this
-    /// side's last frame.
+    /// Records that a Request or an Answer is posted in this slot. An Answer that rejects the
+    /// request is this side's final frame.
     pub(super) fn posted_answer(&mut self, slot: u32) {
         if self.final_frame == FinalFrame::Queued {
             self.final_frame = FinalFrame::Sent(slot);
         }
     }
 
-    /// Delays any Finish and Close until [`release_ending`](Self::release_ending).
+    /// Delays any Finish, Close and CloseAck until [`release_ending`](Self::release_ending) is
+    /// called.
     pub(super) fn hold(&mut self) {
         self.held = true;
     }
@@ -96,7 +98,7 @@ impl ControlQueue {
         self.held
     }
 
-    /// Returns whether control messages may be sent.
+    /// Returns whether control messages and Permits may be sent.
     pub(super) fn permits_messages(&self) -> bool {
         !self.is_last
     }
@@ -113,7 +115,7 @@ impl ControlQueue {
     }
 
     /// Removes and returns the next frame to send, with its code if it is an Abort or a Failure.
-    /// Drops a queued Grant if the grant is no longer due, because another frame has carried it.
+    /// Drops a queued Grant if `grant_due` is false, because another frame has carried the grant.
     pub(super) fn pop(&mut self, grant_due: bool) -> Option<(Control, Option<u32>)> {
         if let Some((control, code)) = self.notice.take() {
             return Some((control, Some(code)));
@@ -164,12 +166,12 @@ impl ControlQueue {
         self.close_sent
     }
 
-    /// Returns whether this side's last frame has been queued or posted.
+    /// Returns whether this side's final frame has been queued or posted.
     pub(super) fn has_final_frame(&self) -> bool {
         self.final_frame != FinalFrame::None
     }
 
-    /// Returns whether the peer's device has acknowledged this side's last frame.
+    /// Returns whether the peer's device has acknowledged this side's final frame.
     pub(super) fn is_final_frame_acknowledged(&self) -> bool {
         self.final_frame == FinalFrame::Acknowledged
     }

@@ -7,14 +7,15 @@ use super::{Connection, open::Open, side::Side};
 use crate::{CloseReason, DeviceFault};
 
 impl Connection {
-    /// Ends the connection, because the device reports the failure of one of its objects.
+    /// Ends the connection, because the device has reported the failure of an object that the
+    /// connection uses.
     pub fn handle_device_fault(&mut self, fault: DeviceFault, now: Instant) {
         self.fail(CloseReason::DeviceFault(fault), now);
     }
 
-    /// Sends a Ping to the peer immediately, because the path to the peer might be interrupted. The
-    /// peer is considered dead if no sign of life arrives on this connection within the shorter of
-    /// `timeout` and `keepalive_timeout`.
+    /// Suspects that the path to the peer is interrupted, and sends a Ping if no earlier Ping is
+    /// unanswered. The peer is considered dead if no sign of life arrives on this connection within
+    /// `timeout`, or within `keepalive_timeout` if that ends earlier.
     ///
     /// Before this call, the caller must report all available completions. If the keepalive is off,
     /// the Ping still detects an interruption, because the device retransmits the Ping and finally
@@ -25,7 +26,8 @@ impl Connection {
         }
     }
 
-    /// Stops suspecting the path. The keepalive timer restarts at `now`, with its usual timeout.
+    /// Stops suspecting the path. If the path was suspected, the next keepalive check follows half
+    /// a keepalive interval after `now`, as usual.
     pub fn trust_path(&mut self, now: Instant) {
         if let Some((open, _)) = self.open()
             && let Some(keepalive) = &mut open.transfer.timers.keepalive

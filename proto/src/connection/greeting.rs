@@ -167,7 +167,8 @@ impl Open {
     }
 }
 
-/// Returns the reason for the end if the peer's application rejected the request.
+/// Returns the reason for the end after the peer's application has rejected the request with this
+/// private data.
 fn rejected(data: PrivateBytes) -> CloseReason {
     CloseReason::Rejected {
         reason: RejectReason::CONSUMER_DEFINED,

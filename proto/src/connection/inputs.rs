@@ -1,5 +1,5 @@
-//! The inputs of a connection: events of the connection manager, the clock and the engine, and
-//! completions of the device.
+//! The inputs of a connection: events from the connection manager, expired deadlines, information
+//! from the engine, and completions from the device.
 
 use std::time::Instant;
 
@@ -14,7 +14,7 @@ use crate::{
 
 /// Inputs from the connection manager and the engine.
 impl Connection {
-    /// Performs the expensive steps of the setup, now that the limit on concurrent setups permits
+    /// Begins the expensive steps of the setup, now that the limit on concurrent setups permits
     /// them. The connection has requested this call with [`CmOp::AwaitTurn`](crate::CmOp), and
     /// counts against the limit until [`has_turn`](Self::has_turn) returns false.
     pub fn take_turn(&mut self, now: Instant) {
@@ -26,7 +26,8 @@ impl Connection {
         }
     }
 
-    /// Records the properties of the transport that the driver has created.
+    /// Records the properties of the transport that the driver has created. The passive side then
+    /// sends its reply.
     pub fn handle_transport(&mut self, traits: TransportTraits) {
         self.side.traits = Some(traits);
         if let State::Setup(Setup::Accepting(accepting)) = &mut self.state {
@@ -87,14 +88,14 @@ impl Connection {
                 _,
             ) => self.fail(CloseReason::Os(error), now),
             // A failure of these calls does not end the connection. If a rejection cannot be sent,
-            // the peer's attempt ends at its deadline. If the RNR timer cannot be set, it keeps its
-            // default. The driver destroys the id later in any case.
+            // the peer's attempt ends at its deadline. If the RNR timer cannot be set, the timer
+            // keeps its default. If the id cannot be discarded, the driver destroys the id later.
             (CmCall::AwaitTurn | CmCall::Discard | CmCall::Reject | CmCall::SetMinRnrTimer, _) => {
-                let text = format_args!("a connection manager call failed: {error}");
+                let text = format_args!("ignored a failed connection manager call: {error}");
                 self.side.outputs.note(Level::Debug, text);
             }
             (CmCall::Disconnect, _) => {
-                let text = format_args!("a connection manager call failed: {error}");
+                let text = format_args!("the call to disconnect failed: {error}");
                 self.side.outputs.note(Level::Debug, text);
                 if let State::Open(open) = &mut self.state {
                     open.on_disconnect_failure(&mut self.side);
@@ -122,9 +123,9 @@ impl Connection {
         }
     }
 
-    /// Attempts to complete a keepalive check, and returns whether the check is complete. A check
-    /// is complete if the peer has given signs of life on any connection of its engine, no Ping is
-    /// due, and no other deadline has passed. In that case, the deadline of the next check is set.
+    /// Attempts to complete the keepalive check that is due. The check is complete if the peer has
+    /// given signs of life on any connection to its engine, no Ping is due, and no other deadline
+    /// has passed. If the check is complete, sets the deadline of the next check and returns true.
     pub fn passes_check(&mut self, of_engine: Activity, now: Instant) -> bool {
         let Some((open, side)) = self.open() else {
             return false;
@@ -136,28 +137,28 @@ impl Connection {
         passes
     }
 
-    /// Returns whether [`handle_timeout`](Self::handle_timeout) at `now` needs the byte counters to
-    /// judge whether the peer is alive.
+    /// Returns whether a call of [`handle_timeout`](Self::handle_timeout) at the time `now` needs
+    /// the byte counters, to judge whether the peer is alive or whether reads make progress.
     pub fn judges_peer_at(&self, now: Instant) -> bool {
         matches!(&self.state, State::Open(open) if open.judges_peer_at(now))
     }
 
-    /// Returns whether [`handle_timeout`](Self::handle_timeout) at `now` checks the progress of
-    /// reads.
+    /// Returns whether a call of [`handle_timeout`](Self::handle_timeout) at the time `now` checks
+    /// the progress of reads.
     pub fn judges_reads_at(&self, now: Instant) -> bool {
         matches!(&self.state, State::Open(open) if open.judges_reads_at(now))
     }
 
     /// Sets the byte counters of a transport that counts bytes. Must be called before
-    /// `handle_timeout`, which uses these counters to judge whether the peer is alive.
+    /// `handle_timeout` if [`judges_peer_at`](Self::judges_peer_at) returns true.
     pub fn set_moved(&mut self, moved: MovedBytes) {
         if let Some((open, _)) = self.open() {
             open.set_moved(moved);
         }
     }
 
-    /// Sets the signs of life on all connections to the peer's engine. Must be called before
-    /// `handle_timeout`, which uses these signs to judge whether the peer is alive.
+    /// Sets the counters of signs of life on all connections to the peer's engine. Must be called
+    /// before `handle_timeout`, which uses these counters to judge whether the peer is alive.
     pub fn set_engine_activity(&mut self, activity: Activity) {
         if let Some((open, _)) = self.open() {
             open.transfer.activity.of_engine = activity;
@@ -179,13 +180,13 @@ impl Connection {
 
 /// Inputs from the device.
 impl Connection {
-    /// Handles a completed receive on the fast path, which supports only frames with a single
-    /// message. The frame must not report a large message as taken, and no undelivered large
-    /// message may be queued.
+    /// Handles a completed receive on the fast path. The fast path supports only a frame that
+    /// contains a single message and reports no large message as taken, and only while no
+    /// undelivered large message is queued.
     ///
     /// Returns the message's length in bytes. The caller must deliver the message, and has no
-    /// output to perform. For any other frame, returns `None` and changes nothing. The caller must
-    /// then call [`handle_recv`](Self::handle_recv).
+    /// output to perform. If the fast path cannot handle the frame, returns `None` and changes
+    /// nothing. The caller must then call [`handle_recv`](Self::handle_recv).
     #[inline]
     pub fn take_message(&mut self, frame: &[u8]) -> Option<u32> {
         let (open, side) = self.open()?;
@@ -263,7 +264,7 @@ impl Connection {
         }
     }
 
-    /// Records that the fragment of the last [`Output::Copy`] has been copied.
+    /// Records that the fragment of the pending [`Output::Copy`] has been copied.
     pub fn handle_copied(&mut self, now: impl Clock) {
         if let Some((open, side)) = self.open() {
             open.transfer.timers.read_watchdog.memory_found();
@@ -272,16 +273,16 @@ impl Connection {
         self.end_if_drained();
     }
 
-    /// Records that the system has no memory for the last [`Output::Begin`], [`Output::Prepare`] or
-    /// [`Output::Copy`]. The output is repeated later.
+    /// Records that the system has no memory for the pending [`Output::Begin`], [`Output::Prepare`]
+    /// or [`Output::Copy`]. The output is repeated later.
     pub fn handle_out_of_memory(&mut self, error: OsError, now: Instant) {
         if let Some((open, side)) = self.open() {
             open.on_out_of_memory(side, error, now);
         }
     }
 
-    /// Repeats the output for which no memory was available, because other connections might have
-    /// released memory.
+    /// Repeats the output for which no memory was available. The driver calls this function when
+    /// other connections might have released memory.
     pub fn retry_memory(&mut self) {
         if let Some((open, side)) = self.open() {
             open.retry_memory(side);

@@ -1,4 +1,4 @@
-//! The keepalive, which detects a dead peer, and the Pings for keepalive and flushes.
+//! The keepalive, which detects a dead peer, and the Pings that the keepalive and flushes need.
 
 use std::time::{Duration, Instant};
 
@@ -23,9 +23,9 @@ const ANSWER: Duration = Duration::from_millis(100);
 /// Checks twice per interval whether the peer gave a sign of life. Because the checks are periodic,
 /// the code that handles a frame need not read the clock.
 ///
-/// A check detects a silence between half an interval and one interval after the last sign of life.
-/// If the peer then gives no sign of life within one timeout, the peer is considered dead. A dead
-/// peer is therefore detected at most `interval + timeout` after its last sign of life.
+/// A silence is detected at least half an interval, and at most one interval, after the last sign
+/// of life. If the peer then gives no sign of life within one timeout, the peer is considered dead.
+/// A dead peer is therefore detected at most `interval + timeout` after its last sign of life.
 ///
 /// Over TCP, the peer's system might not have been able to answer in this time, because the kernel
 /// retransmits lost bytes after increasing pauses. The timeout is therefore extended in two cases:
@@ -33,7 +33,7 @@ const ANSWER: Duration = Duration::from_millis(100);
 /// - If the peer's system has not acknowledged all bytes, the peer is considered dead only after
 ///   the next retransmission, at most one timeout later.
 /// - If the peer's system has received bytes of this side only after a retransmission, the peer's
-///   own bytes may also have been lost. The peer therefore has a second timeout.
+///   own bytes may have been lost too. The peer is therefore given a second timeout.
 #[derive(Debug)]
 #[cfg_attr(test, derive(Clone, Hash))]
 pub(super) struct Keepalive {
@@ -196,8 +196,9 @@ impl Keepalive {
         let late = now.saturating_duration_since(self.deadline);
         let since = match self.silent_since {
             Some(since) if late <= (timeout / 4).max(TOLERANCE) => since,
-            // This check is late because this side was busy. The peer's answer might have arrived
-            // without being read, so the timeout restarts.
+            // Either a silence begins, or this check is late because this side was busy. In the
+            // second case, the peer's answer might have arrived without being read, so the timeout
+            // restarts.
             Some(_) | None => now,
         };
         let new = self.silent_since.replace(since) != Some(since);
@@ -212,9 +213,10 @@ impl Keepalive {
         self.check_in_overtime(moved, now)
     }
 
-    /// Starts to suspect the path: treats the peer as silent, or shortens the timeout if a silence
-    /// was already detected. The silence ends with the next sign of life on this connection. The
-    /// caller sends a Ping.
+    /// Starts to suspect the path, and treats the peer as silent. The peer must give a sign of life
+    /// on this connection within `timeout`, or before the current silence has lasted for the
+    /// keepalive timeout, if that is earlier. Has no effect if the path is already suspected with a
+    /// shortened timeout. The caller sends a Ping.
     pub(super) fn suspect(&mut self, timeout: Duration, activity: PeerActivity, now: Instant) {
         if self.suspected.is_some_and(|present| present < self.timeout) {
             return;
@@ -276,7 +278,8 @@ impl Keepalive {
     }
 }
 
-/// Sends Pings one at a time, so that each Pong answers the last Ping.
+/// The state of the Pings. A Ping is sent only if no earlier Ping is unanswered, so that each Pong
+/// answers the most recent Ping.
 ///
 /// A Pong proves that the peer's library has processed everything that was sent before the Ping.
 #[derive(Debug, Default)]
@@ -326,7 +329,7 @@ impl Probe {
         }
     }
 
-    /// Returns whether a Ping is due. If so, the caller must send it.
+    /// If a Ping is due, records it as sent and returns true. The caller must then send the Ping.
     pub(super) fn take(&mut self) -> bool {
         let is_due = self.state == ProbeState::Due;
         if is_due {
@@ -348,8 +351,8 @@ impl Probe {
 }
 
 impl Open {
-    /// Returns whether [`on_timeout`](Self::on_timeout) at `now` needs the byte counters to judge
-    /// whether the peer is alive.
+    /// Returns whether a call of [`on_timeout`](Self::on_timeout) at the time `now` needs the byte
+    /// counters, to judge whether the peer is alive or whether reads make progress.
     pub(super) fn judges_peer_at(&self, now: Instant) -> bool {
         let timers = &self.transfer.timers;
         let keepalive = timers.keepalive.as_ref().map(Keepalive::deadline);
@@ -357,7 +360,8 @@ impl Open {
         judged.is_some_and(|at| at <= now)
     }
 
-    /// Records the byte counters of a transport that counts bytes.
+    /// Records the byte counters of a transport that counts bytes. Counts a sign of life if `signs`
+    /// has increased since the previous call, and no check was passed between the two calls.
     pub(super) fn set_moved(&mut self, moved: MovedBytes) {
         let transfer = &mut self.transfer;
         let before = std::mem::replace(&mut transfer.moved, moved);
@@ -370,9 +374,9 @@ impl Open {
         transfer.moved.signs = moved.signs.max(before.signs);
     }
 
-    /// Attempts to complete the keepalive check, and returns whether the check is complete. It is
-    /// complete if the peer gives signs of life, no Ping is due, and no other deadline has passed.
-    /// In that case, the deadline of the next check is set.
+    /// Attempts to complete the keepalive check that is due. The check is complete if the peer has
+    /// given signs of life, no Ping is due, and no other deadline has passed. If the check is
+    /// complete, sets the deadline of the next check and returns true.
     pub(super) fn passes_check(&mut self, of_engine: Activity, now: Instant) -> bool {
         if !self.is_established() {
             return false;

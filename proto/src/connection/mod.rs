@@ -62,11 +62,13 @@ use super::{
 /// every state. An input that has no meaning in the current state is ignored, except for a log
 /// line.
 ///
-/// The last output is [`Event::Disconnected`], which occurs exactly once. It reports the first
-/// reason for the end, with two exceptions. A mere symptom (flushed work requests, a DISCONNECTED
+/// The final output is [`Event::Disconnected`], which occurs exactly once. It reports the first
+/// reason for the end, with three exceptions. A mere symptom (flushed work requests, a DISCONNECTED
 /// without a close) is replaced by its cause, if the completion queue reveals the cause while
 /// draining. If this side closed the connection and the peer then sends an Abort or a Failure, this
 /// frame becomes the reason, unless the peer has already confirmed the close.
+/// [`CloseReason::PeerBusy`] replaces every earlier reason, because it states that the peer's
+/// program has processed no message.
 #[derive(Debug)]
 #[cfg_attr(test, derive(Clone, Hash))]
 pub struct Connection {
@@ -98,7 +100,7 @@ enum State {
 #[cfg_attr(test, derive(Clone, Hash))]
 struct Ended {
     reason: CloseReason,
-    /// The open connection, which still contains the counters. `None` if the setup failed.
+    /// The state before the end, which is kept for its counters. `None` if the setup failed.
     open: Option<Box<Open>>,
 }
 
@@ -120,7 +122,7 @@ impl Connection {
     }
 
     /// Makes the connection share the receives of this account. Before the call, the caller must
-    /// reserve the minimum with [`Account::open`].
+    /// reserve the connection's minimum number of receives with [`Account::open`].
     pub fn use_account(&mut self, account: Arc<Account>) {
         self.side.account = Some(account);
     }
@@ -129,7 +131,8 @@ impl Connection {
     ///
     /// Before the call, the caller must destroy the queue pair and repost all its receives, except
     /// those of the `held` messages that the application holds. When the application releases one
-    /// of these messages, the caller reposts the receive and frees it in the account.
+    /// of these messages, the caller must repost the message's receive and free the receive in the
+    /// account.
     pub fn release_account(&mut self, held: u32) {
         if let Some(account) = self.side.account.take() {
             let window = self.side.params.window;
@@ -157,16 +160,16 @@ impl Connection {
         }
     }
 
-    /// Removes and returns the next output. If the deadline has changed, the last output reports
-    /// the change. Only this function detects such a change: it compares the deadline with the
-    /// deadline that was last reported.
+    /// Removes and returns the next output. If the deadline has changed, [`Output::Timer`] follows
+    /// the other outputs. Only this function detects such a change: it compares the deadline with
+    /// the deadline that was last reported.
     #[inline]
     pub fn poll_output(&mut self) -> Option<Output> {
         self.side.outputs.pop().or_else(|| self.changed_timer())
     }
 
-    /// Returns the frame of the next output if this output is [`Output::Post`]. After an
-    /// `Output::Post`, the driver can call this function to post both frames with one call.
+    /// Removes the next output if it is [`Output::Post`], and returns its frame. The driver can
+    /// call this function after it has fetched an `Output::Post`, and post both frames at once.
     pub fn poll_post(&mut self) -> Option<Transmit> {
         self.side.outputs.pop_post()
     }
@@ -222,8 +225,8 @@ impl Connection {
         }
     }
 
-    /// Returns whether the connection is ending, and waits for an event that reveals the cause of
-    /// its end.
+    /// Returns true if the connection is ending, and an event that reveals the cause of the end is
+    /// still expected.
     pub fn awaits_end_cause(&self) -> bool {
         matches!(&self.state, State::Open(open) if open.awaits_cause())
     }
@@ -245,8 +248,9 @@ impl Connection {
         }
     }
 
-    /// Returns whether the setup counts against the limit on concurrent setups. It counts while it
-    /// can perform an expensive step at any moment.
+    /// Returns whether the setup counts against the limit on concurrent setups. A setup does not
+    /// count while it waits for the application's decision, for the limit's permission, or for the
+    /// start of the next attempt.
     pub fn has_turn(&self) -> bool {
         matches!(&self.state, State::Setup(setup) if setup.has_turn())
     }
@@ -289,7 +293,7 @@ impl Connection {
             .unwrap_or_default()
     }
 
-    /// Returns the counters of signs of life from the peer on this connection.
+    /// Returns counters that increase when the peer gives a sign of life on this connection.
     #[inline]
     pub fn peer_activity(&self) -> Activity {
         self.opened().map(Open::activity).unwrap_or_default()
@@ -323,8 +327,8 @@ impl Connection {
         }
     }
 
-    /// Completes the setup. Begins the exchange of messages, or the exchange of private data if
-    /// that is still necessary.
+    /// Completes the setup, and begins the exchange of messages. If private data must be sent in
+    /// frames, begins the exchange of private data first.
     fn establish(&mut self, agreed: Agreed, now: Instant) {
         let side = &mut self.side;
         let mut open = Box::new(Open::new(side, &agreed.hello, agreed.greeting, now));

@@ -17,7 +17,7 @@ const FIRST: Duration = Duration::from_millis(20);
 /// The maximum time between two nudges.
 const LAST: Duration = Duration::from_secs(1);
 
-/// The timer that nudges the peer periodically until the peer has answered.
+/// The timer of the nudges, which are repeated until the peer has answered a Ping.
 #[derive(Debug)]
 #[cfg_attr(test, derive(Clone, Hash))]
 pub(super) struct Nudge {
@@ -48,8 +48,8 @@ impl Nudge {
 
 impl Open {
     /// Posts a signalled write of 0 bytes if a refused send waits for slots and no frame in flight
-    /// is signalled. The completion of this write frees the slots. Without it, the refused send
-    /// could wait forever: a message in fragments needs a slot for each fragment, and the
+    /// is signalled. The completion of this write frees the slots. Without this write, the refused
+    /// send could wait forever: a message in fragments needs a slot for each fragment, and the
     /// application might send nothing else that is signalled.
     #[cold]
     pub(super) fn signal_last_frame(&mut self, side: &mut Side) {

@@ -1,4 +1,4 @@
-//! An established connection, until its last work request has completed.
+//! A connection whose setup is complete, until its last work request has completed.
 
 use std::time::Instant;
 
@@ -12,7 +12,7 @@ use super::{
 };
 use crate::{Activity, CmInput, CmOp, Event, Output, hello::Hello};
 
-/// An established connection.
+/// A connection whose setup is complete.
 ///
 /// The handlers of an open connection are divided among files: `receiving` handles frames,
 /// `sending` handles messages and completions, `reading` reads large messages, `greeting` exchanges
@@ -25,8 +25,8 @@ pub(super) struct Open {
     /// Whether the connection has ever been in the phase [`Phase::Established`].
     was_established: bool,
     pub(super) transfer: Transfer,
-    /// The sides that do not know the result of the close handshake, because the connection was
-    /// lost during the handshake.
+    /// Which side might not know the result of the close handshake, because the connection was lost
+    /// during the handshake.
     pub(super) lost_in_close: LostInClose,
 }
 
@@ -43,12 +43,12 @@ pub(super) enum Phase {
     Draining(Draining),
 }
 
-/// The sides that do not know the result of the close handshake, because the connection was lost
+/// Which side might not know the result of the close handshake, because the connection was lost
 /// during the handshake.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(test, derive(Hash))]
 pub(super) enum LostInClose {
-    /// The connection was not lost during a close handshake.
+    /// The connection was not lost during a close handshake, or both sides know the result.
     No,
     /// This side does not know the result, and the peer might not know it either.
     Here,
@@ -77,8 +77,8 @@ impl Open {
         }
     }
 
-    /// Sends the first frame. The caller has checked that the transport does not permit the peer to
-    /// send first.
+    /// Sends the first frame. The caller has checked that the transport requires this side to send
+    /// first.
     pub(super) fn send_first_frame(&mut self, side: &mut Side, now: Instant) {
         self.transfer.probe.request();
         self.transfer.timers.nudge = Some(Nudge::new(now));
@@ -131,8 +131,8 @@ impl Open {
         !matches!(self.phase, Phase::Draining(_))
     }
 
-    /// Returns whether the connection is ending, and waits for an event that reveals the cause of
-    /// its end.
+    /// Returns true if the connection is ending, and an event that reveals the cause of the end is
+    /// still expected.
     pub(super) fn awaits_cause(&self) -> bool {
         matches!(&self.phase, Phase::Draining(draining) if draining.awaits_cause())
     }
@@ -185,7 +185,7 @@ impl Open {
         }
     }
 
-    /// Returns the counters of signs of life from the peer on this connection.
+    /// Returns counters that increase when the peer gives a sign of life on this connection.
     #[inline]
     pub(super) fn activity(&self) -> Activity {
         let transfer = &self.transfer;

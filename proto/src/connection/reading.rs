@@ -32,8 +32,9 @@ impl Open {
         self.disconnect_if_done(side, now);
     }
 
-    /// Posts reads of large messages while slots and memory are available and the queue pair works.
-    /// Also copies fragments that have arrived, even after the queue pair has failed.
+    /// Requests memory for large messages. Posts reads of these messages while slots and memory are
+    /// available and the queue pair works. Copies fragments that have arrived, even after the queue
+    /// pair has failed.
     pub(super) fn read_on(&mut self, side: &mut Side, now: impl Clock) {
         let is_connected = self.is_connected();
         let transfer = &mut self.transfer;
@@ -92,8 +93,8 @@ impl Open {
         self.act_on(side, verdict, now);
     }
 
-    /// Repeats the output for which no memory was available, because other connections might have
-    /// released memory.
+    /// Repeats the output for which no memory was available. Called when the read watchdog demands
+    /// a retry, and when other connections might have released memory.
     pub(super) fn retry_memory(&mut self, side: &mut Side) {
         let is_connected = self.is_connected();
         if let Some(step) = self.transfer.inbound.pending_step()
@@ -104,7 +105,8 @@ impl Open {
         }
     }
 
-    /// Returns whether [`on_timeout`](Self::on_timeout) at `now` checks the progress of reads.
+    /// Returns whether a call of [`on_timeout`](Self::on_timeout) at the time `now` checks the
+    /// progress of reads.
     pub(super) fn judges_reads_at(&self, now: Instant) -> bool {
         let deadline = self.transfer.timers.read_watchdog.deadline();
         deadline.is_some_and(|deadline| deadline <= now)

@@ -66,11 +66,12 @@ impl Open {
             || transfer.accepts != Accepts::Everything
             || !transfer.sequence.is_next(header.sequence)
             || !transfer.inbound.is_clear()
-            // After this message, the peer must still have credit. Otherwise the peer waits for a
-            // grant, which the fast path does not send.
+            // If this message uses the peer's last credit, the peer waits for a grant, which the
+            // fast path does not send.
             || !transfer.recv_credit.allows(2)
             || !transfer.outbound.is_reported(header.arg)
-            // The grant in this frame could make room for a refused send.
+            // If a send was refused, the grant in this frame could permit a retry, which the fast
+            // path does not report.
             || transfer.is_blocked()
         {
             return None;
@@ -95,7 +96,9 @@ impl Open {
         if self.transfer.accepts == Accepts::Nothing {
             side.outputs.note(
                 Level::Debug,
-                format_args!("ignored a frame that arrived after an abort or a protocol violation"),
+                format_args!(
+                    "ignored a frame, because the ending connection accepts no further frames"
+                ),
             );
             return self.repost(side, buffer);
         }
@@ -409,8 +412,8 @@ impl Open {
             }
             Control::Pong => {
                 let answered = transfer.probe.answer();
-                // After this side has closed, it sends no Pings, but the Pong for an earlier Ping
-                // can still arrive.
+                // When this side aborts or disconnects, it forgets an unanswered Ping. The Pong for
+                // this Ping can still arrive.
                 if !answered && !self.is_ending() {
                     return Err(Kind::Control(control).unexpected("no pong without a ping"));
                 }
@@ -480,8 +483,8 @@ impl Open {
         if let Some(arrival) = self.transfer.inbound.arrive(arrival) {
             side.outputs.push(Output::Event(Event::Arrived(arrival)));
         }
-        // The peer may have used its last credit for this arrival, while this side has receives
-        // that it can grant.
+        // The peer may have used its last credit for this arrival. If so, this side grants the
+        // receives that it can grant.
         self.grant_if_due(side);
     }
 
@@ -495,7 +498,7 @@ impl Open {
 
     /// Returns whether the driver must repost free buffers. Shared buffers are reposted until the
     /// connection ends, because other connections use them. After the end, the driver reposts the
-    /// remaining shared buffers without being asked.
+    /// remaining shared buffers without further outputs.
     fn reposts(&self, side: &Side) -> bool {
         side.params.shared || self.is_connected()
     }

@@ -1,4 +1,4 @@
-//! The reasons why two sides cannot connect, as pure functions of hellos and rejections.
+//! Pure functions of hellos and rejections. They return the reason why two sides cannot connect.
 
 use rdma_status::RejectReason;
 
@@ -9,7 +9,7 @@ use crate::{
     reject::{Reject, RejectCode},
 };
 
-/// Returns the reason for the end if the peer's hello is invalid.
+/// Returns the reason for the end after the peer has sent an invalid hello.
 pub(super) fn unreadable(error: HelloError) -> CloseReason {
     match error {
         HelloError::NotRdmsg => CloseReason::NotRdmsg,
@@ -22,7 +22,8 @@ pub(super) fn unreadable(error: HelloError) -> CloseReason {
     }
 }
 
-/// Returns the reason for the end if a request to resume a session has the wrong length `len`.
+/// Returns the reason for the end after the peer has sent a request to resume a session with the
+/// wrong length `len`.
 pub(super) fn malformed_resume(len: usize) -> CloseReason {
     let field = RejectCode::Session.field();
     let violation = Violation::new(
@@ -33,9 +34,8 @@ pub(super) fn malformed_resume(len: usize) -> CloseReason {
     CloseReason::ProtocolViolation(violation)
 }
 
-/// Checks whether the parameters of the two sides are compatible. READs must be possible in both
-/// directions, because otherwise a large message could never be read, and no message behind it
-/// could be delivered.
+/// Checks that the parameters of the two sides are compatible. READs must be possible in both
+/// directions: a large message that can never be read would also block all messages behind it.
 pub(super) fn compatible(
     params: &Params,
     hello: &Hello,
@@ -146,9 +146,9 @@ pub(super) fn is_transient(cause: &CloseReason, reason: RejectReason) -> bool {
 }
 
 /// Returns whether the cause is a refusal: no program accepted the request, or the peer lacked
-/// resources for another connection. If a listener's process ends, the kernel on the same host also
-/// refuses the waiting requests. Over RDMA, this kernel rejects them without private data. Over
-/// TCP, it ends their connections.
+/// resources for another connection. If a listener's process has ended, the kernel of its host
+/// refuses the requests that wait for the listener. Over RDMA, the kernel rejects these requests
+/// without private data. Over TCP, the kernel ends their connections.
 pub(super) fn is_refusal(cause: &CloseReason) -> bool {
     matches!(
         cause,
@@ -182,7 +182,7 @@ fn has_no_listener(reason: RejectReason, private_data: &[u8]) -> bool {
         || (reason.raw() == -libc::ECONNREFUSED && is_blank(private_data))
 }
 
-/// Returns whether private data consist only of the connection manager's padding.
+/// Returns whether private data are empty or consist only of the connection manager's padding.
 fn is_blank(private_data: &[u8]) -> bool {
     private_data.iter().all(|byte| *byte == 0)
 }

@@ -11,7 +11,7 @@ use super::{
 use crate::{Clock, CloseReason, Event, Output, SendRefused, Transmit};
 
 impl Open {
-    /// Returns the transfer if the application may send messages.
+    /// Returns the [`Transfer`] if the application may send messages.
     #[inline]
     pub(super) fn sending_messages(&mut self) -> Result<&mut Transfer, SendRefused> {
         match &self.phase {
@@ -39,8 +39,8 @@ impl Open {
         }
     }
 
-    /// Returns the transfer if the connection is established. This includes a connection whose
-    /// application has sent its Finish.
+    /// Returns the [`Transfer`] if the connection is established, even if the application has
+    /// half-closed the connection.
     #[inline]
     pub(super) fn sending(&mut self) -> Result<&mut Transfer, SendRefused> {
         match &self.phase {
@@ -50,7 +50,7 @@ impl Open {
         }
     }
 
-    /// Returns the transfer if messages that the driver holds back may be sent.
+    /// Returns the [`Transfer`] if messages that the driver holds back may be sent.
     pub(super) fn sending_held(&mut self) -> Result<&mut Transfer, SendRefused> {
         if self.is_connected() && self.transfer.control.is_held() {
             Ok(&mut self.transfer)
@@ -112,8 +112,8 @@ impl Open {
         self.grant_if_due(side);
     }
 
-    /// Sends a grant that has been delayed for the maximum time. The peer must not wait any longer
-    /// for an application that holds messages.
+    /// Sends a grant that has been delayed for the maximum time. The application might hold
+    /// messages for much longer, and the peer must not wait until they are released.
     pub(super) fn on_grant_timeout(&mut self, side: &mut Side, now: Instant) {
         let transfer = &mut self.transfer;
         let Some(delayed) = transfer.timers.grant.filter(|it| it.deadline <= now) else {
@@ -153,9 +153,9 @@ impl Open {
         }
     }
 
-    /// Reports [`Event::Writable`] if a refused send can be retried now. Otherwise ensures that a
-    /// completion follows, if the send waits for slots. While this side closes, the application
-    /// sends nothing, so only messages that the driver holds back can have been refused.
+    /// Reports [`Event::Writable`] if a refused send can be retried now. If the send still waits
+    /// for slots, ensures that a completion follows. This function is also called while this side
+    /// closes, because the driver may still have to send messages that it holds back.
     #[inline]
     pub(super) fn report_writable(&mut self, side: &mut Side) {
         if !self.transfer.is_blocked() || !self.is_connected() {

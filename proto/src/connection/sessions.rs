@@ -50,8 +50,8 @@ impl Connection {
         reason.is_loss() || self.lost_in_close(reason) == LostInClose::Here
     }
 
-    /// Returns whether the connection was lost during the close handshake, and this side knows the
-    /// result of the handshake, but the peer might not.
+    /// Returns true if the connection was lost during the close handshake, this side knows the
+    /// result of the handshake, and the peer might not know the result.
     #[must_use]
     pub fn leaves_peer_in_doubt(&self, reason: &CloseReason) -> bool {
         self.lost_in_close(reason) == LostInClose::AtPeer

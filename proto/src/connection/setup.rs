@@ -68,8 +68,9 @@ impl Setup {
         }
     }
 
-    /// Returns whether the setup counts against the limit on concurrent setups. It counts while it
-    /// can perform an expensive step at any moment.
+    /// Returns whether the setup counts against the limit on concurrent setups. A setup does not
+    /// count while it waits for the application's decision, for the limit's permission, or for the
+    /// start of the next attempt.
     pub(super) fn has_turn(&self) -> bool {
         match self {
             Self::Connecting(connecting) => connecting.has_turn(),
@@ -77,8 +78,9 @@ impl Setup {
         }
     }
 
-    /// Returns whether a queue pair exists or is being created. This is the case after the active
-    /// side has sent its request, and after the passive side has begun to prepare its reply.
+    /// Returns whether the queue pair is in use: the active side has sent its request, or the
+    /// passive side has begun to prepare its reply. The active side creates its queue pair earlier,
+    /// but does not use the queue pair before it has sent its request.
     pub(super) fn has_queue_pair(&self) -> bool {
         match self {
             Self::Connecting(connecting) => connecting.has_queue_pair(),

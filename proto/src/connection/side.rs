@@ -122,7 +122,7 @@ impl Side {
     pub(super) fn unexpected(&mut self, event: &str, state: &str) {
         self.outputs.warn(
             Topic::UnexpectedEvent,
-            format_args!("ignored the unexpected event {event} in state {state}"),
+            format_args!("ignored an unexpected event in state {state}: {event}"),
         );
     }
 

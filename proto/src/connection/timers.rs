@@ -22,14 +22,16 @@ pub(super) struct Timers {
 #[derive(Clone, Copy, Debug)]
 #[cfg_attr(test, derive(Hash))]
 pub(super) struct DelayedGrant {
-    /// The time at which this side decides again whether to send the grant.
+    /// The time at which this side sends the grant, if no other frame has carried it.
     pub(super) deadline: Instant,
-    /// The credit limit that was last announced to the peer before the delay began.
+    /// The credit limit that was last announced to the peer before the timer started. If a
+    /// different limit is announced at the deadline, another frame has carried the grant.
     pub(super) announced: u32,
 }
 
-/// The maximum delay of a grant. While grants are delayed, the timer fires periodically at this
-/// interval, so that it need not be set for each grant.
+/// The interval at which the timer fires while grants are delayed. The timer is not restarted for
+/// each grant, so it can already be running when a delay begins. A grant is therefore delayed by at
+/// most twice this interval.
 pub(super) const MAX_GRANT_DELAY: Duration = Duration::from_millis(2);
 
 impl Timers {
@@ -69,8 +71,9 @@ pub(super) fn earlier(one: Option<Instant>, other: Option<Instant>) -> Option<In
 
 /// A value that records whether it was borrowed mutably.
 ///
-/// Most messages do not touch the timers. If a message does, the mutable borrow marks the value as
-/// changed.
+/// A mutable borrow marks the value as changed. While the timers are not marked, the connection
+/// does not compare its deadline with the deadline that the driver knows. Most messages do not
+/// change the timers.
 #[derive(Debug)]
 #[cfg_attr(test, derive(Clone, Hash))]
 pub(super) struct Tracked<T> {

@@ -51,8 +51,9 @@ pub(super) struct Transfer {
     pub(super) activity: PeerActivity,
     /// The byte counters, as of the last call of [`set_moved`](super::Connection::set_moved).
     pub(super) moved: MovedBytes,
-    /// Whether `moved` was set after the peer last passed a keepalive check. If so, a later
-    /// increase of these counters is a sign of life after that check.
+    /// Whether `moved` was set after the last time that
+    /// [`passes_check`](super::Connection::passes_check) returned true. If so, the next increase of
+    /// these counters is a sign of life. If not, the bytes might have moved before that check.
     pub(super) moved_is_fresh: bool,
     /// Whether other connections wait for the memory that this connection's large messages use, as
     /// of the last call of [`set_memory_contended`](super::Connection::set_memory_contended).
@@ -65,11 +66,11 @@ pub(super) struct Transfer {
     leave: Leave,
     /// Whether the peer's Leave has arrived.
     pub(super) peer_leaves: bool,
-    /// The number of data frames from the peer that did not complete a message.
+    /// The number of received Fragment frames that were not the final fragment of their message.
     pub(super) incomplete_frames: u32,
     /// The resources that a refused send needs. If several sends were refused, each value is the
-    /// smallest that any of them needs. `None` if no send was refused as blocked since the last
-    /// [`Event::Writable`](crate::Event::Writable).
+    /// smallest that any of them needs. `None` if no send was refused with
+    /// [`SendRefused::Blocked`] since the last [`Event::Writable`](crate::Event::Writable).
     blocked: Option<RequiredResources>,
     pub(super) control: ControlQueue,
     /// A Request or an Answer that must be sent before everything else: its kind, argument and
@@ -123,8 +124,10 @@ pub(super) enum Accepts {
     Everything,
     /// The peer's Finish has arrived: only control frames follow.
     NoMessages,
-    /// The peer has sent an Abort or has violated the protocol: no frame is accepted. Messages
-    /// behind an invalid frame are discarded, because a message before them is missing.
+    /// No frame is accepted. The peer has sent an Abort, a Failure or a rejection, has violated the
+    /// protocol, or has sent an Answer while the connection was already ending. Messages behind an
+    /// invalid frame are discarded, because the invalid frame might have contained a message that
+    /// precedes them.
     Nothing,
 }
 
@@ -226,9 +229,9 @@ impl Transfer {
 
     /// Returns the progress of the large messages that this side receives.
     ///
-    /// The number of chunks includes the chunks on all connections to the peer's engine, because
-    /// reads on a slow path wait behind the reads of other connections. If the transport counts
-    /// bytes, this number includes the bytes that were read.
+    /// Reads on a slow path can wait behind the reads of other connections. The number of chunks
+    /// therefore includes the chunks on all connections to the peer's engine. On a transport that
+    /// counts bytes, it also includes the number of bytes that this side has read.
     pub(super) fn progress(&self) -> Progress {
         let inbound = &self.inbound;
         Progress {
@@ -242,7 +245,8 @@ impl Transfer {
         }
     }
 
-    /// Starts the timer of a grant that is delayed until the application releases more messages.
+    /// Starts the timer that limits the delay of a grant. Has no effect if no grant is delayed, or
+    /// if the timer is already running.
     pub(super) fn watch_grant(&mut self, now: impl Clock) {
         if self.recv_credit.delays_grant() && self.timers.grant.is_none() {
             self.timers.grant = Some(DelayedGrant {
@@ -254,12 +258,13 @@ impl Transfer {
 
     // Closing.
 
-    /// Returns whether this side knows that the peer's library has received everything that was
-    /// sent.
+    /// Returns whether this side knows that the peer's library has received everything that this
+    /// side sent.
     ///
-    /// An acknowledgement from the peer's device does not prove this, because the process that
-    /// reads the completion queue might have ended. A missing acknowledgement does not prove the
-    /// opposite: a device sends none if its queue pair fails right after it has received a frame.
+    /// An acknowledgement from the peer's device does not prove that the library has received a
+    /// frame: the peer's process might have ended before it polled the completion. A missing
+    /// acknowledgement does not prove that the frame is lost: a device sends no acknowledgement if
+    /// its queue pair fails right after the frame has arrived.
     #[inline]
     pub(super) fn delivered(&self) -> bool {
         //= PROTOCOL.md#closing
@@ -277,12 +282,12 @@ impl Transfer {
         } else {
             receives / 2
         };
-        // An empty message is never copied: it keeps its receive until the application takes it.
-        // Otherwise nothing would limit the number of empty messages.
+        // An empty message is never copied, so it keeps its receive until the application takes the
+        // message. The receives are the only limit on the number of empty messages.
         len > 0 && held > enough && self.inbound.has_room_for(len.into(), buffered)
     }
 
-    /// Sets the limits on large messages according to these parameters.
+    /// Sets the limits on large messages to those of `params`.
     pub(super) fn set_limits(&mut self, params: &Params) {
         self.outbound.set_limit(params.outbound_limit());
         self.inbound.set_limit(params.inbound_limit());
@@ -299,9 +304,8 @@ impl Transfer {
         self.inbound.is_idle()
     }
 
-    /// Returns whether the large messages of both sides have been read, and all posted work
-    /// requests have completed. These work requests include the last frame that reports large
-    /// messages as taken.
+    /// Returns true if the large messages of both sides have been read, this side has reported the
+    /// peer's large messages as taken, and all posted work requests have completed.
     pub(super) fn is_quiescent(&self) -> bool {
         self.inbound.is_idle()
             && !self.inbound.report_due()
@@ -390,7 +394,7 @@ impl Transfer {
             && (required.exposed == 0 || self.outbound.has_room_for(required.exposed))
     }
 
-    /// Records that a send was refused, and which resources it needs.
+    /// Records that a send was refused, and which resources this send needs.
     #[cold]
     fn block(&mut self, required: RequiredResources) {
         self.counters.stalls += 1;
@@ -426,7 +430,7 @@ impl Transfer {
         self.blocked.is_some_and(lacks_slots) && self.ring.is_unsignalled()
     }
 
-    /// Returns whether a send was refused and must not be retried yet.
+    /// Returns whether a send was refused since the record of refused sends was last cleared.
     #[inline]
     pub(super) fn is_blocked(&self) -> bool {
         self.blocked.is_some()
@@ -439,15 +443,16 @@ impl Transfer {
     }
 
     pub(super) fn send(&mut self, len: usize) -> Result<Transmit, SendRefused> {
-        debug_assert!(self.is_eager(len), "a frame has room for the message");
+        debug_assert!(self.is_eager(len), "the message must fit into a frame");
         self.send_at_once(len).ok_or_else(|| {
             self.block(RequiredResources::SLOT);
             SendRefused::Blocked
         })
     }
 
-    /// Sends a message if it fits into a frame, and a credit and a slot are available. The function
-    /// need not check the maximum message length, which is never less than the eager size.
+    /// Sends a message if it fits into a frame, and a credit and a slot are available. A message
+    /// that fits into a frame never exceeds the maximum message length, because this length is at
+    /// least the eager size.
     #[inline(always)]
     pub(super) fn send_at_once(&mut self, len: usize) -> Option<Transmit> {
         let fits =
@@ -595,7 +600,8 @@ impl Transfer {
         Some(self.frame(Kind::Control(control), 0, arg, slot))
     }
 
-    /// Returns the kind of the next Ping: a Leave if one is due, otherwise a plain Ping.
+    /// Chooses the kind of the next Ping: a Leave if one is due, otherwise a plain Ping. Records a
+    /// chosen Leave as sent.
     fn ping(&mut self) -> Control {
         match self.leave {
             Leave::Due => {
@@ -606,8 +612,8 @@ impl Transfer {
         }
     }
 
-    /// Requests a Leave, unless one was requested before. Returns false if the peer does not
-    /// support Leave.
+    /// Requests a Leave if none was requested before. Returns false if the peer does not support
+    /// Leave.
     pub(super) fn leave(&mut self) -> bool {
         //= PROTOCOL.md#leaving
         //# It must not be sent to a side whose hello lacks bit 7 of `features`, and is sent once at
@@ -651,8 +657,8 @@ impl Transfer {
     pub(super) fn sent(&mut self, slot: u32, acknowledges: bool) {
         // The receipt of data is a sign of life, because the peer's device receives data only while
         // the peer's library grants credit. The receipt of a control frame is no sign of life,
-        // because the device also receives control frames after the library has stopped. A Pong is
-        // the only control frame that proves that the library is running.
+        // because the device also receives control frames after the library has stopped. After a
+        // Ping, the sign of life is the peer's Pong, not the receipt of the Ping.
         if self.ring.complete(slot) && acknowledges {
             self.activity.on_connection += 1;
         }
@@ -662,7 +668,7 @@ impl Transfer {
     // Receiving.
 
     /// Consumes the peer's credits for `count` messages in a frame, or one credit for a write with
-    /// immediate data. Returns a violation if the peer must not send them now.
+    /// immediate data. Returns a violation if the peer was not allowed to send this frame or write.
     #[inline]
     pub(super) fn take_credits(&mut self, kind: Kind, count: u32) -> Result<(), Violation> {
         if self.has_peer_closed() {
@@ -679,8 +685,8 @@ impl Transfer {
         Ok(())
     }
 
-    /// Returns a violation if a frame of this kind must not arrive between the fragments of a
-    /// message, and fragments are missing.
+    /// Returns a violation if fragments of a message are still missing, and a frame of this kind
+    /// must not arrive between them.
     #[inline]
     pub(super) fn check_order(&self, kind: Kind) -> Result<(), Violation> {
         //= PROTOCOL.md#frames

@@ -1,18 +1,22 @@
-//! Searches all orders of the steps of two sessions, within bounds.
+//! Searches all orders in which the two sides of a session and the network can take steps, within
+//! bounds.
 //!
 //! A breadth-first search visits each state of a [`World`]. The search checks that each message is
-//! delivered once and in order, and is kept until its delivery. It also checks that each state has
-//! a path to a state in which all messages are delivered. If a check fails, the search prints a
-//! shortest path to the violation.
+//! delivered once and in order, and is kept until its delivery. The search also checks that each
+//! state has a path to a state in which all messages are delivered. If a check fails, the search
+//! returns a shortest path to the violation.
 //!
 //! The model makes three simplifications:
 //!
-//! - A side processes a message as soon as it arrives, because a side that leaves a connection
-//!   first processes everything that has arrived.
-//! - A report of grants arrives immediately. A delay would not affect the sender's actions before
-//!   the report arrives.
-//! - The passive side refuses one request and sends a Ping. At the next request, it knows whether
-//!   the active side has answered. Further refused requests are equivalent to lost requests.
+//! - A side processes each message as soon as the message arrives. This is equivalent to later
+//!   processing, because a side first processes everything that has arrived before it leaves a
+//!   connection.
+//! - A report of grants arrives immediately. A report that arrives late is equivalent to a report
+//!   that is sent late.
+//! - If a request arrives while the connection of the passive side seems to work, the passive side
+//!   refuses the request and sends a Ping. When the next request arrives, the passive side already
+//!   knows whether the active side has answered the Ping. A real passive side might refuse more
+//!   requests before it knows, but these are equivalent to lost requests.
 
 mod scope;
 mod world;
@@ -32,7 +36,7 @@ use self::{
 };
 use super::{ResumeRefused, Session, Unconfirmed};
 
-/// The maximum number of states in a search, which bounds its memory.
+/// The maximum number of states in a search. This limit bounds the memory of the search.
 const MOST_STATES: usize = 8_000_000;
 
 const SMALLEST: Scope = scope([1, 1], [0, 0], 1, [1, 1], 0);
@@ -59,7 +63,7 @@ const SMALL: &[Scope] = &[
     scope([1, 2], [0, 0b01], 1, [1, 1], 0).with_forged_requests(3),
 ];
 
-/// Larger scopes. The search of each takes about a minute.
+/// Larger scopes. The search of each scope takes about a minute.
 const LARGE: &[Scope] = &[
     scope([3, 3], [0, 0], 2, [2, 1], u32::MAX - 1),
     scope([2, 1], [0, 0], 1, [3, 1], u32::MAX),
@@ -84,7 +88,7 @@ struct Found {
     violation: Option<String>,
 }
 
-/// Returns the text `last`, followed by the steps that lead to the state with this number.
+/// Returns the text `last`, followed by the steps that lead to the state with the number `number`.
 fn explain(origins: &[(u32, Option<Act>)], mut number: usize, last: &str) -> String {
     let mut acts = Vec::new();
     while let (from, Some(act)) = origins[number] {
@@ -124,7 +128,7 @@ fn search(scope: &Scope) -> Found {
                 }
                 let mut to = world.clone();
                 if let Err(message) = to.apply(act, scope) {
-                    let message = format!("{message}, by {name} after:");
+                    let message = format!("{message} in the step {name}, after:");
                     found.violation = Some(explain(&origins, number as usize, &message));
                     return found;
                 }
@@ -137,7 +141,10 @@ fn search(scope: &Scope) -> Found {
                 edges.push((*next, number));
             }
         }
-        assert!(origins.len() < MOST_STATES, "{scope:?} is too large");
+        assert!(
+            origins.len() < MOST_STATES,
+            "the scope must have fewer than {MOST_STATES} states: {scope:?}"
+        );
     }
     let (states, transitions) = (origins.len(), edges.len());
     found.violation = find_stuck(states, edges, done).map(|number| {
@@ -152,8 +159,8 @@ fn search(scope: &Scope) -> Found {
     found
 }
 
-/// Returns the first state from which no path leads to a state in `done`. Each edge is a pair: the
-/// state after a step, followed by the state before the step.
+/// Returns the lowest number of a state from which no path leads to a state in `done`. Each edge is
+/// a pair: the state after a step, followed by the state before the step.
 fn find_stuck(states: usize, mut edges: Vec<(u32, u32)>, mut done: Vec<u32>) -> Option<usize> {
     edges.sort_unstable();
     let mut can_end = vec![false; states];
@@ -174,9 +181,10 @@ fn visit_every_state_of_smallest_scope() {
     assert_eq!(found.violation, None);
 }
 
-/// Searches the large scopes instead if the environment variable `RDMSG_SCOPES` is `large`.
+/// Searches the small scopes, or only the large scopes if the environment variable `RDMSG_SCOPES`
+/// is `large`.
 #[test]
-#[cfg_attr(debug_assertions, ignore = "it takes seconds with optimization")]
+#[cfg_attr(debug_assertions, ignore = "takes seconds even with optimization")]
 fn visit_every_state_of_small_scopes() {
     if env::var_os("RDMSG_SCOPES").is_some_and(|scopes| scopes == "large") {
         for scope in LARGE {
@@ -221,7 +229,7 @@ fn find_each_mistake() {
         };
         let violation = search(&scope)
             .violation
-            .expect("the search finds the mistake");
+            .expect("the search must find the mistake");
         println!("{mistake:?}: {violation}");
         assert!(violation.starts_with(expected), "{mistake:?}: {violation}");
     }
@@ -268,7 +276,7 @@ fn grants_without_reads_fill_no_memory() {
     }
     assert_eq!(session.ring.len(), 5);
     session.suspend(0, known);
-    // The grants imply that the peer has received all messages except the last five.
+    // The session keeps only the newest five messages, so the peer must have received all others.
     let judged = session.check_attempt(1, 994);
     assert!(matches!(judged, Err(ResumeRefused::Impossible(_))));
     assert_eq!(session.check_attempt(1, 995), Ok(()));

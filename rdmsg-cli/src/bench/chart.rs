@@ -11,7 +11,7 @@ const HEIGHT: usize = 14;
 /// The number of columns to the left of the plot area, for the labels of the vertical axis.
 const MARGIN: usize = 11;
 
-/// Prints a plot with text characters to stdout.
+/// Draws a plot with text characters, and prints it to stdout.
 pub(super) fn print(plot: &Plot) -> io::Result<()> {
     write(&mut styled::stdout(), plot, terminal::width())
 }
@@ -77,8 +77,8 @@ fn draw(plot: &Plot, width: usize) -> Grid {
             .map(|(x, y)| (x_range.position(*x), y_range.position(*y)))
             .collect()
     };
-    // Draw the points after the lines, and the first series last, because later drawing overwrites
-    // earlier drawing.
+    // Later drawing overwrites earlier drawing. Therefore draw the lines before the points, and
+    // draw the first series after all other series.
     for series in plot.series.iter().rev() {
         for pair in positions(series).windows(2) {
             let ((x0, y0), (x1, y1)) = (pair[0], pair[1]);
@@ -139,7 +139,10 @@ mod tests {
         assert_eq!(out.matches('○').count(), 1 + 3, "{out}");
         assert!(lines.iter().all(|line| line.chars().count() <= 60), "{out}");
         let at = |mark: char| lines.iter().skip(2).position(|line| line.contains(mark));
-        assert!(at('●') < at('○'), "a greater value is drawn higher:\n{out}");
+        assert!(
+            at('●') < at('○'),
+            "a greater value must be drawn higher:\n{out}"
+        );
         assert!(lines[lines.len() - 2].contains("16 KiB"), "{out}");
         assert_eq!(lines[lines.len() - 1].trim(), "size of a message");
     }

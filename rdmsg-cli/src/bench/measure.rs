@@ -17,16 +17,16 @@ use crate::{
     stop::Stop,
 };
 
-/// The number of short messages to send between two reads of the clock.
+/// The number of short messages to send between two checks of the elapsed time.
 const BATCH: u64 = 16;
 
-/// The result of one point of the plan.
+/// The result of measuring one point of the plan.
 #[derive(Clone, Debug)]
 pub(super) struct Measured {
     /// The transport that the connections used.
     pub(super) transport: String,
     pub(super) messages: u64,
-    /// The rate of all connections together.
+    /// The sum of the rates of all connections.
     pub(super) messages_per_second: f64,
     /// The round-trip times. Empty unless the test measures latency.
     pub(super) times: Times,
@@ -67,7 +67,7 @@ pub(super) fn measure(
         .all(|one| one.transport().to_string() == transport);
     ensure!(
         same,
-        "some connections use RDMA and others TCP: choose one with --transport"
+        "some connections use RDMA and others TCP: choose one transport with --transport"
     );
     let parts = thread::scope(|scope| {
         let workers: Vec<_> = endpoints
@@ -88,7 +88,7 @@ pub(super) fn measure(
             let ended = worker?.join().map_err(|_| anyhow!("a thread panicked"));
             ended.and_then(|part| part)
         });
-        // Join all threads before returning the error of one of them.
+        // Join all threads, even if one of them has returned an error.
         ended.collect::<Vec<Result<Part>>>()
     });
     let mut measured = Measured {

@@ -40,7 +40,8 @@ struct Json<'a> {
     points: Vec<PointJson<'a>>,
 }
 
-/// Measures all points of the plan. Stops early if a signal arrives.
+/// Measures all points of the plan, and prints the results. If a signal arrives, stops early and
+/// prints the results so far.
 pub(crate) fn run(options: &Options) -> Result<ExitCode> {
     let stop = Stop::install().context("cannot handle signals")?;
     raise_open_files();

@@ -103,7 +103,8 @@ impl Options {
         }
     }
 
-    /// Returns whether the command line selects no transport.
+    /// Returns true if the command line selects no transport. The default transports are then
+    /// measured.
     pub(super) fn leaves_carriers_open(&self) -> bool {
         self.carriers.is_empty()
     }

@@ -5,7 +5,7 @@ use crate::{carrier::Carrier, measure::Size};
 #[derive(Clone, Debug)]
 pub(super) struct Plan(Vec<Point>);
 
-/// One combination of test, size, connections and transport to measure.
+/// One combination of test, message size, number of connections and transport to measure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Point {
     pub(super) test: Test,

@@ -261,7 +261,11 @@ mod tests {
     #[test]
     fn plot_has_line_per_transport_and_round_ticks() {
         let plots = testing::plots();
-        assert_eq!(plots.len(), 1, "nothing else was measured");
+        assert_eq!(
+            plots.len(),
+            1,
+            "only the bandwidth was measured, so only its plot must exist"
+        );
         let plot = &plots[0];
         let names: Vec<&str> = plot.series.iter().map(|series| &*series.name).collect();
         assert_eq!(names, ["RDMA", "TCP"]);

@@ -28,8 +28,8 @@ pub(super) struct PointJson<'a> {
     messages_per_second: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     bytes_per_second: Option<f64>,
-    /// The round-trip times in µs. `None` for tests other than latency, and `Some(None)` if no time
-    /// was measured.
+    /// The round-trip times in µs. `None` for a failed point and for tests other than latency.
+    /// `Some(None)` if the test recorded no time.
     #[serde(skip_serializing_if = "Option::is_none")]
     round_trip_us: Option<Option<Summary>>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -50,7 +50,7 @@ impl Results {
             if stop.is_requested() {
                 break;
             }
-            // After a failed point, skip the points with the same transport and number of
+            // After a failed point, skip the later points with the same transport and number of
             // connections, because they would also fail.
             let failed = this.0.iter().any(|(other, result)| {
                 result.is_err()

@@ -72,8 +72,8 @@ impl fmt::Display for Address {
 }
 
 /// The explanation of address forms in error messages.
-const FORMS: &str = "an address is tcp://HOST:PORT for a plain TCP socket, or a stream of rdmsg: \
-     rdma://HOST:PORT, rdmsg://HOST:PORT or rdmsg+tcp://HOST:PORT";
+const FORMS: &str = "an address is tcp://HOST:PORT for a plain TCP socket; for a stream of rdmsg, \
+     it is rdma://HOST:PORT, rdmsg://HOST:PORT or rdmsg+tcp://HOST:PORT";
 
 impl FromStr for Address {
     type Err = String;
@@ -135,7 +135,11 @@ mod tests {
             assert_eq!(scheme.transport(), transport);
             assert_eq!(address.to_string(), text);
             let upper: Address = text.to_uppercase().parse().unwrap();
-            assert_eq!(upper.scheme(), scheme, "a scheme ignores case");
+            assert_eq!(
+                upper.scheme(),
+                scheme,
+                "the case of a scheme must not matter"
+            );
         }
     }
 

@@ -35,7 +35,8 @@ use super::{
 /// limit on open files.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// The time limit for resetting the remaining connections.
+/// The time limit for each of the two final steps: resetting the remaining connections, and
+/// printing the requested reports.
 const RESET_LIMIT: Duration = Duration::from_secs(2);
 
 /// Accepts connections, and forwards their bytes to and from the target.
@@ -92,7 +93,8 @@ impl Bridge {
         })
     }
 
-    /// Runs until a signal ends the bridge, and then ends all connections.
+    /// Forwards connections until a signal or an error ends the bridge, and then ends all
+    /// connections.
     pub(super) async fn run(mut self, mut signals: Signals) -> Result<ExitCode> {
         let ended = self.accept(&mut signals).await;
         let Self {
@@ -116,14 +118,19 @@ impl Bridge {
         ended.map(|()| status)
     }
 
-    /// Accepts connections until a signal ends the bridge.
+    /// Accepts connections until a signal ends the bridge. Returns an error if the listener can
+    /// accept no further connections.
     async fn accept(&mut self, signals: &mut Signals) -> Result<()> {
         loop {
             select! {
                 incoming = self.listening.accept() => match incoming {
                     Ok(incoming) => self.admit(incoming),
                     Err(AcceptFailure::Now(error)) => {
-                        warn_sparsely!(Command, "cannot accept a connection: {error}");
+                        warn_sparsely!(
+                            Command,
+                            "the bridge cannot accept a connection, and retries in {PAUSE:?}: \
+                             {error}"
+                        );
                         sleep(PAUSE).await;
                     }
                     Err(AcceptFailure::Ever(error)) => {
@@ -140,7 +147,8 @@ impl Bridge {
         }
     }
 
-    /// Starts forwarding the bytes of a connection, or refuses it if `max_connections` are open.
+    /// Starts forwarding the bytes of a connection. If `max_connections` connections are already
+    /// open, refuses the new connection.
     fn admit(&mut self, incoming: Incoming) {
         if let Some(open) = self.shared.counters.open(self.max_connections) {
             let shared = Arc::clone(&self.shared);
@@ -224,9 +232,7 @@ impl Shared {
             }
             (Incoming::Plain(_, peer), Target::Plain { .. })
             | (Incoming::Rdmsg(_, peer), Target::Rdmsg { .. }) => {
-                unreachable!(
-                    "accepted {peer}, although both addresses of the bridge are of one kind"
-                )
+                unreachable!("the connection from {peer} must have one plain end and one rdmsg end")
             }
         }
     }
@@ -256,7 +262,7 @@ impl Shared {
         };
         let thread = thread::Builder::new().name("rdmsg-report".into());
         if let Err(error) = thread.spawn(printing) {
-            log::error!("cannot start a thread that prints the counters: {error}");
+            log::error!("cannot start a thread, so the counters are not printed: {error}");
             self.reports.store(0, Ordering::Release);
             self.printed.notify_waiters();
         }
@@ -274,7 +280,8 @@ impl Shared {
     }
 }
 
-/// Waits up to `drain` for all connections to end. Returns the exit status of the process.
+/// Waits until all connections have ended. Stops waiting when `drain` has elapsed, or when a
+/// further signal ends the bridge. Returns the exit status of the process.
 async fn finish(
     connections: &mut JoinSet<()>,
     shared: &Arc<Shared>,
@@ -317,7 +324,8 @@ async fn tick(interval: &mut Option<Interval>) {
     }
 }
 
-/// Prints a line to stdout and flushes it. Ignores errors: the reader of a pipe may have exited.
+/// Prints a line to stdout, and flushes stdout. Ignores errors, because the reader of a pipe may
+/// have exited.
 fn print(line: std::fmt::Arguments<'_>) {
     let mut out = stdout().lock();
     let _ = writeln!(out, "{line}").and_then(|()| out.flush());

@@ -27,12 +27,12 @@ use super::{
     session::{Plain, Rdmsg, Session},
 };
 
-/// The size in bytes of the buffer between a connection's plain end and its stream. The connection
-/// has no buffer while the plain end has no bytes to read.
+/// The size in bytes of the buffer between a connection's plain end and its stream. After a read
+/// that does not fill the buffer, the buffer is freed until the plain end has more bytes to read.
 ///
-/// With the headers of the frame, of TCP and of IP, a full buffer fits into 64 KiB. This is the
-/// maximum length of a segment on loopback, and of a segment that the kernel passes to a network
-/// card. A larger buffer would need a second segment.
+/// A full buffer and the headers of the frame, of TCP and of IP together fit into 64 KiB. This is
+/// the maximum length of a segment on loopback, and of a segment that the kernel passes to a
+/// network card. A larger buffer would need a second segment.
 const PIECE: usize = 60 * 1024;
 
 // Each buffer must fit into one eager frame over TCP.
@@ -41,14 +41,14 @@ const _: () = assert!(PIECE <= EAGER_SIZE_OVER_TCP as usize);
 /// The interval at which a blocked write to the plain end checks whether the stream has failed.
 const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
-/// The maximum time without progress in either direction, while the remaining bytes are delivered
-/// after a failure.
+/// After an end has failed, the delivery of the remaining bytes stops if neither direction makes
+/// progress for this time.
 const STALL_LIMIT: Duration = Duration::from_secs(2);
 
 /// The maximum time for delivering the remaining bytes to one end after the other end has failed.
 const DELIVERY_LIMIT: Duration = Duration::from_secs(30);
 
-/// The end that failed first.
+/// An end of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum End {
     Plain,
@@ -64,7 +64,7 @@ struct Progress {
 }
 
 impl Progress {
-    /// Records a failure, unless one is recorded already.
+    /// Records the failure of an end. Ignores all failures after the first.
     fn fail(&self, end: End, error: io::Error) {
         let _ = self.failure.set((end, error));
     }
@@ -73,9 +73,10 @@ impl Progress {
         self.failure.get().map(|(end, _)| *end)
     }
 
-    /// Returns whether the next end of file of the plain socket only results from a reset of the
-    /// socket. If the peer reset the socket after an end of file, the kernel reports `BrokenPipe`;
-    /// after any other reset, it reports `ConnectionReset`.
+    /// Returns true if the next end of file on the plain socket is only an effect of a reset. If
+    /// the peer resets the connection after it has sent its end of file, the kernel reports
+    /// `BrokenPipe`, and the end of file is genuine. After any other reset, the kernel reports
+    /// `ConnectionReset`.
     fn hides_end_of_plain(&self) -> bool {
         matches!(self.failure.get(), Some((End::Plain, error))
             if error.kind() != io::ErrorKind::BrokenPipe)
@@ -106,11 +107,12 @@ impl Progress {
 ///
 /// Each direction writes all bytes of a read before its next read, so a slow reader blocks the
 /// writer. One task forwards both directions, so no bytes move between threads. The task detects a
-/// failure of each end, even while it does not read from that end.
+/// failure of either end, even while it does not read from that end.
 ///
-/// If an end fails, the other end first receives the bytes that arrived before the failure. A
-/// service may send an answer and reset the connection before it has read the whole request. This
-/// function discards the bytes that the failed end cannot accept, and then returns the error.
+/// If an end fails, this function first delivers the bytes that arrived from that end before the
+/// failure. This matters if a service sends an answer and resets the connection before it has read
+/// the whole request. The function discards the bytes that the failed end cannot accept, and then
+/// returns the error.
 pub(super) async fn carry(session: &mut Session) -> io::Result<()> {
     let progress = Progress::default();
     carry_both(session, &progress).await;
@@ -162,8 +164,9 @@ async fn carry_both(session: &mut Session, progress: &Progress) {
         End::Plain => {
             let delivery = async {
                 progress.limit(there).await;
-                // Wait until the bytes have arrived at the peer, because an abort would discard
-                // them. The peer's client may read slowly.
+                // The stream is aborted later, and an abort discards bytes that have not arrived at
+                // the peer. Therefore wait for their arrival. The wait can be long if the peer's
+                // client reads slowly.
                 let _ = endpoint.flushed().await;
             };
             let discard = async {
@@ -195,8 +198,9 @@ async fn carry_both(session: &mut Session, progress: &Progress) {
 }
 
 /// Forwards bytes and then the end of file from the plain socket to the stream. If the stream
-/// fails, discards the bytes. Returns the read half of the socket at the end of file, so that the
-/// caller can still detect a failure of the socket.
+/// fails, discards the bytes. At the end of file, returns the read half of the socket, with which
+/// the caller can still detect a failure of the socket. Returns `None` after a failure of the
+/// socket.
 async fn from_plain<'a>(
     mut plain: ReadHalf<'a>,
     stream: &mut OwnedWriteHalf,
@@ -256,7 +260,7 @@ async fn from_plain<'a>(
 
 /// Forwards bytes and then the end of file from the stream to the plain socket. Writes directly
 /// from the buffers that the device has filled. If the socket fails, discards the bytes. Returns
-/// whether the socket accepted the end of file.
+/// true if the socket accepted the end of file.
 async fn to_plain(
     stream: &mut OwnedReadHalf,
     mut plain: WriteHalf<'_>,
@@ -320,8 +324,9 @@ async fn write_now(to: &mut (impl AsyncWrite + Unpin), bytes: &[u8]) -> Option<i
     .await
 }
 
-/// Writes bytes to the stream. While the write waits, also watches the plain socket for a failure
-/// and records it, because no read from the socket is in progress.
+/// Writes bytes to the stream. While the write waits, the task does not read from the plain socket,
+/// so no read can detect a failure of the socket. Therefore this function also watches the socket,
+/// and records a failure.
 async fn write_to_stream(
     stream: &mut OwnedWriteHalf,
     bytes: &[u8],
@@ -337,8 +342,9 @@ async fn write_to_stream(
     stream.write(bytes).await
 }
 
-/// Writes bytes to the plain end. While the write waits, also checks the stream for a failure and
-/// records it, because no read from the stream is in progress.
+/// Writes bytes to the plain end. While the write waits, the task does not read from the stream, so
+/// no read can detect a failure of the stream. Therefore this function also checks the stream every
+/// `CHECK_INTERVAL`, and records a failure.
 async fn write_to_plain(
     plain: &mut WriteHalf<'_>,
     bytes: &[u8],
@@ -374,14 +380,15 @@ async fn failure_of_plain(plain: Option<&ReadHalf<'_>>) -> io::Error {
     }
 }
 
-/// Waits until the stream fails. The caller has read all bytes of the stream.
+/// Waits until the stream fails. The caller must have stopped reading from the stream, because this
+/// function discards all other completions.
 async fn failure_of_stream(endpoint: &Endpoint) -> io::Error {
     loop {
         match poll_fn(|cx| endpoint.poll_next_completion(cx)).await {
             Ok(Completion::Disconnected(reason)) | Err(Error::Disconnected(reason)) => {
                 if reason.is_clean() {
-                    // A close by the peer is not a failure here, but a later write to the stream
-                    // would fail.
+                    // A close by the peer is no failure. If a later write to the stream fails, that
+                    // write reports the error.
                     return pending().await;
                 }
                 return Error::Disconnected(reason).into();

@@ -35,8 +35,8 @@ impl Counters {
     /// Counts a new connection. If `most` connections are already open, counts a refusal instead
     /// and returns `None`.
     pub(super) fn open(self: &Arc<Self>, most: u64) -> Option<Open> {
-        // The load and the increment need not be one atomic operation, because only one task opens
-        // connections.
+        // Only one task opens connections. Therefore the load and the increment can be separate
+        // operations.
         if self.open.load(Ordering::Relaxed) >= most {
             self.refused.fetch_add(1, Ordering::Relaxed);
             return None;
@@ -59,12 +59,12 @@ impl Flow {
         }
     }
 
-    /// Counts bytes read from the plain end.
+    /// Counts bytes that were forwarded from the plain end to the stream.
     pub(super) fn count_from_plain(&self, bytes: usize) {
         self.count(bytes, !self.plain_is_target);
     }
 
-    /// Counts bytes written to the plain end.
+    /// Counts bytes that were forwarded from the stream to the plain end.
     pub(super) fn count_to_plain(&self, bytes: usize) {
         self.count(bytes, self.plain_is_target);
     }

@@ -10,7 +10,7 @@ use super::{
     session::{Plain, Rdmsg},
 };
 
-/// The maximum number of plain connections that wait in the kernel to be accepted.
+/// The maximum number of plain connections that the kernel queues until the bridge accepts them.
 const BACKLOG: u32 = 4096;
 
 /// The listener of a bridge.
@@ -50,7 +50,7 @@ impl Listening {
         Err(advise(error)).with_context(fail)
     }
 
-    /// Resolves the name, which blocks the thread, and then listens.
+    /// Resolves the name and then listens. Blocks the thread during the name resolution.
     pub(super) fn bind_rdmsg(address: &Address, config: &Config, engine: &Engine) -> Result<Self> {
         let fail = || format!("cannot listen on {address}");
         let addrs = address.host_port().to_addresses().with_context(fail)?;
@@ -78,7 +78,7 @@ impl Listening {
     /// connection.
     pub(super) async fn accept(&self) -> Result<Incoming, AcceptFailure> {
         match self {
-            // The error is temporary: it concerns one connection, or the limit on open files.
+            // Each error is temporary: it concerns one connection, or the limit on open files.
             Self::Plain(listener) => match listener.accept().await {
                 Ok((socket, peer)) => Ok(Incoming::Plain(Plain::new(socket), peer)),
                 Err(error) => Err(AcceptFailure::Now(error)),

@@ -2,9 +2,9 @@
 //!
 //! ```text
 //! options    the command line               address    the forms of addresses
-//! bridge     accepts, reports, ends         signals    the signals that control the bridge
+//! bridge     the main task of a bridge      signals    the signals that control the bridge
 //! listening  accepts connections            target     connects to the target
-//! session    one connection: both its ends  carry      moves the bytes in both directions
+//! session    both ends of a connection      carry      moves the bytes in both directions
 //! cause      why a connection was aborted   counters   counts connections and bytes
 //! ```
 
@@ -29,11 +29,11 @@ pub(crate) use self::options::Options;
 use self::{bridge::Bridge, signals::Signals};
 use crate::{open_files::raise_open_files, statistics::export};
 
-/// The maximum number of open files of a connection: the plain socket and the descriptors of the
-/// rdmsg stream.
+/// The maximum number of files that a connection keeps open: the plain socket and the descriptors
+/// of the rdmsg stream.
 const FILES_PER_CONNECTION: u64 = 4;
 
-/// The number of open files of the process without connections.
+/// The number of open files that are reserved for everything except connections.
 const FILES_OF_PROCESS: u64 = 64;
 
 /// Runs a bridge until a signal ends it.
@@ -44,7 +44,7 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode> {
     let most = raise_open_files().saturating_sub(FILES_OF_PROCESS) / FILES_PER_CONNECTION;
     if most < options.max_connections {
         log::warn!(
-            "the limit on open files allows only {most} connections, less than \
+            "the limit on open files allows only {most} connections, fewer than \
              --max-connections {}: raise the limit (ulimit -Hn; LimitNOFILE= of systemd)",
             options.max_connections
         );
@@ -56,7 +56,7 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode> {
         // Run the bridge on a worker thread of the runtime, like the tasks that the bridge starts.
         tokio::spawn(bridge.run(signals)).await?
     });
-    // Do not wait for blocking tasks: at most one name lookup is still running.
+    // Do not wait for blocking tasks, because these are only name lookups.
     runtime.shutdown_background();
     ended
 }

@@ -143,8 +143,8 @@ impl Options {
         command.error(ErrorKind::ValueValidation, text).exit();
     }
 
-    /// Returns the configuration of streams with this scheme. `has_rdma` returns whether this host
-    /// has RDMA; it is called only if the result depends on RDMA.
+    /// Returns the configuration of streams with this scheme. `has_rdma` returns true if this host
+    /// has RDMA. It is called only if the eager size depends on its result.
     pub(super) fn stream_config(&self, scheme: Scheme, has_rdma: impl FnOnce() -> bool) -> Config {
         let eager_size = self.eager_size.unwrap_or_else(|| match scheme {
             Scheme::Rdma => EAGER_SIZE,

@@ -9,17 +9,19 @@ use tokio::net::TcpStream;
 
 use super::{carry::carry, cause::Cause, counters::Flow};
 
-/// The plain end of a connection. Dropping it resets the connection unless `has_ended` is true.
+/// The plain end of a connection. Dropping this value resets the connection unless `has_ended` is
+/// true.
 #[derive(Debug)]
 pub(super) struct Plain {
     pub(super) socket: TcpStream,
     pub(super) has_ended: bool,
 }
 
-/// The rdmsg end of a connection. Dropping it aborts the stream unless `has_ended` is true.
+/// The rdmsg end of a connection. Dropping this value aborts the stream unless `has_ended` is true.
 #[derive(Debug)]
 pub(super) struct Rdmsg {
-    // Dropping these halves has no effect, because `drop` has already aborted the stream.
+    // Rust calls `drop` before it drops these fields. At that time, the stream is closed, or `drop`
+    // has aborted it. Dropping the fields therefore has no effect.
     pub(super) read: OwnedReadHalf,
     pub(super) write: OwnedWriteHalf,
     pub(super) has_ended: bool,
@@ -84,13 +86,14 @@ impl Drop for Rdmsg {
 }
 
 impl Session {
-    /// Forwards bytes until both directions have ended, and then closes both ends. After an error
-    /// the caller drops both ends, which resets them.
+    /// Forwards bytes until both directions have ended, and then closes both ends. After an error,
+    /// the caller must drop the session, which resets both ends.
     pub(super) async fn run(&mut self) -> io::Result<()> {
         carry(self).await.inspect_err(|_| {
             self.rdmsg.cause = Cause::Plain;
         })?;
-        // The close fails if the peer does not confirm all bytes. The plain end is then reset.
+        // The close fails if the peer does not confirm all bytes. The caller then resets the plain
+        // end.
         let endpoint = self.rdmsg.endpoint().clone();
         poll_fn(|cx| endpoint.poll_close(cx)).await?;
         self.rdmsg.has_ended = true;

@@ -3,8 +3,8 @@ use std::{io, thread};
 use nix::sys::signal::{SigSet, Signal};
 use tokio::sync::mpsc::{Receiver, channel};
 
-/// The signals that end a bridge or request a report. A thread receives the signals and sends them
-/// to the bridge's task.
+/// Receives the signals that end a bridge or request a report. A thread waits for the signals and
+/// sends them to the bridge's task over a channel.
 #[derive(Debug)]
 pub(super) struct Signals(Receiver<Signal>);
 
@@ -18,8 +18,9 @@ pub(super) enum Request {
 }
 
 impl Signals {
-    /// Blocks the signals in this thread and in all threads that it starts later, so that they no
-    /// longer end the process. Call this while the process has only one thread.
+    /// Blocks the signals in the calling thread and in all threads that it starts later, so that
+    /// the signals no longer end the process. Then starts a thread that waits for the signals. Must
+    /// be called while the process has only one thread.
     pub(super) fn install() -> io::Result<Self> {
         let signals = [Signal::SIGINT, Signal::SIGTERM, Signal::SIGUSR1];
         let signals: SigSet = signals.into_iter().collect();
@@ -28,7 +29,7 @@ impl Signals {
         thread::Builder::new()
             .name("rdmsg-signals".into())
             .spawn(move || {
-                // The send fails if the bridge has dropped the receiver.
+                // The loop ends after the bridge has dropped the receiver.
                 while let Ok(signal) = signals.wait()
                     && sender.blocking_send(signal).is_ok()
                 {}
@@ -41,8 +42,7 @@ impl Signals {
         match self.0.recv().await {
             Some(Signal::SIGUSR1) => Request::Report,
             Some(signal) => Request::End(signal as u8),
-            // The signal thread has failed. End the bridge, because it can no longer receive
-            // signals.
+            // The signal thread has failed. End the bridge, because no further signal can reach it.
             None => Request::End(Signal::SIGTERM as u8),
         }
     }

@@ -47,7 +47,8 @@ impl Target {
 /// Returns an error if this host has no RDMA, or if this process has no permission to use it.
 pub(super) fn find_rdma(engine: &Engine) -> Result<(), Error> {
     let config = Config::default().with(|c| c.transport = TransportChoice::Rdma);
-    // Bind a listener as a test: this needs the same permissions and libraries as a connect.
+    // Bind a listener as a test, because a bind needs the same permissions and libraries as a
+    // connect.
     Listener::builder()
         .config(&config)
         .engine(engine)

@@ -1,5 +1,5 @@
-//! Examines adapters, which are RDMA devices in hardware: driver, firmware, slot, interrupts, and
-//! known problems.
+//! Examines adapters, which are RDMA devices implemented in hardware: driver, firmware, slot,
+//! interrupts, and known problems.
 
 use std::collections::BTreeSet;
 
@@ -58,7 +58,8 @@ struct Known {
     source: &'static str,
 }
 
-/// The known problems. To report another problem, add a row. The finding prints the row's source.
+/// The known problems. To make the doctor report another problem, add a row. The hint of each
+/// finding names the source of its row.
 const KNOWN: [Known; 2] = [
     Known {
         driver: "bnxt_en",
@@ -69,8 +70,8 @@ const KNOWN: [Known; 2] = [
             let what = format!("{} has the vendor's driver, with interface {abi}", it.name);
             Finding::warning("combination", what)
                 .because(
-                    "the library libbnxt_re of distributions supports interface 1 alone, and \
-                     libibverbs does not list the device then",
+                    "the library libbnxt_re of distributions supports only interface 1, so \
+                     libibverbs does not list the device",
                 )
                 .hint("install the vendor's libbnxt_re as well, also in containers")
         },
@@ -88,8 +89,8 @@ const KNOWN: [Known; 2] = [
     },
 ];
 
-/// Returns the kernel module that adds RDMA to network adapters with this driver; `None` if the
-/// driver is unknown.
+/// Returns the kernel module that adds RDMA to network adapters with this driver. Returns `None` if
+/// the driver is unknown.
 pub(super) fn rdma_module(driver: &str) -> Option<&'static str> {
     let row = DRIVERS.iter().find(|(name, ..)| *name == driver);
     row.map(|(_, module, _)| *module)
@@ -103,8 +104,8 @@ pub(super) fn judge(root: &Root, devices: &[Device]) -> Vec<Finding> {
 }
 
 impl Adapter {
-    /// Reads the properties of the device `name`. Returns `None` if the device is on no bus and is
-    /// therefore not an adapter.
+    /// Reads the properties of the device `name`. Returns `None` for a device without a bus driver,
+    /// because such a device is not an adapter.
     pub(super) fn read(root: &Root, name: &str) -> Option<Self> {
         let at = format!("sys/class/infiniband/{name}");
         let device = format!("{at}/device");
@@ -239,8 +240,8 @@ fn abi(root: &Root, device: &str) -> Option<u64> {
     root.number(format!("sys/class/infiniband_verbs/{}/abi_version", at?))
 }
 
-/// Returns the processors that handle an interrupt, or the allowed processors if the kernel does
-/// not report the effective ones.
+/// Returns the processors that handle an interrupt. If the kernel does not report them, returns the
+/// processors that are allowed to handle the interrupt.
 fn affinity(root: &Root, number: &str) -> BTreeSet<usize> {
     let at = format!("proc/irq/{number}");
     let files = ["effective_affinity_list", "smp_affinity_list"];

@@ -129,7 +129,7 @@ impl Device {
         of_gids.chain(self.made_on.as_deref()).collect()
     }
 
-    /// Returns the IP addresses of active ports, which connections can use.
+    /// Returns the IP addresses that connections can use. Only active ports are included.
     pub(super) fn addresses(&self) -> Vec<IpAddr> {
         let ports = self.ports.iter().filter(|port| port.is_active());
         let all: BTreeSet<IpAddr> = ports.flat_map(|port| &port.addresses).copied().collect();
@@ -310,7 +310,7 @@ impl Gid {
         })
     }
 
-    /// Returns the IP address of this entry, or `None` if it is a link-local address.
+    /// Returns the IP address of this entry, or `None` if the address is link-local.
     fn address(&self) -> Option<IpAddr> {
         let address = match self.gid.to_ipv4_mapped() {
             Some(v4) => v4.into(),
@@ -336,8 +336,8 @@ fn judge_mtu(interface: &Interface, is_fast: bool) -> Finding {
         return Finding::ok("mtu", what);
     }
     let (finding, why) = if is_fast && rdma <= 1024 {
-        let why = "messages need four times as many packets as with 4096 bytes, and an adapter of \
-                   this rate may not reach its bandwidth with them";
+        let why = "messages need at least four times as many packets as with 4096 bytes, so an \
+                   adapter of this rate may not reach its full bandwidth";
         (Finding::warning("mtu", what), why)
     } else {
         let why = "packets of 4096 bytes need less work per byte";
@@ -382,7 +382,7 @@ fn judge_missing(
             .command(as_root(&format!("modprobe {module}")));
     }
     let finding = finding.because(
-        "rdmsg uses TCP then. Software RoCE (rxe) makes an RDMA device of any network interface: \
+        "rdmsg uses TCP then. Software RoCE (rxe) adds an RDMA device to any network interface: \
          it uses the same programs and packets, but is slower",
     );
     if kernel.lacks_rxe() {
@@ -419,7 +419,7 @@ mod tests {
 
     const PORT: &str = "sys/class/infiniband/rxe0/ports/1";
 
-    /// Returns a host with a software device on eth0, which has a link-local GID.
+    /// Returns a host with a software device on eth0. The device has one GID, which is link-local.
     fn machine(state: &str, mtu: &str) -> Machine {
         Machine::new()
             .file("sys/class/infiniband/rxe0/parent", "eth0\n")
@@ -478,7 +478,11 @@ mod tests {
             ["10.8.0.1".parse::<IpAddr>().unwrap()]
         );
         assert!(devices[0].is_software());
-        assert_eq!(devices[0].gids().count(), 2, "the empty entry is omitted");
+        assert_eq!(
+            devices[0].gids().count(),
+            2,
+            "the empty entry must be omitted"
+        );
     }
 
     #[test]
@@ -508,7 +512,7 @@ mod tests {
         assert_eq!(
             subjects(&findings),
             [("port", State::Ok)],
-            "iWARP has no RoCE packets"
+            "a finding about RoCE must not be reported for iWARP"
         );
         assert!(
             findings[0]
@@ -605,7 +609,11 @@ mod tests {
             ]
         );
         let lacks_all = Kernel::with(false, Some(false), Some(false));
-        assert_eq!(judge(&plain, &lacks_all), None, "the kernel is the cause");
+        assert_eq!(
+            judge(&plain, &lacks_all),
+            None,
+            "only the finding about the kernel must state the cause"
+        );
         let lacks_rxe = Kernel::with(true, None, Some(false));
         let finding = judge(&plain, &lacks_rxe).unwrap();
         assert!(finding.commands.is_empty(), "{finding:?}");

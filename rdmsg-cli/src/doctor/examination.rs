@@ -39,7 +39,8 @@ pub(crate) struct Examination {
 
 impl Examination {
     /// Examines this host. `towards` is the local address of the route to the peer. If `exchange`
-    /// is `Some`, also sends a message over each device; the value is the time limit.
+    /// is `Some`, also sends messages from this host to itself: over each device, or over TCP if
+    /// there is no device. The value of `exchange` is the time limit.
     pub(crate) fn of_this_host(towards: Option<IpAddr>, exchange: Option<Duration>) -> Self {
         let root = Root::machine();
         let around = Surroundings::read(&root);
@@ -152,8 +153,8 @@ fn links(devices: &[Device], interfaces: &Interfaces) -> Vec<Link> {
     links
 }
 
-/// Returns findings about whether adapters reduce their rate when switches mark packets (ECN).
-/// Ignores adapters whose driver does not report this setting.
+/// Checks for each adapter whether it reduces its rate when switches mark packets (ECN). Skips
+/// adapters whose driver does not report this setting.
 fn judge_ecn(root: &Root, devices: &[Device]) -> Vec<Finding> {
     let interfaces = devices.iter().flat_map(Device::interfaces);
     let of_adapters = interfaces.filter_map(|name| {

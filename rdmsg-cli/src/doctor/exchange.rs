@@ -57,7 +57,7 @@ pub(super) fn over_tcp(timeout: Duration) -> Finding {
     }
 }
 
-/// Converts the error of a failed thread start.
+/// Converts the error of a failed attempt to start a thread.
 fn no_thread(error: io::Error) -> Error {
     let errno = error.raw_os_error().unwrap_or_default();
     Error::Os(OsError::new("pthread_create", errno))
@@ -88,7 +88,7 @@ fn exchange(transport: TransportChoice, address: IpAddr, timeout: Duration) -> R
         let message = endpoint.recv_timeout(timeout)?;
         endpoint.send_timeout(&message, timeout)?;
         drop(message);
-        // Wait until the other side has closed the connection.
+        // Wait until the connecting side has closed the connection.
         match endpoint.recv_timeout(timeout) {
             Err(Error::Disconnected(_)) => Ok(()),
             Err(error) => Err(error),

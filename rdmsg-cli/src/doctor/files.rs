@@ -30,7 +30,7 @@ enum Access {
         group: String,
     },
     Missing,
-    /// Opening the file failed, with this error.
+    /// Opening the file failed for another reason, with this error.
     Failed(String),
 }
 
@@ -60,7 +60,8 @@ impl DeviceFiles {
         self.0.iter().all(|file| file.access == Access::Granted)
     }
 
-    /// Returns one finding for each kind of problem, and none if the kernel has no RDMA support.
+    /// Returns no finding if the kernel has no RDMA support. If all files are usable, returns one
+    /// finding of state `Ok`, and otherwise the findings about the unusable files.
     pub(super) fn judge(&self, around: &Surroundings) -> Vec<Finding> {
         if self.0.is_empty() {
             return Vec::new();

@@ -33,9 +33,9 @@ pub(crate) enum State {
     Ok,
     /// A fact that is useful to know.
     Note,
-    /// RDMA works, but with a known weakness.
+    /// The checked transport works, but with a known weakness.
     Warning,
-    /// RDMA does not work.
+    /// The checked transport does not work.
     Error,
 }
 
@@ -115,7 +115,7 @@ pub(crate) fn as_root(command: &str) -> String {
     format!("{}{command}", sudo())
 }
 
-/// Returns a command that writes a line to a file owned by root, replacing its content.
+/// Returns a command that replaces the content of a file owned by root with a line.
 pub(crate) fn write_line(line: &str, file: &str) -> String {
     format!("echo '{line}' | {}tee {file}", sudo())
 }

@@ -26,7 +26,7 @@ pub(crate) struct Hardware {
 }
 
 impl Hardware {
-    /// The names of the fields, in table order.
+    /// The names of the fields, in the order of the columns of the table.
     pub(crate) const COLUMNS: [&str; 10] = [
         "device",
         "protocol",
@@ -168,7 +168,7 @@ mod tests {
             .file("sys/class/net/eth0/flags", "0x1003\n")
             .file("sys/class/net/eth0/mtu", "1500\n");
         let [found] = &read_all(&machine)[..] else {
-            panic!("one device");
+            panic!("there must be exactly one device");
         };
         assert_eq!(found.provider.as_deref(), Some("siw"));
         assert_eq!((found.mtu, found.rdma_mtu), (Some(1500), None));

@@ -25,7 +25,7 @@ pub(super) struct Interface {
     is_adapter: bool,
     /// The name of the network adapter's driver.
     pub(super) driver: Option<String>,
-    /// The IP addresses, except link-local addresses.
+    /// The IP addresses, except IPv6 link-local addresses.
     pub(super) addresses: Vec<IpAddr>,
 }
 
@@ -80,8 +80,8 @@ impl Interfaces {
     }
 
     /// Returns the interface for a new software device. The interface must be up and not be a
-    /// loopback interface. Prefers the interface with this address, then interfaces that have any
-    /// address, and among these a network adapter.
+    /// loopback interface. Chooses the interface with this address if it is suitable. Otherwise
+    /// prefers an interface that has any address, and as the second criterion a network adapter.
     pub(super) fn for_software(&self, address: Option<IpAddr>) -> Option<&Interface> {
         let routed = address.and_then(|address| self.with_address(address));
         let fits = |interface: &&Interface| !interface.is_loopback && interface.is_up;
@@ -116,7 +116,7 @@ impl Interface {
     }
 }
 
-/// Returns the names of this host's interfaces with their IP addresses, except link-local
+/// Returns the names of this host's interfaces with their IP addresses, except IPv6 link-local
 /// addresses.
 pub(super) fn addresses() -> Vec<(String, IpAddr)> {
     let all = getifaddrs().into_iter().flatten();
@@ -190,7 +190,11 @@ mod tests {
         };
         assert_eq!(made_on(None), "eth0");
         assert_eq!(made_on(Some("172.17.0.1")), "docker0");
-        assert_eq!(made_on(Some("127.0.0.1")), "eth0", "never on the loopback");
+        assert_eq!(
+            made_on(Some("127.0.0.1")),
+            "eth0",
+            "the loopback interface must not be chosen"
+        );
         assert_eq!(all.free_network(), [10, 77, 0]);
     }
 

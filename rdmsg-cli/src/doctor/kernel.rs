@@ -9,8 +9,8 @@ use super::{
 
 const SUBJECT: &str = "kernel";
 
-const WHY: &str = "the kernel's connection manager establishes connections; programs use it \
-                   through rdma_ucm, and devices through ib_uverbs";
+const WHY: &str = "the kernel's connection manager establishes connections; programs use the \
+                   manager through rdma_ucm, and use devices through ib_uverbs";
 
 /// The kernel modules that programs use for RDMA.
 #[derive(Clone, Debug)]
@@ -40,8 +40,9 @@ impl Kernel {
             format!("boot/vmlinuz-{release}"),
         ];
         Self {
-            // The directory `lib/modules` must be empty: after a kernel upgrade, it can lack the
-            // files of the running kernel and contain only those of the new one.
+            // After a kernel upgrade, `lib/modules` can contain only the files of the new kernel,
+            // and none of the running kernel. The kernel is therefore external only if this
+            // directory is empty.
             is_external: !release.is_empty()
                 && root.names("lib/modules").is_empty()
                 && !files.iter().any(|file| root.has(file)),
@@ -62,13 +63,13 @@ impl Kernel {
         self.has_cm && self.has_verbs
     }
 
-    /// Returns whether the kernel lacks modules and cannot load them. The finding about the kernel
+    /// Returns true if the kernel lacks modules and cannot load them. The finding about the kernel
     /// then explains why devices are missing.
     pub(super) fn lacks_modules(&self) -> bool {
         !self.is_ready() && self.can_load == Some(false)
     }
 
-    /// Returns whether the kernel cannot load software RoCE.
+    /// Returns true if the kernel cannot load software RoCE.
     pub(super) fn lacks_rxe(&self) -> bool {
         self.can_load_rxe == Some(false)
     }

@@ -12,17 +12,17 @@ use super::{
 /// The locked memory in bytes of a connection with the default configuration.
 const CONNECTION_MEMORY: u64 = 1_269_760;
 
-/// The limit on locked memory, in bytes, below which the doctor warns, because a service usually
-/// has several connections.
+/// If the limit on locked memory is below this number of bytes, the doctor warns, because a service
+/// usually has several connections.
 const FEW: u64 = 64 << 20;
 
-/// The subject of the finding about open files, which concerns all transports.
+/// The subject of the finding about open files. This finding concerns all transports.
 pub(super) const OF_FILES: &str = "files";
 
 /// The bit number of CAP_IPC_LOCK in a capability mask.
 const IPC_LOCK: u32 = 14;
 
-/// The number of open files of a connection.
+/// The number of files that a connection keeps open.
 const FILES_A_CONNECTION: u64 = 4;
 
 /// The resource limits of this process.

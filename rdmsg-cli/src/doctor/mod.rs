@@ -3,11 +3,13 @@
 //! ```text
 //! options       the command line             report       prints the result
 //! examination   all findings about a host    finding      the result of one check
-//! kernel  surroundings  limits  interfaces   checks of the system, which need no RDMA device
-//! devices  adapters  files  firewall
-//! libraries  hardware
 //! root          the paths of /sys, /proc and /dev
+//! system        finds the commands of the system
+//! kernel  surroundings  limits  interfaces   checks of the system, which need no RDMA device
+//! devices  adapters  hardware                the RDMA devices
+//! files  libraries  firewall                 checks of what the RDMA devices need
 //! exchange      sends a message from this host to itself
+//! route  link   the route to the peer; an interface and its RDMA device
 //! peer          checks the path to another host, step by step
 //! fix           creates a software RoCE device
 //! ```
@@ -48,7 +50,8 @@ pub(crate) use self::{
 };
 use self::{finding::State, interfaces::Interfaces, peer::Peer, root::Root};
 
-/// Examines this host and, if a peer is given, the path to the peer.
+/// Examines this host and, if a peer is given, the path to the peer. Prints the report. With
+/// `--fix`, first creates a software device if the host has no RDMA device.
 pub(crate) fn run(options: &Options) -> Result<ExitCode> {
     let peer = options.peer.as_deref().map(Peer::find).transpose()?;
     if options.fix {

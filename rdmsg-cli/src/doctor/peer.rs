@@ -41,7 +41,7 @@ const MAX_DEVICES: usize = 16;
 #[derive(Debug)]
 pub(super) struct Peer {
     address: SocketAddr,
-    /// The route to the host, or the reason why there is none.
+    /// The route to the host, or the reason why there is no route.
     route: Result<Route, String>,
 }
 
@@ -90,7 +90,8 @@ impl Peer {
         self.route.as_ref().ok().map(|route| route.local)
     }
 
-    /// Examines the path to the peer step by step, until a step fails.
+    /// Examines the path to the peer step by step. After a failed step, skips the steps that cannot
+    /// succeed without it.
     pub(super) fn examine(
         self,
         transport: Checked,
@@ -182,20 +183,20 @@ impl Peer {
             finding.hint("see the findings about this host")
         } else {
             finding.hint(format!(
-                "use the peer's address in the network of one of {}",
+                "use an address of the peer in the network of one of {}",
                 usable.join(", ")
             ))
         });
         None
     }
 
-    /// Requests the peer's examination of itself, and adds the peer's problems that concern the
-    /// checked transport to `findings`. Also returns whether the peer refused the connection, which
-    /// means that no server is running.
+    /// Requests the peer's examination of itself. Copies the peer's problems that concern the
+    /// checked transport into `findings`. Returns the examination if the peer has sent it. The
+    /// second value is true if the peer refused the connection, which means that no server is
+    /// running.
     ///
-    /// The request uses TCP, which may work when RDMA does not. On iWARP it uses RDMA, because
-    /// iWARP ports are TCP ports, and the peer's iWARP listener does not accept plain TCP
-    /// connections.
+    /// The request uses TCP, which may work when RDMA does not. For iWARP, the request uses RDMA:
+    /// an iWARP port is a TCP port, and an iWARP listener does not accept plain TCP connections.
     fn ask(
         &self,
         checked: Checked,
@@ -302,10 +303,10 @@ impl Peer {
             Finding::error("both MTUs", what)
         };
         let finding = finding.because(
-            "the side with the larger MTU sends packets that the other may drop: short \
+            "the side with the larger MTU sends packets that the other side may drop: short \
              messages arrive, but long ones do not",
         );
-        // Flush the cache, because the sender caches the smaller path MTU for several minutes.
+        // The kernel caches a smaller path MTU for several minutes. Therefore flush the cache.
         let raise_mtu = |interface: &str, mtu: u64| {
             let set = format!("ip link set {interface} mtu {mtu}");
             [&set, FORGET_PATHS].map(as_root)
@@ -322,7 +323,8 @@ impl Peer {
     }
 
     /// Sends messages to the peer, and checks that the peer returns them. The messages use RDMA if
-    /// `link` is `Some`, and TCP otherwise.
+    /// `link` is `Some`, and TCP otherwise. `serves` is true if `rdmsg serve` on the peer has sent
+    /// its examination.
     fn exchange(
         &self,
         link: Option<&Link>,
@@ -344,8 +346,8 @@ impl Peer {
             self.address
         );
         findings.push(Finding::ok("connection", what));
-        // If a finding reports an MTU problem, send no long messages: a software device retries
-        // packets longer than its interface's MTU forever, and occupies a processor.
+        // A software device retries packets longer than its interface's MTU forever, and occupies a
+        // processor. Therefore send no long messages if a finding reports an MTU problem.
         let of_mtu = |it: &&Finding| ["path MTU", "both MTUs"].contains(&&*it.subject);
         let mut errors = findings.iter().filter(|it| it.state == State::Error);
         let mtu_problem = errors.find(of_mtu).map(|it| it.subject.clone());
@@ -477,7 +479,8 @@ impl Peer {
     }
 }
 
-/// Returns whether the error means that the program at the peer is not an rdmsg listener.
+/// Returns true if the error suggests that the program at the peer is not a compatible rdmsg
+/// listener.
 fn is_of_another_program(error: &Error) -> bool {
     matches!(
         error,
@@ -491,7 +494,7 @@ fn is_of_another_program(error: &Error) -> bool {
     )
 }
 
-/// Returns whether the error means that the host is up but no program listens on the port.
+/// Returns true if the error means that the host is up but no program listens on the port.
 fn is_refusal(error: &Unserved) -> bool {
     matches!(
         error,
@@ -502,7 +505,7 @@ fn is_refusal(error: &Unserved) -> bool {
     )
 }
 
-/// Returns whether the error occurred after the connection was established. The port then probably
+/// Returns true if the error occurred after the connection was established. The port then probably
 /// belongs to a program other than `rdmsg serve`.
 fn is_of_established(error: &Unserved) -> bool {
     matches!(
@@ -511,7 +514,7 @@ fn is_of_established(error: &Unserved) -> bool {
     )
 }
 
-/// Returns the median round-trip time of messages of this size.
+/// Sends messages of this size to the peer, one at a time. Returns the median round-trip time.
 fn echo(endpoint: &Endpoint, size: usize, timeout: Duration) -> Result<Duration, Error> {
     let message = vec![0x5a; size];
     let mut times = Vec::new();
@@ -526,14 +529,14 @@ fn echo(endpoint: &Endpoint, size: usize, timeout: Duration) -> Result<Duration,
     Ok(times[times.len() / 2])
 }
 
-/// Returns the first `MAX_FINDINGS` of the peer's findings that are warnings or errors.
+/// Returns the peer's findings that are warnings or errors, at most the first `MAX_FINDINGS`.
 fn bad_of_peer<'a>(findings: impl Iterator<Item = &'a Finding>) -> Vec<Finding> {
     let bad = findings.filter(|it| it.state > State::Note);
     bad.take(MAX_FINDINGS).map(of_peer).collect()
 }
 
-/// Returns a finding of the peer with the control characters replaced, because they could control
-/// the terminal.
+/// Returns a finding of the peer, made safe for display. Replaces control characters, because they
+/// could control the terminal, and truncates long texts and lists. Sets the host to the peer.
 fn of_peer(finding: &Finding) -> Finding {
     let all = |texts: &[String]| texts.iter().take(5).map(|text| plain(text)).collect();
     Finding {
@@ -555,7 +558,7 @@ fn is_interface(name: &str) -> bool {
 }
 
 /// Replaces control characters in a text from another host, and truncates the text to
-/// `LONGEST_TEXT`.
+/// `LONGEST_TEXT` characters.
 fn plain(text: &str) -> String {
     let shown = text.chars().map(|c| if c.is_control() { '?' } else { c });
     shown.take(LONGEST_TEXT).collect()
@@ -571,7 +574,11 @@ mod tests {
             .command("rm\x07")
             .at(Host::Here);
         let shown = of_peer(&hostile);
-        assert_eq!(shown.host, Host::Peer, "the peer cannot set the host");
+        assert_eq!(
+            shown.host,
+            Host::Peer,
+            "the peer must not be able to choose the host"
+        );
         assert_eq!(shown.subject, "x?[2J");
         assert_eq!(shown.what.chars().count(), LONGEST_TEXT);
         assert!(!shown.what.chars().any(char::is_control));
@@ -615,7 +622,7 @@ mod tests {
         assert_eq!(
             judged(9000, 4200).state,
             State::Note,
-            "both sides use packets of 4096 bytes"
+            "MTUs that allow equal RDMA packets must be a note only"
         );
     }
 }

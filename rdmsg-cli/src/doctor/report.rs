@@ -13,7 +13,7 @@ use crate::{styled, terminal};
 /// The widths of the state and subject columns, in characters.
 const COLUMNS: [usize; 2] = [7, 20];
 
-/// The result of a whole examination.
+/// The findings about this host and, if a peer was given, about the path to the peer.
 #[derive(Debug)]
 pub(crate) struct Report {
     pub(crate) here: Examination,
@@ -172,15 +172,15 @@ fn write_finding(out: &mut impl Write, finding: &Finding, width: usize) -> io::R
     Ok(())
 }
 
-/// Wraps a text into lines of at most `width` characters; a width below 30 is treated as 30. A word
-/// that is longer than a line has its own line.
+/// Wraps a text into lines of at most `width` characters, or of at most 30 if `width` is smaller. A
+/// longer word is not split, and has a line of its own.
 fn wrapped(text: &str, width: usize) -> impl Iterator<Item = String> {
     let width = width.max(30);
     let mut lines: Vec<String> = Vec::new();
     for line in text.lines() {
         lines.push(String::new());
         for word in line.split(' ') {
-            let last = lines.last_mut().expect("the current line");
+            let last = lines.last_mut().expect("the loop must have pushed a line");
             if !last.is_empty() && last.chars().count() + 1 + word.chars().count() > width {
                 lines.push(word.to_owned());
             } else {

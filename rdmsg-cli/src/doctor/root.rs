@@ -3,7 +3,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// The directory that contains sys, proc, dev and etc: `/`, or a directory of a test.
+/// The directory that contains `sys`, `proc`, `dev` and `etc`: `/`, or a test's own directory.
 #[derive(Clone, Debug)]
 pub(super) struct Root(PathBuf);
 
@@ -26,7 +26,7 @@ impl Root {
     }
 
     /// Returns the text of a file, trimmed. Returns `None` if the file cannot be read. For example,
-    /// an empty entry of a GID table cannot be read.
+    /// the kernel returns an error if a program reads an empty entry of a GID table.
     pub(super) fn text(&self, path: impl AsRef<Path>) -> Option<String> {
         let text = fs::read_to_string(self.path(path)).ok()?;
         Some(text.trim().to_owned())
@@ -36,8 +36,8 @@ impl Root {
         self.text(path)?.parse().ok()
     }
 
-    /// Returns the names in a directory. Shorter names come first, so that names that end in a
-    /// number are in numeric order.
+    /// Returns the names in a directory. Sorts shorter names first, so that numbered names are in
+    /// numeric order: `mlx5_2` precedes `mlx5_10`.
     pub(super) fn names(&self, folder: impl AsRef<Path>) -> Vec<String> {
         let entries = fs::read_dir(self.path(folder))
             .into_iter()

@@ -21,9 +21,10 @@ const ROCE_HEADERS: u64 = 60;
 pub(super) struct Route {
     /// The source address of packets on this route.
     pub(super) local: IpAddr,
-    /// The path MTU in bytes, or `None` for IPv6. It is the interface's MTU, unless a router or
-    /// host on the path has reported a smaller MTU. The kernel caches a reported MTU for ten
-    /// minutes.
+    /// The path MTU in bytes, or `None` for IPv6.
+    ///
+    /// The default is the interface's MTU. The route can have a configured MTU, and a router or
+    /// host on the path can report a smaller MTU, which the kernel caches for ten minutes.
     pub(super) mtu: Option<u64>,
 }
 
@@ -44,10 +45,11 @@ impl Route {
         })
     }
 
-    /// Returns a finding if the device's packets can be longer than the path MTU. RDMA packets must
-    /// not be fragmented, and their size depends on the interface's MTU only, so this host silently
-    /// drops packets that are longer than the path MTU. Returns `None` for iWARP, because TCP
-    /// adapts its packets to the path MTU.
+    /// Returns a finding if the device's packets can be longer than the path MTU.
+    ///
+    /// The maximum size of RDMA packets depends only on the interface's MTU, and the packets must
+    /// not be fragmented. This host therefore silently drops packets that are longer than the path
+    /// MTU. For iWARP, the function returns `None`, because TCP adapts its packets to the path MTU.
     pub(super) fn judge_mtu(&self, peer: IpAddr, link: &Link) -> Option<Finding> {
         if link.is_iwarp {
             return None;

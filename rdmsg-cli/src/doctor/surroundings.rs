@@ -3,7 +3,7 @@ use super::{finding::Finding, root::Root};
 /// The files that container runtimes create in the root directory of a container.
 const FILES: [&str; 3] = [".dockerenv", "run/.containerenv", "run/systemd/container"];
 
-/// Substrings of the control group names of containers.
+/// Substrings that occur in the names of a container's control groups.
 const GROUPS: [&str; 5] = ["docker", "kubepods", "containerd", "libpod", "lxc"];
 
 /// The system in which this program runs.
@@ -70,8 +70,8 @@ impl Surroundings {
         self.distribution
     }
 
-    /// Returns a finding about a container or about network namespaces. Returns `None` if
-    /// this is not a container and devices are shared between network namespaces.
+    /// Returns a finding if this is a container, or if the kernel reports that each RDMA device is
+    /// in one network namespace.
     pub(super) fn judge(&self) -> Option<Finding> {
         let exclusive = self.namespaces == Some(Namespaces::Exclusive);
         match (self.is_container, exclusive) {

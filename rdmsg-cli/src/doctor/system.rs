@@ -1,8 +1,8 @@
 use std::{path::Path, process::Command};
 
-/// The directories of system commands. The doctor searches these directories instead of `PATH`. If
-/// the doctor runs as root, `PATH` can contain directories of other users, or lack some of these
-/// directories.
+/// The directories of system commands. The doctor searches only these directories and ignores
+/// `PATH`. If root runs the doctor, `PATH` can contain directories of other users, or lack some of
+/// the system directories.
 const FOLDERS: [&str; 4] = ["/usr/sbin", "/usr/bin", "/sbin", "/bin"];
 
 /// Returns a system command with its absolute path, or `None` if it is not installed.

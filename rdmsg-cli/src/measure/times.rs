@@ -5,7 +5,7 @@ use serde::Serialize;
 /// One hour in nanoseconds. A longer time is recorded as one hour.
 const LONGEST: u64 = 3_600_000_000_000;
 
-/// The number of leading bits of a time that are recorded. The error is therefore less than 0.1 %.
+/// The number of significant bits with which a time is recorded. The error is less than 0.1 %.
 const BITS: u32 = 11;
 
 /// Measured times, in nanoseconds.
@@ -31,7 +31,7 @@ pub(crate) struct Summary {
     pub(crate) mean: f64,
 }
 
-/// The number of recorded times between `from` and `to`, both in microseconds.
+/// The number of recorded times from `from` up to, but not including, `to`, in microseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub(crate) struct Bucket {
     #[serde(rename = "from_us")]
@@ -94,7 +94,7 @@ impl Times {
         })
     }
 
-    /// Returns the quantile in nanoseconds. For 0.99, this is the time that 99 % of the measured
+    /// Returns the quantile in nanoseconds. The quantile 0.99 is the time that 99 % of the measured
     /// times do not exceed.
     fn at(&self, quantile: f64) -> u64 {
         let rank = (quantile * self.count as f64).ceil() as u64;
@@ -147,8 +147,8 @@ impl Times {
     }
 }
 
-/// Returns the histogram index of a time. A time below 2^BITS is its own index. Each further bit of
-/// length adds 2^(BITS - 1) indices.
+/// Returns the histogram index of a time. A time below 2^BITS is its own index. For longer times,
+/// each additional bit adds 2^(BITS - 1) indices.
 fn index_of(nanos: u64) -> usize {
     let shift = (u64::BITS - nanos.leading_zeros()).saturating_sub(BITS);
     ((u64::from(shift) << (BITS - 1)) + (nanos >> shift)) as usize

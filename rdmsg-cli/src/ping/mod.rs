@@ -3,7 +3,7 @@
 //! ```text
 //! options   the command line
 //! pinger    sends, waits, reconnects           summary   the statistics at the end
-//! outages   losses of a connection that is resumed
+//! outages   detects and times the outages of a connection that can be resumed
 //! ```
 
 mod options;
@@ -19,7 +19,7 @@ pub(crate) use self::options::Options;
 use self::pinger::Pinger;
 use crate::stop::Stop;
 
-/// Sends the requested number of messages. Stops early if a signal arrives.
+/// Sends messages until the requested number is reached or a signal arrives. Then prints a summary.
 pub(crate) fn run(options: &Options) -> Result<ExitCode> {
     let stop = Stop::install().context("cannot handle signals")?;
     let summary = Pinger::new(options)?.run(&stop)?;

@@ -15,7 +15,7 @@ pub(super) struct Outages {
     resumes: u64,
 }
 
-/// A change of the connection since the last check.
+/// A change of the connection since the previous check.
 #[derive(Debug)]
 pub(super) enum Change {
     Suspended,
@@ -39,13 +39,13 @@ impl Outages {
         }
     }
 
-    /// Checks the connection. Returns the change since the last check.
+    /// Checks the connection. Returns the change since the previous check.
     pub(super) fn look(&mut self, endpoint: &Endpoint) -> Option<Change> {
         let resumes = endpoint.statistics().resumes;
         self.change(resumes, endpoint.info().is_suspended)
     }
 
-    /// Returns the number of times the connection had been resumed at the last check.
+    /// Returns how often the connection had been resumed before the most recent check.
     pub(super) fn resumes(&self) -> u64 {
         self.resumes
     }

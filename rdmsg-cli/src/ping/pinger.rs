@@ -23,7 +23,7 @@ const CHECK_INTERVAL: Duration = Duration::from_millis(200);
 /// the pinger overwrites one line.
 const READABLE: Duration = Duration::from_millis(150);
 
-/// Sends messages to `rdmsg serve`, each after the reply to the previous one.
+/// Sends messages to `rdmsg serve`. Waits for the reply to a message before it sends the next one.
 #[derive(Debug)]
 pub(super) struct Pinger<'a> {
     options: &'a Options,
@@ -59,7 +59,7 @@ impl<'a> Pinger<'a> {
         })
     }
 
-    /// Sends messages until `--count` messages have been sent or a signal arrives.
+    /// Sends messages until `--count` is reached or a signal arrives.
     pub(super) fn run(mut self, stop: &Stop) -> Result<Summary> {
         let mut endpoint = self.connect(self.options.transport)?;
         self.greet(&endpoint)?;
@@ -101,7 +101,8 @@ impl<'a> Pinger<'a> {
         Ok(self.summary)
     }
 
-    /// Returns whether the messages and the failed attempts to reconnect add up to `--count`.
+    /// Returns true if the number of sent messages plus the number of failed attempts to reconnect
+    /// has reached `--count`.
     fn is_complete(&self) -> bool {
         let count = self.options.count;
         count.is_some_and(|count| self.summary.sent + self.failed_connects >= count)
@@ -118,7 +119,8 @@ impl<'a> Pinger<'a> {
     }
 
     /// Tries to reconnect until an attempt succeeds. Uses the transport of the first connection, so
-    /// that all measured times are of one transport. Returns `None` if a signal arrives.
+    /// that all measured times are of one transport. Returns `None` if a signal arrives, or if
+    /// `--count` is reached.
     fn connect_again(&mut self, stop: &Stop) -> Result<Option<Endpoint>> {
         let carrier = if self.summary.transport == Transport::Tcp.to_string() {
             Carrier::Tcp
@@ -160,8 +162,8 @@ impl<'a> Pinger<'a> {
 
     fn send(&mut self, endpoint: &Endpoint, stop: &Stop) -> io::Result<Outcome> {
         let start = Instant::now();
-        // The time at which the time limit starts to run. While the connection is suspended, this
-        // time is set to the current time, so that an outage does not count towards the limit.
+        // The start of the time limit. While the connection is suspended, each check sets the start
+        // to the current time, so that an outage does not count towards the limit.
         let mut limited = start;
         let mut is_sent = false;
         loop {
@@ -193,7 +195,8 @@ impl<'a> Pinger<'a> {
         }
     }
 
-    /// Prints a line if the connection has been lost or resumed since the last call.
+    /// Prints a line if the connection was lost or resumed since the previous call. Adds the new
+    /// resumes to the summary.
     fn look(&mut self, endpoint: &Endpoint) -> io::Result<()> {
         let before = self.outages.resumes();
         let change = self.outages.look(endpoint);
@@ -204,8 +207,8 @@ impl<'a> Pinger<'a> {
         }
     }
 
-    /// Shows the time of one message: on a new line if the interval is at least `READABLE`, and in
-    /// the status line otherwise.
+    /// Shows a round-trip time. If the interval is at least `READABLE`, prints a new line. If the
+    /// interval is shorter, updates the status line.
     fn show(&mut self, time: Duration) -> io::Result<()> {
         let (number, took) = (self.summary.sent, micros(time.as_secs_f64() * 1e6));
         if self.options.interval >= READABLE {

@@ -8,7 +8,7 @@ use crate::{
     styled, terminal,
 };
 
-/// The results of all messages of a ping.
+/// The results of one run of `rdmsg ping`.
 #[derive(Debug)]
 pub(super) struct Summary {
     peer: String,
@@ -33,8 +33,8 @@ impl Summary {
         }
     }
 
-    /// Returns whether all replies arrived and no connection ended. A connection that was resumed
-    /// did not end.
+    /// Returns true if all replies arrived and no connection was lost. A connection that was
+    /// resumed does not count as lost.
     pub(super) fn is_whole(&self) -> bool {
         self.connections_lost == 0 && self.times.count() == self.sent
     }
@@ -125,8 +125,8 @@ impl Summary {
     }
 }
 
-/// Returns a bar for `count`, in eighths of a character. Its length is proportional: a bar for
-/// `most` is `room` characters long. A `count` above 0 has a bar of at least one eighth.
+/// Returns a bar whose length is proportional to `count`, in steps of one eighth of a character.
+/// The bar for `most` has `room` characters. The bar for a `count` above 0 has at least one eighth.
 fn bar(count: u64, most: u64, room: usize) -> String {
     const EIGHTHS: [&str; 8] = ["", "▏", "▎", "▍", "▌", "▋", "▊", "▉"];
     let eighths = count as u128 * room as u128 * 8 / u128::from(most.max(1));

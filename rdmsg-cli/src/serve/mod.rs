@@ -1,4 +1,4 @@
-//! `rdmsg serve`: the server for `rdmsg ping`, `rdmsg bench` and `rdmsg doctor` of other hosts.
+//! `rdmsg serve`: the server for `rdmsg ping`, `rdmsg bench` and `rdmsg doctor` on other hosts.
 //!
 //! ```text
 //! options   the command line      server   listens, and counts the open connections

@@ -12,7 +12,7 @@ use super::{Answer, PORT, Request, Unserved};
 const LONGEST: usize = 200;
 
 /// Resolves `HOST`, `HOST:PORT`, `1::2`, `fe80::2%eth0` or `[1::2]:PORT` to addresses. The default
-/// port is `PORT`.
+/// port is the constant [`PORT`].
 pub(crate) fn addresses(name: &str) -> Result<Vec<SocketAddr>> {
     let fail = || format!("cannot look up {name}");
     let inner = name
@@ -29,7 +29,8 @@ pub(crate) fn addresses(name: &str) -> Result<Vec<SocketAddr>> {
     Ok(found.with_context(fail)?.as_slice().to_vec())
 }
 
-/// Requests a service from `rdmsg serve`. Returns the text of the reply.
+/// Requests a service from `rdmsg serve`. Returns the text of the reply. If the reply does not
+/// grant the service, aborts the connection and returns an error.
 pub(crate) fn ask(
     endpoint: &Endpoint,
     request: Request,
@@ -44,7 +45,7 @@ pub(crate) fn ask(
             if answered.is_none_or(|(first, _)| *first != Answer::Refused.byte()) {
                 return Err(Unserved::OtherProgram);
             }
-            // The peer may not be `rdmsg serve`, so the reply may contain any bytes.
+            // The peer can be another program, so the reply can contain any bytes.
             let words = answer.get(1..answer.len().min(LONGEST)).unwrap_or_default();
             let words = String::from_utf8_lossy(words).escape_debug().to_string();
             Err(Unserved::Refused(words))

@@ -56,7 +56,7 @@ impl FromStr for Request {
 }
 
 impl Answer {
-    /// Returns the first byte of the reply. A text follows it.
+    /// Returns the first byte of the reply. A text follows this byte.
     pub(crate) fn byte(self) -> u8 {
         match self {
             Self::Granted => b'+',

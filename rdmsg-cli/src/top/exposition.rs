@@ -41,7 +41,7 @@ fn line(text: &str) -> Option<Line<'_>> {
     })
 }
 
-/// Parses the value of a label up to the closing quotation mark. Also returns the remaining text.
+/// Parses the value of a label. Returns the value, and the text after the closing quotation mark.
 fn unescape(text: &str) -> Option<(String, &str)> {
     let mut value = String::new();
     let mut chars = text.chars();

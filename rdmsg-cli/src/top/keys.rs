@@ -27,23 +27,22 @@ pub(super) enum Waited {
     TimePassed,
     /// A signal, or the key `q`.
     Quit,
-    /// Another key.
+    /// A key other than `q`.
     Key,
 }
 
 impl Keys {
-    /// Starts a thread that reads the keys, if stdin is a terminal and this process is in the
-    /// foreground of the terminal. A background process must not change the terminal mode, because
-    /// the kernel would stop it.
+    /// Starts a thread that reads the keys, if `is_live` is true and [`set_mode`] succeeds.
     pub(super) fn read(is_live: bool) -> Self {
         let mode = if is_live { set_mode() } else { None };
         let (sender, pressed) = bounded(8);
         let reading = mode.is_some().then(|| {
             let read = move || {
                 let mut bytes = [0; 32];
-                // An arrow key sends several bytes, which one read returns.
+                // An arrow key sends several bytes. One read returns all of them.
                 while let Ok(1..) = io::stdin().lock().read(&mut bytes) {
-                    // Ignore keys that are pressed faster than they are handled.
+                    // Ignore the key if the channel is full. Keys can be pressed faster than they
+                    // are handled.
                     let _ = sender.try_send(bytes[0]);
                 }
             };
@@ -61,7 +60,7 @@ impl Keys {
         }
     }
 
-    /// Whether keys are read.
+    /// Returns true if the terminal mode was changed to read keys.
     pub(super) fn are_read(&self) -> bool {
         self.before.is_some()
     }
@@ -72,7 +71,7 @@ impl Keys {
         let mut select = Select::new();
         select.recv(stop.channel());
         let key = select.recv(&self.pressed);
-        // These calls leave the signal in the channel.
+        // These calls only wait: they do not remove the signal or the key from its channel.
         let ready = match time {
             Some(time) => select.ready_timeout(time).ok(),
             None => Some(select.ready()),
@@ -92,6 +91,9 @@ impl Keys {
 
 /// Sets the terminal mode: no echo, and each key is available immediately. Returns the previous
 /// mode.
+///
+/// Changes nothing and returns `None` if stdin is not a terminal or if this process is in the
+/// background. The kernel would stop a background process that changes the terminal mode.
 fn set_mode() -> Option<Termios> {
     let stdin = io::stdin();
     let fd = stdin.as_fd();

@@ -1,5 +1,5 @@
 //! `rdmsg top`: a table of the connections of all processes that export their statistics. The
-//! command updates it at an interval.
+//! command updates the table at a fixed interval.
 //!
 //! ```text
 //! options     the command line             sources   finds the sockets, and reads from them
@@ -43,7 +43,8 @@ const HELP: &str = "q quits, any other key pauses";
 /// The last line of the screen while the display is paused.
 const PAUSED: &str = "paused: q quits, any other key continues";
 
-/// Shows the connections until a signal arrives or the user presses `q`, or once with `--once`.
+/// Shows the connections until a signal arrives or the user presses `q`. With `--once`, shows the
+/// connections only once.
 pub(crate) fn run(options: &Options) -> Result<ExitCode> {
     let stop = Stop::install().context("cannot handle signals")?;
     let is_live = terminal::is_live() && !options.once && !options.json;
@@ -82,7 +83,7 @@ fn show(options: &Options, stop: &Stop, keys: &Keys, is_live: bool) -> Result<()
         let now = Reading::take(options);
         let view = View::new(&before, &now, options);
         if is_live {
-            // Use `print!`, because `styled::stdout` may remove this sequence.
+            // Use `print!`, because `styled::stdout` can be set to remove control sequences.
             print!("{CLEAR_SCREEN}");
             io::stdout().flush()?;
         }

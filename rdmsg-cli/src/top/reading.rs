@@ -10,14 +10,14 @@ use super::{
     sources::{command, folders, plain, read, sockets},
 };
 
-/// The time limit for reading the sockets of all processes. After this time, the remaining
-/// processes are skipped, because each process that does not reply delays the reading.
+/// The time limit for reading the sockets of all processes. Each process that does not reply delays
+/// the reading. When the limit is reached, the remaining processes are skipped.
 const TIME_LIMIT: Duration = Duration::from_secs(5);
 
 /// The state of a lost connection that can still be resumed.
 pub(super) const SUSPENDED: &str = "suspended";
 
-/// The counters of the connections of all processes at one time.
+/// The counters of the connections of all processes, read at about the same time.
 #[derive(Clone, Debug)]
 pub(super) struct Reading {
     pub(super) at: Instant,
@@ -40,7 +40,7 @@ pub(super) struct RoundTrips {
     pub(super) count: u64,
 }
 
-/// Identifies a connection. The pid is 0 if the socket was given with `--socket`.
+/// Identifies a connection. The pid is 0 if the process is in another PID namespace.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Key {
     pub(super) pid: u32,
@@ -95,10 +95,16 @@ impl Reading {
             }
             match read(&path, (!is_named).then_some(pid)) {
                 Ok((pid, text)) => this.add(pid, &text),
-                // Warn only about sockets from the command line. An unreadable socket in the
-                // directory usually belonged to a killed process.
-                Err(error) if is_named => log::warn!("cannot read {}: {error}", path.display()),
-                Err(error) => log::info!("cannot read {}: {error}", path.display()),
+                // Warn only about sockets from the command line. If a socket that was found in a
+                // directory is unreadable, it usually belonged to a process that was killed.
+                Err(error) if is_named => log::warn!(
+                    "cannot read the statistics from {}: {error}",
+                    path.display()
+                ),
+                Err(error) => log::info!(
+                    "cannot read the statistics from {}: {error}",
+                    path.display()
+                ),
             }
         }
         this
@@ -147,7 +153,8 @@ impl Reading {
 }
 
 impl Reading {
-    /// Adds a value that is summed over all connections of a process.
+    /// Adds a total of one process, such as its number of ended connections, to the sum over all
+    /// processes.
     fn add_total(&mut self, line: &Line<'_>) {
         let label = |name| line.labels.get(name).map_or("", String::as_str);
         // The cast converts a negative value or NaN to 0.
@@ -180,7 +187,7 @@ impl RoundTrips {
     }
 
     /// Returns the smallest bound of the histogram, in microseconds, that at least 99 % of the
-    /// round trips did not exceed.
+    /// round trips did not exceed. Returns `None` if there is no such bound.
     pub(super) fn p99(&self) -> Option<u64> {
         let enough = |within: u64| within as f64 >= 0.99 * self.count as f64;
         let mut bounds = self.within.iter().filter(|_| self.count > 0);
@@ -188,7 +195,8 @@ impl RoundTrips {
     }
 }
 
-/// Returns the name of the state with this value in the Prometheus text, or an empty string.
+/// Returns the name of the state that the Prometheus text encodes as `number`. Returns an empty
+/// string if the number is unknown.
 fn state(number: f64) -> &'static str {
     [(0.0, "open"), (1.0, SUSPENDED), (2.0, "ended")]
         .into_iter()

@@ -43,8 +43,8 @@ pub(super) fn folders() -> BTreeSet<PathBuf> {
     folders
 }
 
-/// Returns the sockets in a directory, with their process ids. The file name is the process id and
-/// `.sock`.
+/// Returns the sockets in a directory, with their process ids. The file name of a socket is the
+/// process id followed by `.sock`.
 pub(super) fn sockets(folder: &Path) -> Vec<(u32, PathBuf)> {
     let entries = fs::read_dir(folder).into_iter().flatten().flatten();
     let sockets = entries.filter_map(|entry| {
@@ -69,8 +69,9 @@ fn connect(path: &Path) -> io::Result<UnixStream> {
     Ok(stream)
 }
 
-/// Checks that the process `pid` listens on the socket and belongs to root or to this user. The
-/// file name is no proof, because any user can create a directory `/tmp/rdmsg-…`.
+/// Checks that the process `pid` listens on the socket. If this user is not root, also checks that
+/// the process belongs to root or to this user. The file name does not prove the process id,
+/// because any user can create a directory `/tmp/rdmsg-…`.
 fn check_owner(stream: &UnixStream, pid: u32) -> io::Result<()> {
     let owner = getsockopt(stream, sockopt::PeerCredentials)?;
     if u32::try_from(owner.pid()) != Ok(pid) {
@@ -88,9 +89,10 @@ fn check_owner(stream: &UnixStream, pid: u32) -> io::Result<()> {
     Ok(())
 }
 
-/// Reads the statistics of the process that listens on a socket, in the Prometheus format. Also
-/// returns the id of the process, which is 0 for a process in another PID namespace. Fails if `pid`
-/// is given and is not the id of that process.
+/// Reads the statistics of the process that listens on a socket. Returns the id of the process, and
+/// the statistics in the Prometheus format. The id is 0 for a process in another PID namespace.
+///
+/// Fails if `pid` is given and [`check_owner`] rejects the process.
 pub(super) fn read(path: &Path, pid: Option<u32>) -> io::Result<(u32, String)> {
     let start = Instant::now();
     let mut stream = connect(path)?;

@@ -103,9 +103,8 @@ const COLUMNS: [Column; 14] = [
     Column::number("HELD", 5),
 ];
 
-/// The columns that the table may omit, in the order in which it omits them. It omits columns only
-/// until the other columns fit the terminal. The columns that are not in this list always fit 80
-/// characters.
+/// The columns that a narrow table omits, in this order, until the remaining columns fit the
+/// terminal. The columns that are not in this list always fit 80 characters.
 const OMITTABLE: [&str; 7] = ["RESENT", "RESUMES", "AGE", "CONN", "COMMAND", LABEL, "OVER"];
 
 impl Column {
@@ -166,7 +165,7 @@ impl Row {
             of.peer.clone(),
             of.transport.clone(),
             age(of.age),
-            // The state is in this column because the table never omits it.
+            // Show the state in this column, because the table never omits this column.
             if self.is_suspended() {
                 SUSPENDED.to_owned()
             } else {
@@ -292,7 +291,8 @@ impl View {
         serde_json::to_string(&json).unwrap_or_default()
     }
 
-    /// Writes the table, with at most `lines` lines of at most `width` characters.
+    /// Writes the table. Truncates its rows to `width` characters, and omits rows so that the table
+    /// and the help line fit `lines` lines.
     pub(super) fn write(
         &self,
         out: &mut impl Write,

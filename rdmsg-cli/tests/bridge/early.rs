@@ -22,8 +22,8 @@ const REQUEST: usize = 3_000_000;
 /// The length in bytes of an answer.
 const ANSWER: usize = 20_000;
 
-/// Sends a request, and asserts that its answer arrives. Returns the next event of the connection:
-/// an end of file or an error.
+/// Sends a request, and asserts that its answer arrives. Returns `Ok` if an end of file follows the
+/// answer, and the error if the connection fails.
 fn ask(bridge: &Bridge, answer: &[u8]) -> io::Result<()> {
     let mut client = connect(bridge.address);
     let mut writer = client.try_clone().unwrap();
@@ -91,7 +91,7 @@ fn early_answer_of_an_rdmsg_service_arrives() {
         }
     });
     for _ in 0..ROUNDS {
-        // The result depends on timing: the next event is an end of file or a reset.
+        // Ignore the result: it depends on timing whether an end of file or a reset follows.
         let _ = ask(&near, &answer);
     }
     near.reports(&format!("0 open, {ROUNDS} total, 0 refused, "))

@@ -107,7 +107,7 @@ fn client_notices_no_cut_between_the_bridges() {
         std::thread::scope(|scope| {
             scope.spawn(|| writer.write_all(part).unwrap());
             client.read_exact(&mut echoed[..part.len() / 2]).unwrap();
-            // The other half of the bytes is still in flight, or a bridge holds them until the
+            // The second half of the bytes is still in flight, or a bridge holds it until the
             // connection is resumed.
             bridges.cut();
             bridges.restore();
@@ -132,7 +132,7 @@ fn half_closes_pass_behind_a_cut() {
     bridges.restore();
     arrives(&mut server, b"last question");
     ends(&mut server);
-    // The direction from the server to the client is still open. It survives another cut.
+    // The direction from the server to the client is still open, and must survive a second cut.
     bridges.cut();
     server.write_all(b"last answer").unwrap();
     drop(server);
@@ -162,8 +162,8 @@ fn service_reset_during_cut_resets_client() {
 #[test]
 fn client_reset_during_cut_resets_service() {
     let (service, address) = listener();
-    // The near bridge cannot forward the reset to the far bridge. The far bridge resets the
-    // connection to the service after 1 s, which is its resume time.
+    // During the cut, the near bridge cannot forward the reset to the far bridge. The far bridge
+    // resets the connection to the service when its own resume time, 1 s, has passed.
     let mut bridges = BridgePair::with(address, &["--resume", "600"], &["--resume", "1"]);
     let (client, mut server) = conversation(&bridges, &service);
     bridges.cut();

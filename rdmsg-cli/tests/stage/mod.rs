@@ -17,12 +17,12 @@ use nix::{
 };
 use toolbox::{Bridge, Ended, TIME_LIMIT};
 
-/// Returns the address of the RDMA device in the environment variable `LAB_ADDR`, if it is set.
+/// Returns the value of the environment variable `LAB_ADDR`: the address of an RDMA device.
 pub(crate) fn device() -> Option<String> {
     env::var("LAB_ADDR").ok()
 }
 
-/// Returns the URL scheme of connections between two bridges: RDMA if there is a device, and TCP
+/// Returns the URL scheme of connections between two bridges: RDMA if `LAB_ADDR` is set, and TCP
 /// otherwise.
 fn scheme() -> &'static str {
     device().map_or("rdmsg+tcp", |_| "rdma")
@@ -79,7 +79,8 @@ impl Service {
     }
 }
 
-/// Echoes bytes until the client closes its sending direction, and then closes the other direction.
+/// Echoes bytes until the client shuts down its writing direction. Then shuts down the direction to
+/// the client.
 fn echo(stream: &mut TcpStream) {
     if let Ok(mut writing) = stream.try_clone()
         && copy(stream, &mut writing).is_ok()
@@ -105,11 +106,12 @@ pub(crate) fn reset(stream: TcpStream) {
     setsockopt(&stream, sockopt::Linger, &now).unwrap();
 }
 
-/// Returns whether the next event on the stream is a reset.
+/// Returns true if the next read fails because the peer has reset the stream. Panics if the read
+/// returns bytes or the end of file.
 pub(crate) fn is_reset(stream: &mut TcpStream) -> bool {
     stream.set_read_timeout(Some(TIME_LIMIT)).unwrap();
     match stream.read(&mut [0]) {
-        Ok(count) => panic!("{count} bytes, or the end of file, instead of a reset"),
+        Ok(count) => panic!("the stream must be reset, but a read returned {count} bytes"),
         Err(error) => error.kind() == ErrorKind::ConnectionReset,
     }
 }

@@ -11,8 +11,8 @@ use crate::wire::{Immediate, Window};
 const CHUNK: usize = 64 << 10;
 
 impl Link {
-    /// Writes bytes until a further write would have to wait. Returns the number of written bytes,
-    /// or `None` if no byte could be written.
+    /// Writes as many bytes as possible without waiting. Returns the number of written bytes, or
+    /// `None` if no byte could be written.
     pub(crate) fn write(&mut self, bytes: &[u8]) -> Option<io::Result<usize>> {
         if let Some(error) = self.error() {
             return Some(Err(error));
@@ -70,8 +70,8 @@ impl Link {
         Ok(window.length as usize)
     }
 
-    /// Reads bytes that have arrived. Returns the number of bytes read, or `None` if no byte has
-    /// arrived yet.
+    /// Reads bytes that have arrived. Returns the number of bytes read, which is 0 at the end of
+    /// the stream. Returns `None` if no unread byte has arrived yet.
     pub(crate) fn read(&mut self, into: &mut [u8]) -> Option<io::Result<usize>> {
         let mut len = 0;
         loop {

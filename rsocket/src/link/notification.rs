@@ -17,9 +17,9 @@ pub(super) const WRITE_ID: u64 = 1 << 61;
 pub(super) enum Notification {
     /// The write carries immediate data.
     Immediate,
-    /// A separate message follows the write. It contains the 32 bits that the immediate data would
-    /// contain, in the sender's byte order. iWARP has no immediate data, so rsockets in C also send
-    /// such messages on iWARP. The region receives the peer's messages.
+    /// A separate message follows the write. The message contains the 32 bits that the immediate
+    /// data would contain, in the sender's byte order. Rsockets in C send the same messages on
+    /// iWARP, which has no immediate data. The region receives the peer's messages.
     Message(MemoryRegion),
 }
 
@@ -75,7 +75,7 @@ impl Notification {
     }
 
     /// Posts `write` if it is `Some`, and notifies the peer with `word`. Returns the number of
-    /// posted work requests. The last of them has the id `wr_id`.
+    /// posted work requests. The work request that notifies the peer has the id `wr_id`.
     pub(super) fn post(
         &self,
         qp: &QueuePair,
@@ -105,8 +105,8 @@ impl Notification {
         }
     }
 
-    /// Returns the word with which the peer notified this side, from the completion of the receive
-    /// `number`. Returns `None` if the message does not consist of one word.
+    /// Returns the word of the notification that arrived with the receive `number`, which completed
+    /// with `completion`. Returns `None` if the message does not consist of one word.
     pub(super) fn received_word(&self, completion: &WorkCompletion, number: u32) -> Option<u32> {
         match self {
             Self::Immediate => completion.imm_data(),

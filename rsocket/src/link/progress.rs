@@ -17,15 +17,15 @@ const LOST: &str = "the peer disconnected without closing the stream";
 const NO_RSOCKET: &str = "the peer is not an rsocket of this protocol version";
 
 impl Link {
-    /// Handles completions and, if `events` is true, connection-manager events. Returns whether it
-    /// handled any.
+    /// Handles completions and, if `events` is true, connection-manager events. Sends the updates
+    /// that are due. Returns true if a completion or an event was handled.
     pub(crate) fn progress(&mut self, events: bool) -> bool {
         let mut any = false;
         let result = self.take_completions(&mut any).and_then(|()| {
             while events && let Some(event) = self.events.poll_event()? {
                 any = true;
-                // Completions are polled first, so that data that arrived before the end of the
-                // connection is delivered.
+                // Handle completions before the event. If the event ends the connection, the data
+                // that arrived earlier is still delivered.
                 self.take_completions(&mut any)?;
                 self.handle(&event);
             }
@@ -38,7 +38,7 @@ impl Link {
         any
     }
 
-    /// Requests an event on the completion channel for the next completion.
+    /// Discards the events on the completion channel. Requests an event for the next completion.
     pub(crate) fn arm(&mut self) -> io::Result<()> {
         while self.done.get_event()?.is_some() {}
         Ok(self.cq.req_notify(false)?)
@@ -80,13 +80,13 @@ impl Link {
 
     fn take_completions(&mut self, any: &mut bool) -> io::Result<()> {
         if self.peer.is_none() {
-            // Completions can arrive before the ESTABLISHED event. This side handles them later,
-            // because it needs the private data in that event.
+            // Completions can arrive before the ESTABLISHED event. The private data in that event
+            // is needed to handle the completions, so they are handled later.
             return Ok(());
         }
         let mut completions = [WorkCompletion::default(); 16];
-        // Limit the loop to about one full queue of completions. Otherwise a peer that sends faster
-        // than this thread handles completions could keep the thread in the loop.
+        // A peer that sends faster than this thread handles completions could keep the thread in
+        // this loop. Therefore handle at most about one full queue of completions.
         for _ in 0..=self.cq.cqe() as usize / completions.len() {
             let count = self.cq.poll(&mut completions)?;
             for completion in &completions[..count] {
@@ -105,7 +105,7 @@ impl Link {
         let received = (wr_id & RECEIVE != 0).then_some((wr_id & !RECEIVE) as u32);
         if received.is_none() {
             // When a connection ends, software iWARP may complete a request twice: first with an
-            // error, then as flushed.
+            // error, then as flushed. The counter must not fall below 0.
             self.posted = self.posted.saturating_sub(1);
         }
         if !completion.is_success() {
@@ -161,8 +161,8 @@ impl Link {
                 }
             }
             Some(Immediate::Mapping | Immediate::Keepalive) => {}
-            // If this side has also shut down writing, both directions are shut down, so the
-            // connection is closed.
+            // The message shuts down the direction from the peer. If this side has already shut
+            // down the direction to the peer, the next arm ends the connection.
             Some(Immediate::Shutdown) if self.writable => self.readable = false,
             Some(Immediate::Shutdown | Immediate::Disconnect) => {
                 self.end.get_or_insert(End::Disconnected);

@@ -1,5 +1,5 @@
-//! Executes the commands from the engine's handles, which concern listeners, connections and the
-//! end of the engine. Also handles the notices that connections send.
+//! Executes commands, which the engine's handles send, and handles notices, which connections send.
+//! The commands concern listeners, connections and the end of the engine.
 
 use std::{
     net::SocketAddr,
@@ -237,7 +237,7 @@ impl Reactor {
 
     /// Listens on both transports with the same port, or on the only available transport. If
     /// another program uses the port on one transport, the call fails as if the port were in use on
-    /// both. Otherwise peers with `TransportChoice::Auto` could connect to that program.
+    /// both, because peers with `TransportChoice::Auto` might connect to the other program.
     fn listen_on_both(
         &mut self,
         key: u64,
@@ -259,7 +259,8 @@ impl Reactor {
                     return Ok(((None, Some(tcp)), local, Some(without_rdma(&error))));
                 }
             }
-            // iWARP uses TCP ports, so the TCP listener created above may itself occupy the port.
+            // iWARP uses TCP ports, so the TCP listener of this iteration may itself occupy the
+            // port.
             drop(tcp);
             tries -= 1;
             match self.listen_on_rdma(key, local, config) {
@@ -375,9 +376,10 @@ impl Reactor {
         }
     }
 
-    /// Closes a listener, and rejects the requests that were not accepted yet. The peer of an
-    /// accepted request may already consider the connection established. The queue of the listener
-    /// therefore still receives the accepted connections, and ends after the last of them.
+    /// Closes a listener, and rejects the requests to which no reply was sent yet. After a reply,
+    /// the peer may already consider the connection established. The queue of the listener
+    /// therefore still receives these connections, and ends after all of them. Requests that the
+    /// program has taken from the queue remain open.
     fn unlisten(&mut self, key: u64) {
         self.timers.set(key, None);
         let Some(mut listener) = self.listeners.remove(&key) else {
@@ -497,8 +499,8 @@ fn names_of(transports: &[Transport]) -> String {
     names.join(" and ")
 }
 
-/// Returns the text and the log level for a listener that lacks RDMA because of this error. On a
-/// host without an RDMA device this is expected, so it is not a warning.
+/// Returns the log level and the text for a listener that lacks RDMA because of this error. The
+/// level is a warning only if the host has an RDMA device.
 fn without_rdma(error: &Error) -> (Level, String) {
     if has_rdma_device() {
         let text = format!("TCP only, because RDMA failed: {error}");

@@ -18,7 +18,7 @@ use crate::{
 
 impl Reactor {
     /// Starts a connection attempt. If the peer has already refused the request, `refusal` is the
-    /// last reason, and the attempt starts after a wait.
+    /// reason of the latest refusal, and the attempt starts after a wait.
     pub(super) fn connect(
         &mut self,
         path: PeerPath,
@@ -39,8 +39,8 @@ impl Reactor {
         let mut params = self.params(key, &config, path.transport);
         // The attempt gets the time that remains until the deadline.
         params.connect_timeout = request.deadline.saturating_duration_since(now);
-        // An engine without a thread has no timer that could wake a task for the next attempt, so
-        // it does not retry for a task.
+        // An engine without a thread does not retry for a task, because it has no timer that could
+        // wake the task for the next attempt.
         params.retry_refused &=
             path.transport != Transport::Memory || !matches!(reply, Reply::Task(_));
         let retries = params.retry_refused;
@@ -63,8 +63,8 @@ impl Reactor {
     }
 
     /// Removes and returns the request of an ended connection if the engine has to repeat it. The
-    /// engine repeats a request that the peer refused after this side had sent the private data in
-    /// a frame.
+    /// engine repeats only requests with private data in a separate frame: the state machine itself
+    /// retries all other requests.
     pub(super) fn request_to_repeat(
         &self,
         entry: &mut Entry,
@@ -94,18 +94,18 @@ impl Reactor {
         request.refused += 1;
         let path = PeerPath::new(entry.peer, entry.id.transport());
         let config = Arc::clone(&entry.config);
-        // Destroys the queue pair and then the id.
+        // This destroys the queue pair and then the id.
         drop(entry);
         self.connect(path, config, request, Some(reason), reply);
     }
 
-    /// Cancels a connection attempt, unless the caller already has the connection.
+    /// Cancels a connection attempt. Does nothing if the caller already has the connection.
     pub(super) fn give_up(&mut self, key: u64) {
         let Some(entry) = self.links.get_mut(&key) else {
             return;
         };
         if !entry.role.is_active() {
-            // The peer may already have received the reply and consider the connection established.
+            // If the acceptance was already sent, the peer may consider the connection established.
             // The rejection then has no effect, and the connection closes when its unclaimed result
             // is dropped.
             self.reject(key, &[]);

@@ -24,8 +24,8 @@ use crate::{
     transport::{DeviceEvent, Effect},
 };
 
-/// The time limit for the answer to a ping after a port has lost its link. If no answer arrives in
-/// time, the session resumes over another connection.
+/// The time limit for the answer to a ping that is sent after a port has lost its link. If no
+/// answer arrives in time, the session resumes over another connection.
 const SUSPICION: Duration = Duration::from_millis(500);
 
 /// Returns whether the event affects connections with this configuration.
@@ -38,8 +38,8 @@ fn concerns(effect: Effect, config: &Config) -> bool {
 }
 
 impl Reactor {
-    /// Reads the events of a device. Only one engine reads each event, and it passes the event to
-    /// the others.
+    /// Reads and handles the events of a device. Only one engine can read an event, so this engine
+    /// passes each event to the other engines.
     pub(super) fn handle_device_events(&mut self, device: u64) {
         for _ in 0..BATCH {
             let Some(event) = self.manager.poll_device(device) else {
@@ -71,8 +71,9 @@ impl Reactor {
         let Some(entry) = self.links.get(&key) else {
             return;
         };
-        // The completion queue may already contain the peer's last messages and signs of life. If
-        // an application thread holds the lock of the queue, that thread handles them.
+        // The completion queue may already contain messages from the peer, which also show that the
+        // peer is alive. Handle them first. If an application thread holds the lock of the queue,
+        // that thread handles them.
         entry.link.catch_up();
         entry.link.in_engine(|core| {
             let now = Instant::now();

@@ -29,8 +29,8 @@ use crate::{
 /// would spin, because the manager's descriptor stays readable.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// The number of consecutive failures after which a connection manager is considered broken, even
-/// if the errors could be temporary.
+/// The maximum number of consecutive failures of the RDMA connection manager. After one more
+/// failure the manager is considered broken, even if the errors could be temporary.
 const MAX_FAILURES: u32 = 20;
 
 /// The maximum number of events that are handled before a listener is closed. It is twice the
@@ -62,9 +62,10 @@ impl Reactor {
         }
     }
 
-    /// Handles all reports of the TCP connection manager. Their number is limited, because sockets
-    /// add reports only when they are gathered. The end of a connection, which a poll reports,
-    /// must not overtake its `Established`.
+    /// Handles all reports of the TCP connection manager, before the engine polls connections. If
+    /// an `Established` report remained, a poll could report the end of the same connection first.
+    /// The number of reports is limited, because `ConnectionManager::gather` adds no reports from
+    /// sockets while earlier reports remain.
     pub(super) fn handle_tcp_reports(&mut self) {
         while self.handle_cm_events(Transport::Tcp) {}
     }
@@ -106,8 +107,9 @@ impl Reactor {
         }
     }
 
-    /// Returns whether a failed connection manager is considered broken. The engine must then end,
-    /// because it cannot serve its listeners.
+    /// Counts a failure of the RDMA connection manager, except a shortage of memory or descriptors.
+    /// Returns true if the manager is considered broken. The engine must then end, because it
+    /// cannot serve its listeners.
     fn is_broken(&mut self, transport: Transport, error: OsError) -> bool {
         if transport != Transport::Rdma || error.is_shortage() {
             return false;
@@ -154,8 +156,8 @@ impl Reactor {
             return;
         };
         let now = Instant::now();
-        // The peer's last messages are already in the completion queue, and must be handled before
-        // the disconnect.
+        // Messages that the peer sent before the disconnect are already in the completion queue.
+        // They must be handled first.
         if event.is_disconnect() && !entry.link.take_last() {
             return self.poll_soon(key, Some(event));
         }
@@ -301,8 +303,8 @@ impl Reactor {
         }
     }
 
-    /// Starts to establish a connection. Rejects it instead if the backlog has filled up since the
-    /// peer's request.
+    /// Starts the turn of a connection. If the backlog has filled up since the peer's request,
+    /// rejects the request instead.
     pub(super) fn take_turn(&mut self, key: u64, now: Instant) {
         let is_full = self.finds_backlog_full(key);
         let Some(entry) = self.links.get(&key) else {
@@ -322,8 +324,9 @@ impl Reactor {
         self.drive(key);
     }
 
-    /// Returns whether the backlog is full for this request. The backlog contains the waiting
-    /// connections, and the connections that the engine is establishing for the same listener.
+    /// Returns true if an incoming request exceeds its listener's backlog. The backlog consists of
+    /// the connections in the listener's queue, and of the connections that the engine is
+    /// establishing for the same listener.
     fn finds_backlog_full(&self, key: u64) -> bool {
         let Some(entry) = self.links.get(&key) else {
             return false;

@@ -46,8 +46,8 @@ impl Reactor {
                 self.unfinished.insert(key);
             }
             Progress::Busy => {
-                // An application thread is polling the queue and becomes the owner. Otherwise each
-                // event would needlessly wake this thread.
+                // An application thread is polling the queue. Make the application's threads the
+                // owner, so that completion events do not needlessly wake this thread.
                 entry.link.poller.yield_to_threads();
                 self.poll_soon(key, None);
             }
@@ -147,7 +147,7 @@ impl Reactor {
     }
 
     /// Makes the engine's epoll instance report the next event for the application's event loops,
-    /// once. `register` adds or modifies the registration.
+    /// and no later event. `register` adds or modifies the registration.
     fn await_loops(
         &self,
         register: impl FnOnce(&Epoll, &OwnedFd, &mut EpollEvent) -> nix::Result<()>,
@@ -162,8 +162,8 @@ impl Reactor {
 /// Returns the keys of the connections with pending events for the application's event loops.
 /// `connections` is the total number of connections.
 fn pending(loops: &Epoll, connections: usize) -> Vec<u64> {
-    // The list must have room for all connections, because the engine takes over a connection only
-    // if two consecutive calls return it.
+    // The list must be long enough for all connections, because the engine takes over a connection
+    // only if two consecutive calls return it.
     let mut ready = vec![EpollEvent::empty(); connections.max(1)];
     let count = loops.wait(&mut ready, EpollTimeout::ZERO).unwrap_or(0);
     ready[..count].iter().map(EpollEvent::data).collect()

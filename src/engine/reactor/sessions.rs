@@ -27,13 +27,14 @@ use crate::{
 const ATTEMPT: Duration = Duration::from_secs(2);
 
 /// The maximum number of suspended sessions that wait for their peers to reconnect. If there are
-/// more, the oldest ends. Without this limit, peers that connect and never return could occupy
-/// unlimited memory.
+/// more, the engine ends the oldest ones. Without this limit, peers that connect and never return
+/// could occupy unlimited memory.
 const MAX_SUSPENDED: usize = 1024;
 
 impl Reactor {
-    /// Performs the next step of a session whose connection was lost. Returns false if the
-    /// connection has no session that can continue.
+    /// Performs the next step of a session: removes a lost connection, starts an attempt to
+    /// reconnect, or starts a trial of RDMA. Returns true if the connection was lost and is being
+    /// replaced. The caller must then not handle the connection any further.
     pub(super) fn recover(&mut self, key: u64) -> bool {
         let Some(entry) = self.links.get_mut(&key) else {
             return false;
@@ -42,8 +43,8 @@ impl Reactor {
         match next {
             Next::Nothing => {
                 if entry.asked.is_some() {
-                    // The peer sent a newer request before this connection was established, so this
-                    // connection ends.
+                    // The peer sent a newer request to resume before this connection was
+                    // established, so this connection ends.
                     entry.link.in_engine(|core| core.lose(Instant::now()));
                 }
                 false
@@ -81,7 +82,7 @@ impl Reactor {
         let now = Instant::now();
         let next = {
             let mut core = entry.link.core();
-            // Converts the upper 32 bits to a fraction between 0 and 1.
+            // The upper 32 bits of the random number become a fraction between 0 and 1.
             core.removed((random() >> 32) as f64 / f64::from(u32::MAX), now);
             core.next_timeout()
         };
@@ -144,8 +145,8 @@ impl Reactor {
         }
     }
 
-    /// Starts an attempt of the connecting side. Returns false if the time limit of the session has
-    /// expired.
+    /// Starts an attempt to resume the session, as the connecting side. Returns false if the time
+    /// limit of the session has expired.
     fn resume(&mut self, key: u64) -> bool {
         let now = Instant::now();
         let Some(entry) = self.links.get_mut(&key) else {
@@ -264,7 +265,9 @@ impl Reactor {
             }
             return asked.reject(&Reject::SESSION.emit(&[]));
         };
-        // The completion queue may contain the peer's answer to a ping over the last connection.
+        // The peer may have answered a ping over the current connection, so handle the completions
+        // of this connection first. If an application thread holds the lock of the queue, the peer
+        // has to retry.
         if !entry.link.catch_up() {
             return asked.reject(&Reject::BUSY.emit(&[]));
         }
@@ -310,7 +313,7 @@ impl Reactor {
     }
 
     /// Removes the session of an ended connection. If the session was closed, stores its message
-    /// counts.
+    /// counts. Then answers a waiting request to resume the session.
     pub(super) fn forget_session(&mut self, entry: &mut Entry) {
         let Some(id) = entry.session else { return };
         self.sessions.remove(&id);
@@ -364,8 +367,8 @@ impl Reactor {
         self.drive(key);
     }
 
-    /// Creates a session with a peer whose request is being accepted. Returns its ID, or `None` if
-    /// one of the sides does not use sessions.
+    /// Creates a session with a peer whose request is being accepted, and returns the session's ID.
+    /// Returns `None` if one of the sides does not use sessions or if no ID could be created.
     pub(super) fn begin_session(&mut self, key: u64) -> Option<SessionId> {
         let entry = self.links.get_mut(&key)?;
         let link = &entry.link;

@@ -9,15 +9,15 @@ use ::tokio::time::sleep;
 use super::PeerAddr;
 use crate::tokio::{listener::accept, stream::Stream, stream_listener::StreamListener};
 
-/// The pause after the runtime failed to register a connection, usually because the process has no
-/// free file descriptor.
+/// The pause after the runtime failed to register a connection, for example because the limit
+/// `fs.epoll.max_user_watches` is reached.
 const PAUSE: Duration = Duration::from_secs(1);
 
 /// Lets `axum::serve` accept streams (feature `axum`).
 ///
 /// If the runtime cannot register an accepted connection, `accept` logs a warning, drops the
-/// connection, and accepts the next one after a pause of 1 s. After the listener's end, `accept`
-/// logs an error once and never returns, so that `axum::serve` continues to serve its connections.
+/// connection, and accepts the next one after a pause of 1 s. When the listener has ended, `accept`
+/// logs an error and never returns, so that `axum::serve` continues to serve its open connections.
 ///
 /// # Examples
 ///
@@ -45,7 +45,8 @@ impl Listener for StreamListener {
                 Err(error) => {
                     error!(
                         Listener,
-                        "listener on {} has ended: {error}",
+                        "listener on {}: axum accepts no more streams, but continues to serve open \
+                         ones: {error}",
                         self.inner.local_addr()
                     );
                     pending().await
@@ -56,7 +57,8 @@ impl Listener for StreamListener {
                 Err(error) => {
                     warn_sparsely!(
                         Listener,
-                        "listener on {}: dropped a connection: {error}",
+                        "listener on {}: dropped an accepted connection, because the runtime \
+                         cannot register it: {error}; accepts the next one after 1 s",
                         self.inner.local_addr()
                     );
                     sleep(PAUSE).await;
@@ -70,7 +72,8 @@ impl Listener for StreamListener {
     }
 }
 
-/// For `Router::into_make_service_with_connect_info` (feature `axum`).
+/// Lets `Router::into_make_service_with_connect_info` pass the peer's address to handlers (feature
+/// `axum`).
 impl Connected<IncomingStream<'_, StreamListener>> for PeerAddr {
     fn connect_info(stream: IncomingStream<'_, StreamListener>) -> Self {
         Self(*stream.remote_addr())

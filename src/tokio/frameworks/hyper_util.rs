@@ -53,8 +53,8 @@ impl HttpConnector {
 
     /// Sets whether URIs must have the scheme `http`. Default: `true`.
     ///
-    /// The connector itself does not encrypt. Set `false` if a TLS connector wraps this connector,
-    /// so that `https` URIs are accepted, too.
+    /// This connector does not encrypt. If a TLS connector wraps it, set `false`. Then URIs with
+    /// `https`, or with any other scheme, are accepted.
     #[must_use]
     pub fn enforce_http(mut self, enforce: bool) -> Self {
         self.enforce_http = enforce;

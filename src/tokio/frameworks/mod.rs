@@ -17,9 +17,10 @@ pub use self::hyper_util::HttpConnector;
 /// The peer's address, for code that handles a request or a response (features `axum` and
 /// `hyper-util`).
 ///
-/// * An axum handler gets it as the argument `ConnectInfo(PeerAddr(peer)): ConnectInfo<PeerAddr>`
-///   if the service is created with `into_make_service_with_connect_info::<PeerAddr>()`.
-///   [`SocketAddr`] itself cannot implement axum's trait for a listener of this crate.
+/// * If a service is created with `into_make_service_with_connect_info::<PeerAddr>()`, its axum
+///   handlers get the address as an argument: `ConnectInfo(PeerAddr(peer)): ConnectInfo<PeerAddr>`.
+///   This type is needed because Rust does not let this crate implement axum's trait for
+///   [`SocketAddr`].
 /// * A response that hyper-util's client has received over a
 ///   [`tokio::Stream`](crate::tokio::Stream) contains the address in its extensions.
 #[cfg(any(feature = "axum", feature = "hyper-util"))]

@@ -5,8 +5,8 @@ use crate::tokio::stream::Stream;
 /// Lets `Server::serve_with_incoming` (feature `tonic`) serve streams from
 /// [`StreamListener::into_incoming`](crate::tokio::StreamListener::into_incoming).
 ///
-/// `Request::remote_addr` and `Request::local_addr` return the connection's addresses, as over
-/// tokio's `TcpStream`.
+/// `Request::remote_addr` and `Request::local_addr` return the connection's addresses, as they do
+/// for tokio's `TcpStream`.
 ///
 /// # Examples
 ///
@@ -15,7 +15,7 @@ use crate::tokio::stream::Stream;
 ///
 /// fn greet(request: &Request<String>) -> Result<Response<String>, Status> {
 ///     let peer = request.remote_addr();
-///     let peer = peer.ok_or_else(|| Status::internal("the server has no address of a peer"))?;
+///     let peer = peer.ok_or_else(|| Status::internal("the peer's address is unknown"))?;
 ///     Ok(Response::new(format!("hello, {peer}")))
 /// }
 /// # assert!(greet(&Request::new(String::new())).is_err());

@@ -9,7 +9,7 @@ pub(crate) struct CompletionQueue {
     wire: Arc<Wire>,
     side: Side,
     batch: Vec<Done>,
-    /// Whether more completions remained after the last poll.
+    /// Whether completions remained in the queue after the last poll.
     has_more: bool,
     capacity: usize,
 }
@@ -34,13 +34,13 @@ impl CompletionQueue {
         self.has_more
     }
 
-    /// Returns the completion at the given index in the last batch.
+    /// Returns the completion at this index in the batch of the last poll.
     pub(crate) fn done(&self, number: usize) -> Done {
         self.batch[number].clone()
     }
 
-    /// Returns the buffer and the length of the frame, if the completion at the given index reports
-    /// a received frame. Otherwise returns `None`.
+    /// If the completion at this index reports a received frame, returns the frame's buffer and
+    /// length. Otherwise returns `None`.
     pub(crate) fn frame(&self, number: usize) -> Option<(u32, u32)> {
         self.batch[number].frame()
     }

@@ -144,7 +144,8 @@ impl ConnectionId {
         Ok(())
     }
 
-    /// Leaves the connection. The connection manager reports no further events for this side.
+    /// Leaves the connection, and drops its pending events. The connection manager reports no
+    /// further events for this side.
     pub(crate) fn discard(&mut self) {
         let Some(wire) = self.wire.take() else {
             return;
@@ -156,8 +157,8 @@ impl ConnectionId {
     /// Ends the connection, and reports the end to the peer.
     fn leave(&self, wire: &Wire) {
         let left = match (self.side, wire.leave(self.side)) {
-            // The passive side has already received the request. Therefore it gets a disconnect
-            // event, and not an event that reports a failed attempt.
+            // The peer, which is the passive side, has already received the request. Therefore it
+            // gets a disconnect event, and not an event that reports a failed attempt.
             (Side::Active, Left::Unanswered(peer)) => Left::Open(peer),
             (_, left) => left,
         };
@@ -174,8 +175,8 @@ impl ConnectionId {
         self.problem.take()
     }
 
-    /// Returns whether `error`, the result of a failed accept call, means that the peer has already
-    /// left the connection. A separate event reports the end of the connection.
+    /// Returns true if an accept call failed with `error` because the peer has already left the
+    /// connection. A separate event reports the end of the connection.
     pub(crate) fn is_withdrawn(&self, error: OsError) -> bool {
         error == GONE
     }
@@ -183,8 +184,8 @@ impl ConnectionId {
 
 impl Drop for ConnectionId {
     fn drop(&mut self) {
-        // If this id has no connection, `discard` does nothing. It must not drop events in this
-        // case: a later id that resumes the session may have the same key.
+        // If this id has no connection, `discard` does nothing. In this case `discard` must not
+        // drop events: they may belong to a later id with the same key, which resumes the session.
         self.discard();
     }
 }

@@ -33,7 +33,7 @@ pub(super) const DEPTH: ReadDepth = ReadDepth {
 /// The counter for the artificial ports of connecting sides.
 static NEXT_PORT: AtomicU16 = AtomicU16::new(0);
 
-/// The listeners and the reports of one engine. Clones are handles of the same manager.
+/// The listeners and the reports of one engine. Clones are handles to the same manager.
 #[derive(Clone, Debug)]
 pub(crate) struct ConnectionManager {
     inner: Arc<Inner>,
@@ -93,10 +93,11 @@ impl ConnectionManager {
         !lock(&self.inner.state).reports.is_empty()
     }
 
-    /// Drops all pending reports and requests when the engine ends.
+    /// Drops all listeners and pending reports. Called when the engine ends. Pending connection
+    /// requests are rejected.
     pub(crate) fn close(&self) {
-        // The lock is released first, because dropping a request takes the lock to report to the
-        // other side.
+        // Dropping a request takes the lock to report the rejection to the peer. Therefore the lock
+        // is released before the requests are dropped.
         let state = std::mem::take(&mut *lock(&self.inner.state));
         drop(state);
     }
@@ -129,8 +130,8 @@ impl ConnectionManager {
         lock(&self.inner.state).listeners.remove(&address);
     }
 
-    /// Sends a request to the listener on the address `peer`. Returns `false` if there is no
-    /// listener.
+    /// Sends a request to the listener on the address `peer`. Returns `false` if no listener serves
+    /// this address.
     pub(super) fn ask(
         &self,
         wire: &Arc<Wire>,
@@ -167,7 +168,7 @@ impl ConnectionManager {
         self.report(key, EventKind::Disconnected);
     }
 
-    /// Notifies the peer in `left` that the other side has left the connection.
+    /// Notifies the peer in `left`, if there is one, that this side has left the connection.
     pub(super) fn left(&self, left: Left) {
         match left {
             Left::Unanswered(peer) => {
@@ -178,7 +179,7 @@ impl ConnectionManager {
         }
     }
 
-    /// Drops all pending reports of this connection.
+    /// Drops all pending events of the connection with this key.
     pub(super) fn forget(&self, key: u64) {
         let mut state = lock(&self.inner.state);
         state
@@ -227,7 +228,8 @@ impl Drop for ConnectRequest {
     }
 }
 
-/// Rejects a connection on the passive side, and reports the rejection to the peer.
+/// Rejects a connection on the passive side, and reports the rejection to the peer. Reports nothing
+/// if the peer no longer waits for the connection.
 pub(super) fn reject(wire: &Wire, manager: &ConnectionManager, private_data: &[u8]) {
     let Left::Unanswered(peer) = wire.leave(Side::Passive) else {
         return;

@@ -5,8 +5,8 @@ use super::{
     wire::{Side, Wire},
 };
 
-/// A handle that injects faults into a connection, for tests. After each call the caller must make
-/// the engine handle the connection's notices.
+/// A handle that injects faults into a connection, for tests. After [`cut`](Self::cut) or
+/// [`release`](Self::release), the caller must make the engine handle the connection's notices.
 #[derive(Clone, Debug)]
 pub(crate) struct WireControl {
     wire: Arc<Wire>,

@@ -41,8 +41,8 @@ pub(super) unsafe fn copy_frame(from: Span, to: *mut u8) {
     unsafe { ptr::copy_nonoverlapping(from.start, to, from.len) };
 }
 
-/// Returns the whole words that contain these bytes, and the offset of the first byte. The owner of
-/// the memory also accesses it in whole words.
+/// Returns the aligned words that contain the `len` bytes at `start`, and the offset of these bytes
+/// in the words. The owner accesses the memory in the same words.
 ///
 /// # Safety
 ///
@@ -67,14 +67,18 @@ mod tests {
         for (source, target, len) in [(0, 0, 1), (3, 5, 1), (1, 8, 10_000), (4095, 1, 8193)] {
             let (start, place) = (from.start().as_ptr(), to.start().as_ptr());
             let (start, place) = (start.wrapping_add(source), place.wrapping_add(target));
-            // SAFETY: the bytes lie in the mapping, which has no other user.
+            // SAFETY: the bytes lie in a mapping that no other code uses.
             unsafe { ptr::copy_nonoverlapping(bytes.as_ptr(), start, len) };
             // SAFETY: as above.
             unsafe { copy_shared(start, place, len) };
             let mut copied = vec![0; len];
             // SAFETY: as above.
             unsafe { ptr::copy_nonoverlapping(place, copied.as_mut_ptr(), len) };
-            assert_eq!(copied, bytes[..len], "{source} {target} {len}");
+            assert_eq!(
+                copied,
+                bytes[..len],
+                "a copy of {len} bytes from offset {source} to offset {target} must be exact"
+            );
         }
     }
 }

@@ -23,7 +23,8 @@ use crate::{
     transport_choice::Transport,
 };
 
-/// Creates the buffers and queues for one side of a connection. The connection has this `key`.
+/// Creates the buffers and queues for one side of a connection. `key` is the key of this side's
+/// connection in the engine.
 pub(super) fn create_transport(
     (wire, side): (&Arc<Wire>, Side),
     manager: &ConnectionManager,
@@ -60,7 +61,8 @@ pub(super) fn create_transport(
     let qp = QueuePair::new(wire, side, receives, manager);
     let qp = queues::QueuePair::Memory(qp);
     let queues = WorkQueues::new(qp, &domain, layout, shared.clone(), inbound_pool)?;
-    // Reserve the receives last. If an earlier step fails, there are none to release.
+    // Reserve shared receives only here: if one of the steps above fails, no receive has to be
+    // returned to the pool.
     if let Some(shared) = &shared
         && !shared.account.open(params.window)
     {

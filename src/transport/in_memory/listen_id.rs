@@ -3,7 +3,7 @@ use std::net::SocketAddr;
 use super::connection_manager::ConnectionManager;
 use crate::transport::no_transport::NoTransport;
 
-/// An address on which an engine accepts in-memory connections. Dropping it ends the listener.
+/// A listener of an engine for in-memory connections. Dropping the id ends the listener.
 #[derive(Debug)]
 pub(crate) struct ListenId {
     manager: ConnectionManager,

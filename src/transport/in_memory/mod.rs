@@ -1,14 +1,14 @@
 //! An in-process [transport](super) for tests, without descriptors, timers or threads.
 //!
-//! The thread that posts a request also carries it out: it copies a frame to a receive of the peer,
-//! or accesses the memory that the peer has exposed, and adds the completions to both queues. While
-//! it does this, it holds the lock of the [wire](wire::Wire), which is the last one in a
-//! connection's lock order.
+//! The thread that posts a request carries the request out itself. For a send it copies the frame
+//! to a receive of the peer. For a one-sided operation it accesses the memory that the peer has
+//! exposed. Then it adds the completions to the queues of both sides. During these steps the thread
+//! holds the lock of the [wire](wire::Wire), which is taken after the connection's other locks.
 //!
-//! No event reports completions. Instead, a queue with new completions sends the notice
-//! [`NoticeKind::Poll`](crate::poll::NoticeKind::Poll) to the engine of its connection. The thread
-//! that posted the request runs the engine after it has released its locks. An engine without a
-//! thread handles the notices in the calling thread, so the peer's task is woken before a send
+//! No file descriptor reports completions. When completions are added to a queue, the engine gets
+//! the notice [`NoticeKind::Poll`](crate::poll::NoticeKind::Poll). The thread that posted the
+//! request first releases its locks, and then makes the engine handle the notices. An engine
+//! without a thread does this in the posting thread, so the peer's task is woken before a send
 //! returns.
 //!
 //! Both sides of a connection share one engine.

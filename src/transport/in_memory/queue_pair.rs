@@ -66,8 +66,8 @@ impl QueuePair {
         Ok(())
     }
 
-    /// Lets the queue post the receives with the index `next` and higher indices on demand: when no
-    /// other receive is left, it posts the receives in the next piece of memory.
+    /// Lets the queue post the receives with the index `next` and higher indices on demand. When
+    /// all posted receives are in use, the queue posts the receives in the next piece of memory.
     ///
     /// # Safety
     ///
@@ -97,8 +97,8 @@ impl QueuePair {
         PostError::PollBoth
     }
 
-    /// Posts a frame. If the peer cannot receive the frame now, copies it to the memory that `slot`
-    /// returns.
+    /// Posts a frame. If the frame cannot be copied directly to a posted receive of the peer, the
+    /// frame is copied to the memory that `slot` returns, and posted from there.
     ///
     /// # Safety
     ///

@@ -21,8 +21,8 @@ use crate::{
     },
 };
 
-/// A connection within the process. Its lock is the last one in a connection's lock order, except
-/// for the locks of `Keys` and of the mailbox.
+/// A connection within the process. A thread that holds the lock of `state` takes no further lock
+/// except those of `ReceiveQueue`, of `Keys` and of the mailbox.
 #[derive(Debug)]
 pub(super) struct Wire {
     state: Mutex<State>,
@@ -41,7 +41,7 @@ pub(super) enum Side {
 struct State {
     stage: Stage,
     ends: [Option<End>; 2],
-    /// For each side, whether its requests are held back.
+    /// For each side, whether a test holds its requests back.
     held: [bool; 2],
 }
 
@@ -52,14 +52,15 @@ enum Stage {
     SettingUp,
     /// The queue pairs exchange frames.
     Open,
-    /// The connection has ended, and the end was reported to both sides.
+    /// The connection has ended. The code that sets this stage reports the end to each side that
+    /// still uses the connection.
     Over,
 }
 
-/// One side's queues.
+/// The queues of one side.
 #[derive(Debug)]
 pub(super) struct End {
-    /// The number of the connection, unique in its process.
+    /// The key of this side's connection. The two sides have different keys.
     key: u64,
     notices: Arc<Mailbox<Notice>>,
     receives: Arc<ReceiveQueue>,
@@ -70,7 +71,7 @@ pub(super) struct End {
     /// Posted requests that have not been carried out, oldest first.
     requests: VecDeque<Request>,
     done: VecDeque<Done>,
-    /// Whether the engine has a notice that it has not handled yet.
+    /// Whether a notice was sent to the engine since the queue was last polled.
     has_notice: bool,
 }
 
@@ -88,7 +89,7 @@ enum Fault {
     /// The request completes with this status, and both queue pairs enter the error state.
     Refused(WcStatus),
     /// The operating system has no memory for a receive of the peer. The request stays in the
-    /// queue.
+    /// queue, and the peer's queue pair enters the error state.
     OutOfMemory(OsError),
 }
 
@@ -121,7 +122,7 @@ impl End {
         }
     }
 
-    /// Sends the engine a notice to poll the queue.
+    /// Sends the engine a notice to poll the queue, if no such notice is pending.
     fn notify_engine(&mut self) {
         if !self.has_notice {
             self.has_notice = true;
@@ -132,8 +133,8 @@ impl End {
         }
     }
 
-    /// Completes a request that was carried out. An unsignalled request also completes
-    /// individually, because a signalled request may never follow.
+    /// Completes a request that was carried out. Each request has its own completion, even if the
+    /// request is unsignalled, because a later signalled request may never follow.
     fn finish(&mut self, id: WorkId) {
         if let WorkId::Send(slot) = id {
             self.done.push_back(Done::Sent { slot });
@@ -149,7 +150,8 @@ impl End {
         self.notify_engine();
     }
 
-    /// Completes all posted requests as flushed, and all receives too if they are not shared.
+    /// Completes all posted requests as flushed. If the receives are not shared, completes them as
+    /// flushed, too.
     fn flush(&mut self) {
         let requests = self.requests.drain(..);
         self.done
@@ -208,8 +210,8 @@ impl End {
         }
     }
 
-    /// Returns the memory to which the peer's request refers. As over RDMA, a request for 0 bytes
-    /// needs no access right.
+    /// Returns the memory to which the peer's request refers. Returns `None` for a request of 0
+    /// bytes, which needs no access right, as over RDMA.
     fn exposed(
         &self,
         at: RemoteAddr,
@@ -240,8 +242,8 @@ impl State {
         self.ends[side as usize].as_mut()
     }
 
-    /// Returns the queues of this side and of the peer; `None` if requests cannot be carried out
-    /// now.
+    /// Returns the queues of `side` and of its peer. Returns `None` if the requests of `side`
+    /// cannot be carried out now.
     fn open_pair(&mut self, side: Side) -> Option<(&mut End, &mut End)> {
         if self.stage != Stage::Open || self.held[side as usize] {
             return None;
@@ -278,14 +280,15 @@ impl State {
     }
 }
 
-/// Carries out a request on the peer's memory.
+/// Carries out a request. `peer` is the side that receives the frame or has exposed the memory.
 fn execute(request: &Request, peer: &mut End) -> Result<(), Fault> {
     let memory = request.memory;
     match request.op {
         SendOp::Send if request.id == WorkId::DrainSend => {}
         SendOp::Send => {
             let receive = peer.receive_for(memory.len)?;
-            // SAFETY: only the queue pairs access the slot and the receive until they complete.
+            // SAFETY: only the queue pairs access the slot and the receive until the send and the
+            // receive complete.
             unsafe { copy_frame(memory, receive.to.start) };
             peer.received(receive, memory.len);
         }
@@ -365,8 +368,9 @@ impl Wire {
         self.state().ends[side as usize] = Some(end);
     }
 
-    /// Opens the connection after the passive side has accepted it. Returns the key of the active
-    /// side; `None` if the active side has left.
+    /// Opens the connection after the passive side has accepted it, and carries out the requests
+    /// that both sides have posted. Returns the key of the active side; `None` if the active side
+    /// has already left the connection.
     pub(super) fn open(&self) -> Option<u64> {
         let mut state = self.state();
         if state.stage != Stage::SettingUp {
@@ -395,8 +399,8 @@ impl Wire {
         }
     }
 
-    /// Ends the connection because `side` has left it. Returns the peer to notify, and whether the
-    /// connection was still being established.
+    /// Ends the connection because `side` has left it. The result identifies the peer that the
+    /// caller must notify, and states whether the connection was still being established.
     pub(super) fn leave(&self, side: Side) -> Left {
         let stage = self.end();
         let peer = self.keys()[side.other() as usize];
@@ -425,8 +429,8 @@ impl Wire {
         }
     }
 
-    /// Copies a frame directly to a receive of the peer. Returns `false` if this is not possible
-    /// now, so that the caller has to post the frame as a request.
+    /// Copies a frame directly to a receive of the peer. Returns `false` if no copy is possible
+    /// now. The caller then has to post the frame as a request.
     pub(super) fn pass(&self, side: Side, id: WorkId, frame: Frame<'_>) -> bool {
         let mut state = self.state();
         let Some((own, peer)) = state.open_pair(side) else {
@@ -442,8 +446,8 @@ impl Wire {
             peer.receives.post(receive);
             return false;
         }
-        // SAFETY: the receive is long enough, and only the queue pair accesses it until it
-        // completes.
+        // SAFETY: the receive is long enough, and only the queue pair accesses its memory until the
+        // receive completes.
         unsafe { frame.copy_to(receive.to.start) };
         peer.received(receive, frame.len);
         own.finish(id);
@@ -457,8 +461,8 @@ impl Wire {
         }
     }
 
-    /// Ends all access to the memory of one side's queue pair. Called when this queue pair is
-    /// destroyed.
+    /// Ends all access to the memory of the work requests of `side`. Called when the queue pair of
+    /// `side` is destroyed.
     pub(super) fn destroy(&self, side: Side) {
         if let Some(end) = self.state().end(side) {
             end.phase = Phase::Destroyed;
@@ -484,7 +488,8 @@ impl Wire {
 
     // Functions that the polling thread calls.
 
-    /// Fills `batch` with completions, at most [`BATCH`]. Returns whether there are more.
+    /// Replaces the content of `batch` with up to [`BATCH`] completions. Returns `true` if the
+    /// queue contains more completions.
     pub(super) fn poll(&self, side: Side, batch: &mut Vec<Done>) -> bool {
         batch.clear();
         let mut state = self.state();
@@ -506,7 +511,8 @@ impl Wire {
 pub(super) enum Left {
     /// The peer with this key waits for the connection to be established.
     Unanswered(u64),
+    /// The connection with the peer was open. The peer has this key.
     Open(u64),
-    /// The peer does not exist, or the end was already reported to it.
+    /// No peer has to be notified: it has no queues yet, or the connection had already ended.
     Nobody,
 }

@@ -12,8 +12,8 @@ use crate::{
     transport::{DeviceCounters, budget::BudgetClient},
 };
 
-/// The allocator of the memory that the application uses on one connection, until the connection's
-/// transport is removed.
+/// Allocates the memory that the application uses on one connection: regions and buffers for
+/// messages. A connection has an allocator while it has a transport.
 #[derive(Debug)]
 pub(crate) struct Allocator {
     domain: Domain,
@@ -22,8 +22,8 @@ pub(crate) struct Allocator {
 
 impl Allocator {
     /// Creates an allocator that keeps at most `keep` bytes of free memory. `windows` is the budget
-    /// for memory that stays registered; it is `None` if the connection cannot use memory windows
-    /// to expose large messages.
+    /// for memory that stays registered, or `None` if the connection cannot use memory windows to
+    /// expose large messages.
     pub(crate) fn new(domain: Domain, keep: u64, windows: Option<Arc<BudgetClient>>) -> Self {
         Self {
             outbound: OutboundPool::new(keep, domain.pins(), domain.numa_node(), windows),
@@ -31,8 +31,8 @@ impl Allocator {
         }
     }
 
-    /// Allocates memory that peers may access with the rights in `access`. Operations of this side
-    /// may also write to it. `epoch` is the connection's epoch.
+    /// Allocates memory that the peer may access with the rights in `access`. Operations of this
+    /// side may write to the memory in any case. `epoch` is the connection's epoch.
     pub(crate) fn region(
         &self,
         len: usize,
@@ -61,14 +61,14 @@ impl Allocator {
         self.outbound.get(len)
     }
 
-    /// Returns whether the buffer was allocated by this allocator.
+    /// Returns whether this allocator allocated the buffer.
     pub(crate) fn owns(&self, buffer: &OutboundBuffer) -> bool {
         buffer.is_of(&self.outbound)
     }
 
-    /// Exposes a buffer to the peer, which can read it with the key of the result. If the result
-    /// has a window, the peer can read the buffer only after the window was bound. On failure,
-    /// returns the buffer and the error.
+    /// Exposes a buffer to the peer. The peer reads the buffer with the key of the result. If the
+    /// result has a window, the key is valid only after the window was bound. On failure, returns
+    /// the buffer and the error.
     pub(crate) fn expose(
         &self,
         buffer: OutboundBuffer,

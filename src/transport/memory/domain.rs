@@ -41,8 +41,9 @@ impl Domain {
         })
     }
 
-    /// Allocates zeroed, page-aligned memory for frames. The device may write a received frame in
-    /// any order, because this side reads the bytes only after the receive has completed.
+    /// Allocates zeroed, page-aligned memory for frames. The device may write the bytes of a
+    /// received frame in any order, because this side reads them only after the receive has
+    /// completed.
     pub(crate) fn allocate_buffers(&self, len: usize) -> Result<Registration, OsError> {
         by_transport!(self, {
             Rdma(domain) => Ok(Registration::Rdma(domain.allocate_buffers(len)?)),
@@ -54,8 +55,8 @@ impl Domain {
     ///
     /// # Safety
     ///
-    /// Until the last handle has been dropped, the `len` bytes at `start` stay mapped and
-    /// initialised, and no reference to them exists while the device reads into them.
+    /// Until all handles of the result have been dropped, the `len` bytes at `start` stay mapped
+    /// and initialised. While a READ writes to these bytes, no reference to them exists.
     pub(super) unsafe fn register_read_target(
         &self,
         start: *mut u8,
@@ -79,8 +80,8 @@ impl Domain {
     ///
     /// # Safety
     ///
-    /// Until the last handle has been dropped, the `len` bytes at `start` stay mapped, initialised
-    /// and unchanged.
+    /// Until all handles of the result have been dropped, the `len` bytes at `start` stay mapped,
+    /// initialised and unchanged.
     pub(super) unsafe fn expose(
         &self,
         start: *mut u8,
@@ -105,8 +106,8 @@ impl Domain {
     ///
     /// # Safety
     ///
-    /// Until the last handle and the window have been dropped, the `len` bytes at `start` stay
-    /// mapped and initialised. They stay unchanged while the window is bound to them.
+    /// Until all handles of the registration and the window have been dropped, the `len` bytes at
+    /// `start` stay mapped and initialised. They stay unchanged while the window is bound to them.
     pub(super) unsafe fn expose_by_window(
         &self,
         start: *mut u8,
@@ -125,8 +126,9 @@ impl Domain {
         })
     }
 
-    /// Registers a part of a region again, as the target of a READ, if the device needs a separate
-    /// registration for this purpose. Otherwise returns `None`.
+    /// Registers a part of a region separately, as the target of a READ. Returns `None` if the
+    /// device needs no separate registration. `peer_may_write` states whether the peer has the
+    /// right to write to the region.
     pub(crate) fn read_target(
         &self,
         memory: &Registration,
@@ -160,8 +162,8 @@ impl Domain {
         })
     }
 
-    /// Returns whether a peer can write to memory that is registered as a READ target, as over
-    /// iWARP.
+    /// Returns true if peers can write to memory that is registered as the target of a READ. This
+    /// is the case over iWARP.
     pub(super) fn peers_write_read_targets(&self) -> bool {
         by_transport!(self, {
             Rdma(domain) => domain.peers_write_read_targets(),
@@ -177,7 +179,7 @@ impl Domain {
         })
     }
 
-    /// Returns the properties of the device that the state machine needs.
+    /// Returns the device properties that the state machine needs.
     pub(crate) fn traits(&self) -> TransportTraits {
         by_transport!(self, {
             Rdma(domain) => domain.traits(),
@@ -205,9 +207,9 @@ impl Domain {
     }
 }
 
-/// Memory that is registered with a transport. The device may read or change its bytes, and so may
-/// peers with the corresponding right. Clones refer to the same registration, which ends when the
-/// last clone is dropped.
+/// Memory that is registered with a transport. The device may read or change the bytes, and so may
+/// peers that have the right to do so. Clones refer to the same registration. The registration ends
+/// when all clones have been dropped.
 #[derive(Clone, Debug)]
 pub(crate) enum Registration {
     #[cfg(feature = "rdma")]
@@ -239,7 +241,8 @@ impl Registration {
         by_transport!(self, region => region.rkey())
     }
 
-    /// Returns a pointer to the first byte. It is valid until the last handle is dropped.
+    /// Returns a pointer to the first byte. The pointer is valid until all clones of the
+    /// registration have been dropped.
     pub(crate) fn as_ptr(&self) -> *mut u8 {
         by_transport!(self, region => region.as_ptr())
     }
@@ -265,7 +268,7 @@ impl Registration {
 
 /// Counters of a device. They cover all its connections, including those of other processes.
 ///
-/// A counter that the driver does not support is `None`. [`DeviceCounters::of`] reads them.
+/// A counter that the driver does not support is `None`. [`DeviceCounters::of`] reads the counters.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct DeviceCounters {

@@ -1,11 +1,12 @@
 //! Large messages that are exposed to the peer, each with its own key.
 //!
-//! There are two ways to expose a message. In the first, its bytes are registered separately. In
-//! the second, the message lies in memory that stays registered without access for peers, and a
-//! memory window gives access to its bytes. A work request binds the window before the
-//! announcement. Another work request invalidates the window when the peer has read the message. So
-//! after the first messages, no system call is needed. Windows are used only if the device has
-//! passed a test (`rdma/windows.rs`). Even then, a message is registered separately in these cases:
+//! There are two ways to expose a message. Either the bytes of the message are registered
+//! separately. Or the message lies in memory that stays registered without access for peers, and a
+//! memory window gives the peer access to the bytes of the message. A work request binds the window
+//! before the announcement. Another work request invalidates the window after the peer has read the
+//! message. So after the first messages, windows need no system call. Windows are used only if the
+//! device has passed a test (`rdma/windows.rs`). Even then, a message is registered separately in
+//! these cases:
 //!
 //! * all windows of the connection are in use;
 //! * the message is longer than an eighth of the memory that the connection keeps, so its memory
@@ -14,12 +15,13 @@
 //!   registration.
 //!
 //! The windows are of type 2B: the key is valid only on the queue pair to which the window is
-//! bound. The peer could invalidate the window, but this would end its own connection. Each bind
+//! bound. If the peer invalidates the window, only the peer's own connection ends. Each bind
 //! changes the window's key. The window is freed before its keys repeat.
 //!
-//! [`Exposed`] owns the memory, and returns no references to the bytes. The memory returns to the
-//! pool together with its window only if the window was never bound or its invalidation has
-//! completed. Otherwise the window is freed first, which also ends the peer's access.
+//! [`Exposed`] owns the memory, and returns no references to the bytes. If the window was never
+//! bound, or its invalidation has completed, the memory and the window return to the pool together.
+//! In all other cases, the window is freed before the memory returns to the pool. Freeing the
+//! window ends the peer's access.
 #![allow(unsafe_code)]
 
 use std::sync::{
@@ -35,8 +37,9 @@ use super::{
 pub(crate) use crate::transport::rdma::MemoryWindow as Window;
 use crate::{proto::Descriptor, transport::budget::Charge};
 
-/// The maximum number of a connection's windows in use. Half of them are for messages that the peer
-/// has not read, the other half for messages whose windows are being invalidated.
+/// The maximum number of windows that one connection uses at a time. Half of them suffice for the
+/// messages that the peer has not read. The other half is for messages whose windows are being
+/// invalidated.
 pub(crate) const WINDOWS: u32 = 8;
 
 /// The type of a window in a build without windows. It has no values.
@@ -67,11 +70,11 @@ impl Windowed {
     }
 }
 
-/// The number of a connection's windows in use.
+/// The number of windows that the connection is using.
 #[derive(Debug, Default)]
 pub(super) struct InUse(Arc<AtomicU32>);
 
-/// The permission to use one window. Dropping it decrements the number of windows in use.
+/// The permission to use one window. Dropping the permit decrements the number of windows in use.
 #[derive(Debug)]
 struct Permit(Arc<AtomicU32>);
 
@@ -106,7 +109,7 @@ enum Exposure {
     Registered(Registration),
     Windowed {
         windowed: Box<Windowed>,
-        /// Whether a bind was posted.
+        /// Whether a bind of the window was posted, or may have been posted.
         is_bound: bool,
         _permit: Permit,
     },
@@ -120,8 +123,8 @@ impl Exposed {
         }
     }
 
-    /// Exposes a buffer through a memory window. Returns the buffer as an error if this is
-    /// impossible.
+    /// Exposes a buffer through a memory window. If no window can be used for the buffer, returns
+    /// the buffer as an error.
     pub(super) fn windowed(
         mut memory: OutboundBuffer,
         domain: &Domain,
@@ -156,8 +159,9 @@ impl Exposed {
         }
     }
 
-    /// Returns the window, its region and the number of bytes to expose, if there is a window. The
-    /// caller posts the bind or the invalidation of the window.
+    /// Returns the window, its region and the number of bytes to expose; `None` if the message has
+    /// no window. The caller posts a bind or the invalidation of the window after this call, so
+    /// this function marks the window as bound.
     pub(crate) fn window(&mut self) -> Option<(&mut Window, &Registration, usize)> {
         match &mut self.exposure {
             Exposure::Registered(_) => None,
@@ -171,7 +175,7 @@ impl Exposed {
         }
     }
 
-    /// Returns whether a bind of the window was posted.
+    /// Returns true if a bind of the window was posted or may have been posted.
     pub(crate) fn is_bound(&self) -> bool {
         match self.exposure {
             Exposure::Registered(_) => false,
@@ -196,8 +200,9 @@ impl Exposed {
         memory
     }
 
-    /// Returns the memory and its window to the pool after the invalidation of the window has
-    /// completed.
+    /// Puts the memory and its window back into the pool, after the invalidation of the window has
+    /// completed. If the window's keys would repeat, only the memory returns to the pool, and the
+    /// window is freed.
     pub(crate) fn invalidated(self) {
         let Self {
             exposure,

@@ -8,13 +8,13 @@
 //! reuse the mapping, because registering takes time. On iWARP no step stays registered, because
 //! peers could write to it.
 //!
-//! This module creates references to memory that was registered. This is sound because an
-//! [`InboundBuffer`] is owned. While reads into it are in progress, it is stored with the requests
-//! in flight of [`WorkQueues`](crate::transport::queues::WorkQueues), whose code does not read its
-//! bytes. It is removed from there when all reads have completed, or after the queue pair is
-//! destroyed. Only the local device can write to steps that stay registered, and it writes only for
-//! posted reads. A registration pins the physical pages. So even a registration that could not be
-//! ended never refers to memory that is mapped later at the same address.
+//! This module creates references to memory that was registered. This is sound for the following
+//! reasons. An [`InboundBuffer`] has one owner. While reads into the buffer are in progress, the
+//! owner is [`WorkQueues`](crate::transport::queues::WorkQueues), which does not read the bytes.
+//! `WorkQueues` gives the buffer away when all reads have completed, or drops the buffer after the
+//! queue pair is destroyed. Only the local device can write to steps that stay registered, and it
+//! writes only for posted reads. A registration pins the physical pages. So even if deregistering
+//! fails, the registration never refers to memory that is mapped later at the same address.
 #![allow(unsafe_code)]
 
 use std::{
@@ -35,7 +35,8 @@ use crate::{
 const LARGEST_CLASS: usize = 16 << 20;
 /// While a message arrives, its mapping is made accessible in steps of this length in bytes.
 const USABLE_STEP: usize = 1 << 20;
-/// The maximum number of free mappings that are kept, so that a search through them stays fast.
+/// The maximum number of free mappings that are kept. The number is small, so that a search through
+/// the mappings is fast.
 const MAX_KEPT: usize = 16;
 
 /// The pool of memory into which one connection reads large messages. It keeps some free mappings.
@@ -51,9 +52,9 @@ pub(crate) struct InboundPool {
 struct Spare {
     /// The free mappings, least recently used first.
     free: Vec<Memory>,
-    /// The number of bytes in free mappings, and in mappings in use that will be kept.
+    /// The number of bytes in the free mappings, and in the mappings in use that will be kept.
     kept: u64,
-    /// Whether the pool is closed. Unused memory is then freed immediately.
+    /// Whether the pool is closed. A closed pool frees unused memory immediately.
     closed: bool,
 }
 
@@ -85,8 +86,8 @@ struct Step {
     region: Registration,
     offset: usize,
     len: usize,
-    /// The charge to the budget; `None` if the region stays registered after the read into it.
-    /// Dropped after the region.
+    /// The charge to the budget. `None` if the region stays registered after the read into it, or
+    /// if the transport pins no memory. Dropped after the region.
     _pinned: Option<Charge>,
 }
 
@@ -136,8 +137,8 @@ impl InboundPool {
                 }
             }
         };
-        // The buffer is boxed to keep completions small, because a channel reserves memory for each
-        // message that may arrive.
+        // A channel reserves memory for the completion of each message that may arrive. The buffer
+        // is boxed to keep these completions small.
         Ok(Box::new(InboundBuffer {
             memory: Some(memory),
             len,
@@ -147,13 +148,14 @@ impl InboundPool {
         }))
     }
 
-    /// Charges a copy of `len` bytes to the budget. Returns `None` if the budget has no room now.
+    /// Charges a copy of `len` unread bytes to the budget. Returns `None` if the budget does not
+    /// grant the charge immediately.
     pub(crate) fn place_copy(&self, len: u64) -> Option<Charge> {
         self.client.copy(len)
     }
 
-    /// Requests a notice when another connection releases memory. Called after the operating system
-    /// had no memory.
+    /// Requests a notice that another connection has released memory. Called after the operating
+    /// system has refused memory.
     pub(crate) fn await_memory(&self) {
         self.client.await_memory();
     }
@@ -182,9 +184,10 @@ impl InboundPool {
         Some(spare.free.remove(at))
     }
 
-    /// Charges the budget for `bytes` bytes that stay registered. Returns `None` if the budget has
-    /// no room. To make room, frees unused mappings; none of these mappings fits the current
-    /// message.
+    /// Charges the budget for a new mapping of `bytes` bytes that stays registered. If the mapping
+    /// would exceed the limit of the pool, first frees unused mappings, because none of them fits
+    /// the message of the caller. Returns `None` if the limit of the pool or the budget does not
+    /// allow the new mapping to stay registered.
     fn keep(&self, bytes: u64) -> Option<Charge> {
         if bytes > self.limit {
             return None;
@@ -278,13 +281,13 @@ impl InboundBuffer {
         self.len
     }
 
-    /// Prepares up to `len` bytes at `offset` for a read. Returns the number of prepared bytes.
-    /// Returns `None` if the budget has no room; the connection's engine gets a notice when there
-    /// is room. The caller prepares the parts of a message in ascending order.
+    /// Prepares up to `len` bytes at `offset` for a read. Returns the number of prepared bytes. If
+    /// the budget has no room, returns `None`, and the connection's engine gets a notice when the
+    /// budget has room. The caller prepares the parts of a message in ascending order.
     pub(crate) fn prepare(&mut self, offset: usize, len: usize) -> Result<Option<usize>, OsError> {
         assert!(
             len > 0 && offset.checked_add(len).is_some_and(|end| end <= self.len),
-            "the state machine reads what was announced"
+            "a read must not be empty or exceed the announced message"
         );
         if !self.hold(offset + len) {
             return Ok(None);
@@ -295,17 +298,17 @@ impl InboundBuffer {
         let covers = |step: &&Step| (step.offset..step.end()).contains(&offset);
         if let Some(step) = memory.steps.iter().find(covers) {
             let ready = step.end() - offset;
-            // A step that begins before this chunk may still be in use by the read of the previous
-            // chunk. A step that begins at the start of this chunk but is too short is replaced
-            // below.
+            // If the step begins before this chunk, the read of the previous chunk may still use
+            // the step. So the step stays, and at most its remaining bytes are prepared. If the
+            // step begins at the start of this chunk and is too short, it is replaced below.
             if ready >= len || step.offset < offset {
                 return Ok(Some(ready.min(len)));
             }
         }
         let capacity = memory.mapping.len() - offset;
         let (long, pinned) = match &memory.kept {
-            // The registered step is longer than this chunk, so that a longer message can reuse
-            // the step later.
+            // The length of the step is rounded up, so that later messages with longer chunks can
+            // reuse the step.
             Some(_) => (
                 len.next_power_of_two()
                     .max(SHORTEST_CHUNK as usize)
@@ -325,17 +328,18 @@ impl InboundBuffer {
             }
         };
         memory.make_usable(offset + long)?;
-        // The steps that are removed are not in use, because no read at or after `offset` is in
-        // progress.
+        // Remove the steps that overlap the new step. They are not in use, because no read at or
+        // after `offset` is in progress.
         memory
             .steps
             .retain(|step| step.end() <= offset || step.offset >= offset + long);
         // SAFETY: the `long` bytes at `offset` lie inside the mapping.
         let start = unsafe { memory.mapping.start().as_ptr().add(offset) };
         let domain = &self.pool.domain;
-        // SAFETY: the mapping outlives the registration, whose only handle is in the step, because
-        // steps are dropped before their mapping. No reference to the bytes exists while the device
-        // may write them, and no other code accesses them (see the top of this file).
+        // SAFETY: the step contains the only handle of the registration, and steps are dropped
+        // before their mapping. So the mapping outlives the registration. While the device may
+        // write the bytes, no reference to them exists, and no other code accesses them (see the
+        // top of this file).
         let register = || unsafe { domain.register_read_target(start, long) };
         let region = match register() {
             // If there is too little memory, free this connection's unused mappings and try again.
@@ -361,14 +365,14 @@ impl InboundBuffer {
         }
     }
 
-    /// Copies bytes to their position in the message. Returns `false` if the budget has no room;
-    /// the connection's engine gets a notice when there is room. The caller copies the bytes of a
-    /// message in ascending order.
+    /// Copies bytes to their position in the message. If the budget has no room, returns `false`,
+    /// and the connection's engine gets a notice when the budget has room. The caller copies the
+    /// bytes of a message in ascending order.
     pub(crate) fn fill(&mut self, offset: usize, bytes: &[u8]) -> Result<bool, OsError> {
         let end = offset + bytes.len();
         assert!(
             end <= self.len,
-            "the state machine copies what was announced"
+            "the copied bytes must not exceed the announced message"
         );
         if !self.hold(end) {
             return Ok(false);
@@ -385,7 +389,8 @@ impl InboundBuffer {
         Ok(true)
     }
 
-    /// Charges the first `end` bytes to the budget. Returns whether the budget has room for them.
+    /// Charges the first `end` bytes of the message to the budget. Returns `false` if the budget
+    /// has no room for them.
     fn hold(&mut self, end: usize) -> bool {
         let pages = |len: usize| len.next_multiple_of(4096) as u64;
         if end <= self.charged {
@@ -401,7 +406,8 @@ impl InboundBuffer {
         has
     }
 
-    /// Returns a pointer to a prepared chunk, and its local key.
+    /// Returns a pointer to a chunk, and the local key of the memory. Returns `None` if the chunk
+    /// was not prepared.
     pub(crate) fn chunk(&self, offset: usize, len: usize) -> Option<(*mut u8, u32)> {
         let steps = self.memory.as_ref().map(|memory| &memory.steps)?;
         let step = steps
@@ -411,7 +417,8 @@ impl InboundBuffer {
         Some((start, step.region.lkey()))
     }
 
-    /// Handles the completion of the read of the chunk at `offset`.
+    /// Handles the completion of a read. `offset` is the start of the chunk. Deregisters the
+    /// chunk's memory if the memory does not stay registered.
     pub(crate) fn chunk_read(&mut self, offset: usize) {
         if let Some(memory) = &mut self.memory
             && memory.kept.is_none()
@@ -420,12 +427,15 @@ impl InboundBuffer {
         }
     }
 
-    /// Returns the bytes of the message. All of them have been read.
+    /// Returns the bytes of the message. The caller calls this after all bytes have been read.
     pub(crate) fn bytes(&self) -> &[u8] {
         let Some(memory) = &self.memory else {
             return &[];
         };
-        assert!(self.len <= memory.usable, "all chunks were prepared");
+        assert!(
+            self.len <= memory.usable,
+            "all chunks must be prepared before the bytes are accessed"
+        );
         // SAFETY: the first `usable` bytes of the mapping are accessible, were zeroed when it was
         // created, and outlive `self`. The device does not write to them while a reference exists
         // (see the top of this file).
@@ -458,8 +468,11 @@ mod tests {
         assert_eq!(class(usize::MAX), usize::MAX);
         for len in [1, 100, 65536, 65537, 1 << 20, (16 << 20) + 1, 1 << 30] {
             let class = class(len);
-            assert!(class >= len, "{len}");
-            assert!(class <= (64 << 10).max(2 * len), "{len}");
+            assert!(class >= len, "a mapping must hold all {len} bytes");
+            assert!(
+                class <= (64 << 10).max(2 * len),
+                "a mapping for {len} bytes must not be longer than twice this length or 64 KiB"
+            );
         }
     }
 }

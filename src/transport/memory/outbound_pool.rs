@@ -2,16 +2,17 @@
 //! eager size.
 //!
 //! Each large message has its own key. With this key the peer can read exactly the bytes of the
-//! message, from shortly before the announcement until it has read the message. At other times the
-//! peer can read nothing, even if it uses the keys of earlier messages. [`exposed`](super::exposed)
-//! describes the two ways to ensure this.
+//! message. The key is valid from shortly before the announcement until shortly after the peer has
+//! read the message. At other times the peer can read nothing, because the keys of earlier messages
+//! are invalid. [`exposed`](super::exposed) describes the two ways to expose a message.
 //!
 //! A connection keeps some free memory for its next messages, because mapping memory takes time.
 //!
 //! This module creates references to memory that a peer can read while a message is exposed. This
-//! is sound because an [`OutboundBuffer`] is owned, so only its owner accesses it, and it returns
-//! references to its bytes only while no peer has access. An [`Exposed`] returns no references, and
-//! ends the access before it returns the buffer. The device only reads the memory.
+//! is sound for the following reasons. Only the owner of an [`OutboundBuffer`] accesses the memory.
+//! The buffer returns references to the bytes only while no peer has access. An [`Exposed`] returns
+//! no references, and ends the peer's access before it returns the buffer. The device only reads
+//! the memory.
 #![allow(unsafe_code)]
 
 use std::{
@@ -36,7 +37,8 @@ const SMALLEST: usize = 64 << 10;
 /// Lengths of up to this number of bytes are rounded up to a power of two, so that messages of
 /// different lengths can reuse a piece. Larger lengths are rounded up to whole pages.
 const LARGEST_CLASS: usize = 16 << 20;
-/// The maximum number of free pieces that are kept, so that a search through them stays fast.
+/// The maximum number of free pieces that are kept. The number is small, so that a search through
+/// the pieces is fast.
 const MAX_KEPT: usize = 16;
 
 /// The pool of memory for messages of one connection. It keeps free memory up to a limit.
@@ -50,9 +52,10 @@ pub(crate) struct OutboundPool {
     /// The maximum number of free bytes that are kept.
     limit: u64,
     /// The budget for memory that stays registered; `None` if the connection does not use memory
-    /// windows. A connection uses them only if its send queue has slots for their work requests.
+    /// windows. A connection uses windows only if its send queue has slots for binds and
+    /// invalidations.
     windows: Option<Arc<BudgetClient>>,
-    /// The windows in use.
+    /// The number of windows in use.
     pub(super) in_use: InUse,
     free: Mutex<Free>,
 }
@@ -61,7 +64,7 @@ struct Free {
     /// The free pieces, least recently used first.
     pieces: Vec<Piece>,
     bytes: u64,
-    /// Whether the pool is closed. Unused memory is then freed immediately.
+    /// Whether the pool is closed. A closed pool frees unused memory immediately.
     closed: bool,
 }
 
@@ -135,8 +138,8 @@ impl OutboundPool {
         self.windows.is_some()
     }
 
-    /// Registers a piece so that it stays registered, and allocates its window. Returns `None` if
-    /// messages in this piece have to be registered separately.
+    /// Registers the memory of a piece, which stays registered, and allocates a window for it.
+    /// Returns `None` if the messages in this piece have to be registered separately.
     fn windowed(&self, mapping: &Mapping, domain: &Domain) -> Option<Box<Windowed>> {
         let client = self.windows.as_ref()?;
         let len = mapping.len();
@@ -172,8 +175,9 @@ impl OutboundPool {
         let len = piece.mapping.len();
         let mut dropped = Vec::new();
         let mut free = lock(&self.free);
-        // A registered piece displaces other pieces, because creating it takes two more system
-        // calls. Unregistered pieces are removed first, then the least recently used ones.
+        // A registered piece displaces other pieces, because creating a registered piece needs two
+        // more system calls. Unregistered pieces are removed first. If none remains, the least
+        // recently used piece is removed.
         while piece.windowed.is_some() && !free.has_room(len, self.limit) && !free.pieces.is_empty()
         {
             let unregistered = free.pieces.iter().position(|one| one.windowed.is_none());
@@ -257,12 +261,13 @@ impl OutboundBuffer {
         let Some(piece) = &self.piece else {
             return &mut [];
         };
-        // SAFETY: as in `bytes`. Also, `self` is borrowed mutably, so this is the only reference.
+        // SAFETY: as in `bytes`. In addition, `self` is borrowed mutably, so no other reference to
+        // the bytes exists.
         unsafe { slice::from_raw_parts_mut(piece.mapping.start().as_ptr(), self.len) }
     }
 
-    /// Exposes the bytes to the peers of queue pairs in `domain`. These peers can read the bytes
-    /// with the key of the result. On failure, returns the buffer and the error.
+    /// Exposes the bytes to the peer. The peer reads the bytes with the key of the result. `domain`
+    /// is the domain of the connection's queue pair. On failure, returns the buffer and the error.
     pub(crate) fn expose(self, domain: &Domain) -> Result<Exposed, (Self, OsError)> {
         let memory = match Exposed::windowed(self, domain) {
             Ok(exposed) => return Ok(exposed),
@@ -273,8 +278,8 @@ impl OutboundBuffer {
             .as_ref()
             .map_or(std::ptr::null_mut(), |piece| piece.mapping.start().as_ptr());
         // SAFETY: the bytes stay mapped and initialised until the region is dropped, because
-        // `Exposed` drops the region before the memory and returns no handle of it. Until then no
-        // reference to the bytes exists (see the top of this file).
+        // `Exposed` drops the region before the memory and returns no handle of the region. While
+        // the region exists, no reference to the bytes exists (see the top of this file).
         match unsafe { domain.expose(start, memory.len) } {
             Ok(region) => Ok(Exposed::registered(region, memory)),
             Err(error) => Err((memory, error)),
@@ -285,8 +290,8 @@ impl OutboundBuffer {
         &self.pool
     }
 
-    /// Takes the registration of the piece. Registers the piece if it is not registered yet and may
-    /// stay registered.
+    /// Takes the registration and the window out of the piece. If the piece has none, registers the
+    /// piece. Returns `None` if the piece cannot stay registered.
     pub(super) fn take_windowed(&mut self, domain: &Domain) -> Option<Box<Windowed>> {
         let piece = self.piece.as_mut()?;
         piece
@@ -295,7 +300,7 @@ impl OutboundBuffer {
             .or_else(|| self.pool.windowed(&piece.mapping, domain))
     }
 
-    /// Returns the registration to the piece. The window of the registration must not be bound.
+    /// Puts the registration and the window back into the piece. The window must not be bound.
     pub(super) fn put_windowed(&mut self, windowed: Box<Windowed>) {
         if let Some(piece) = &mut self.piece {
             piece.windowed = Some(windowed);
@@ -311,9 +316,9 @@ impl Drop for OutboundBuffer {
         if self.pool.process.is_this() {
             self.pool.put_back(piece);
         } else {
-            // In a child process the memory is a copy. The registration is leaked, because its drop
-            // would take the locks of the pool or the budget, which a thread of the parent may have
-            // held at the fork.
+            // This is a forked child process, and the memory is a copy. Dropping the registration
+            // would take the locks of the pool or the budget. At the fork, a thread of the parent
+            // may have held these locks. Therefore the registration is leaked.
             let _leaked = ManuallyDrop::new(piece.windowed.take());
         }
     }
@@ -336,8 +341,11 @@ mod tests {
         assert_eq!(class(usize::MAX), usize::MAX);
         for len in [1, 100, 65536, 65537, 1 << 20, (16 << 20) + 1, 1 << 30] {
             let class = class(len);
-            assert!(class >= len, "{len}");
-            assert!(class <= SMALLEST.max(2 * len), "{len}");
+            assert!(class >= len, "a piece must hold all {len} bytes");
+            assert!(
+                class <= SMALLEST.max(2 * len),
+                "a piece for {len} bytes must not be longer than twice this length or the minimum"
+            );
         }
     }
 
@@ -351,9 +359,17 @@ mod tests {
         drop(first);
         assert_eq!(pool.get(200_000).unwrap().bytes()[..140_000], [7; 140_000]);
         drop(pool.get(1 << 20).unwrap());
-        assert_eq!(lock(&pool.free).pieces.len(), 1, "the bound");
+        assert_eq!(
+            lock(&pool.free).pieces.len(),
+            1,
+            "a piece longer than the limit must not be kept"
+        );
         let kept = pool.get(1).unwrap();
-        assert_eq!(kept.bytes(), [0], "the longer piece would waste too much");
+        assert_eq!(
+            kept.bytes(),
+            [0],
+            "a piece that is much too long must not be reused"
+        );
         pool.close();
         drop(kept);
         assert!(lock(&pool.free).pieces.is_empty());

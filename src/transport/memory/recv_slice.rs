@@ -1,7 +1,9 @@
-//! A part of a receive buffer. This module creates references to memory that the device writes.
-//! This is sound because a [`RecvSlice`] is created only after the receive has completed, and no
-//! code reads the slice after the buffer was reposted: see
-//! [`WorkQueues`](crate::transport::queues::WorkQueues).
+//! A part of a receive buffer.
+//!
+//! This module creates references to memory that the device writes. This is sound because a
+//! [`RecvSlice`] is created only after the receive has completed, and no code reads the slice after
+//! the buffer was reposted. [`WorkQueues`](crate::transport::queues::WorkQueues) ensures both
+//! conditions.
 #![allow(unsafe_code)]
 
 use std::{fmt, ops::Deref, slice};
@@ -14,8 +16,8 @@ pub(crate) fn received_bytes(memory: &Registration, offset: usize, len: usize) -
     // the region's allocation.
     let start = unsafe { memory.as_ptr().add(offset) };
     // SAFETY: the bytes were zeroed at allocation, and live until the region is dropped. The device
-    // does not write to them, because the receive has completed and is reposted only after the last
-    // read of the slice (see the top of this file).
+    // does not write to them, because the receive has completed, and the buffer is reposted only
+    // when no code reads the slice any more (see the top of this file).
     unsafe { slice::from_raw_parts(start, len) }
 }
 
@@ -24,15 +26,15 @@ pub(crate) fn received_bytes(memory: &Registration, offset: usize, len: usize) -
 pub(crate) struct RecvSlice {
     memory: Registration,
     offset: usize,
-    /// The length in bytes. The field has only 32 bits, because each slot of a queue has space
-    /// for a slice. A frame is far shorter than 4 GiB.
+    /// The length in bytes. A frame is far shorter than 4 GiB, so 32 bits suffice. A slice must be
+    /// small, because each slot of a queue has space for a slice.
     len: u32,
     buffer: u32,
 }
 
 impl RecvSlice {
-    /// Creates a slice of `len` bytes at `offset` of the region `memory`, which must be long
-    /// enough. `buffer` is the index of the receive buffer.
+    /// Creates a slice of `len` bytes at `offset` in `memory`. The bytes must lie inside `memory`.
+    /// `buffer` is the index of the receive buffer.
     #[inline]
     pub(crate) fn new(memory: Registration, buffer: u32, offset: usize, len: u32) -> Self {
         Self {
@@ -54,7 +56,7 @@ impl RecvSlice {
     pub(crate) fn part(self, offset: u32, len: u32) -> Self {
         assert!(
             offset <= self.len && len <= self.len - offset,
-            "the state machine names a part of the frame"
+            "the part must lie inside the slice"
         );
         Self {
             offset: self.offset + offset as usize,

@@ -3,20 +3,20 @@ use std::{array::TryFromSliceError, fmt};
 use super::domain::Registration;
 use crate::remote_access::RemoteAccess;
 
-/// Memory that peers can access by one-sided operations, without involving this side's program.
+/// Memory that the peer can access by one-sided operations, without involving this side's program.
 ///
 /// [`OneSided::region`](crate::OneSided::region) registers the memory with certain access rights
-/// for the peer. It is registered for one connection only: no other peer can access it. The peer
-/// needs the region's [`remote`](Self::remote) descriptor for access, and cannot exceed the granted
-/// rights.
+/// for the peer of one connection. The peer needs the region's [`remote`](Self::remote) descriptor
+/// for access, and cannot exceed the granted rights. Peers of other connections cannot access the
+/// memory; [`Config::shared_receive`](crate::Config::shared_receive) describes an exception.
 ///
 /// A peer with the right to write can change bytes at any time. So the memory cannot be borrowed;
 /// bytes are copied in and out. The two programs must coordinate their accesses, for example by
 /// messages or by [`write_with_imm`](crate::OneSided::write_with_imm).
 ///
-/// Clones are handles of the same region. It is deregistered when the last handle is dropped and
-/// this side's operations on it have completed. If the peer accesses the region afterwards, its
-/// operation fails and its connection ends.
+/// Clones are handles of the same region. The region is deregistered after all handles have been
+/// dropped and all operations of this side on the region have completed. If the peer accesses the
+/// region afterwards, the peer's operation fails and the connection ends.
 #[derive(Clone)]
 pub struct Region {
     pub(crate) memory: Registration,
@@ -54,7 +54,8 @@ impl Region {
         self.memory.copy_in(offset, bytes);
     }
 
-    /// Copies bytes out of the region, from `offset` bytes after its start, until `bytes` is full.
+    /// Copies bytes out of the region, beginning `offset` bytes from its start, until `bytes` is
+    /// full.
     ///
     /// # Panics
     ///
@@ -93,8 +94,10 @@ pub struct RemoteRegion {
     pub(crate) len: u64,
     pub(crate) rkey: u32,
     pub(crate) access: RemoteAccess,
-    /// The low 16 bits of the number of the connection attempt that succeeded; 0 for the first
-    /// connection of a session. The two sides of a session assign the same numbers to its attempts.
+    /// The epoch of the connection on which the region was registered. Both sides number the
+    /// connection attempts of a session in the same way. The epoch is the low 16 bits of the number
+    /// of the attempt that established the connection. It is 0 for the first connection, and for a
+    /// connection without a session.
     pub(crate) epoch: u16,
 }
 
@@ -117,9 +120,10 @@ impl RemoteRegion {
 
     /// Serializes the descriptor, to send it in a message.
     ///
-    /// The fields are, in network byte order: address `u64`, length `u64`, rkey `u32`, epoch `u16`
-    /// (the connection attempt that succeeded, 0 for the first connection of a session),
-    /// and access rights `u16` (1 read, 2 write, 4 atomic).
+    /// The fields are, in network byte order: address `u64`, length `u64`, rkey `u32`, epoch `u16`,
+    /// and access rights `u16` (1 read, 2 write, 4 atomic). The epoch is 0 for the first connection
+    /// of a session. For a later connection it is the low 16 bits of the number of the attempt that
+    /// established the connection.
     #[must_use]
     pub fn to_bytes(&self) -> [u8; Self::LEN] {
         let mut bytes = [0; Self::LEN];
@@ -133,7 +137,8 @@ impl RemoteRegion {
 
     /// Deserializes the result of [`to_bytes`](Self::to_bytes).
     ///
-    /// Accepts any bytes. If no such region exists, operations on it fail.
+    /// Accepts any bytes. If the peer has no region with this descriptor, operations on the region
+    /// fail.
     #[must_use]
     pub fn from_bytes(bytes: &[u8; Self::LEN]) -> Self {
         let word = |at: usize| {

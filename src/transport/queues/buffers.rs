@@ -8,8 +8,8 @@ use crate::{
 
 /// The receive and send buffers of one connection.
 ///
-/// Their memory is divided into pieces. A piece is allocated when the first of its buffers is
-/// needed.
+/// The memory of the buffers is divided into pieces. A piece is allocated when any of its buffers
+/// is needed for the first time.
 #[derive(Debug)]
 pub(crate) struct Buffers {
     domain: Domain,
@@ -53,7 +53,8 @@ impl Buffers {
     fn allocate_piece(&self, buffer: u32) -> Result<&Registration, OsError> {
         let bytes = self.layout.size() * self.layout.same_piece(buffer).len();
         let memory = self.domain.allocate_buffers(bytes)?;
-        // If another thread has allocated the piece at the same time, that thread's memory is used.
+        // If another thread has allocated the piece in the meantime, the memory of that thread is
+        // used, and the memory of this thread is dropped.
         Ok(self.pieces[self.layout.piece_of(buffer)].get_or_init(|| memory))
     }
 
@@ -65,7 +66,7 @@ impl Buffers {
     #[inline(always)]
     pub(super) fn posted(&self, buffer: u32) -> Location<'_> {
         let memory = self.pieces[self.layout.piece_of(buffer)].get();
-        self.location(memory.expect("a buffer is posted with its memory"), buffer)
+        self.location(memory.expect("a posted buffer must have memory"), buffer)
     }
 
     #[inline]

@@ -32,9 +32,10 @@ pub(crate) enum Done {
         status: WcStatus,
         vendor_err: u32,
     },
-    /// The oldest invalidation of a window has completed: the peer can no longer read its message.
+    /// The oldest pending invalidation of a memory window has completed. The peer can no longer
+    /// read the message of this window.
     Invalidated,
-    /// The invalidation of a window failed.
+    /// The invalidation of a memory window failed.
     InvalidationFailed { status: WcStatus, vendor_err: u32 },
     /// All work requests that were posted on this queue have completed.
     Drained(DrainSide),
@@ -49,8 +50,8 @@ pub(crate) enum Done {
 }
 
 impl Done {
-    /// Returns the receive buffer and the length of the frame, if the completion reports a received
-    /// frame. Otherwise returns `None`.
+    /// If the completion reports a received frame, returns the frame's receive buffer and length.
+    /// Otherwise returns `None`.
     #[inline]
     pub(crate) fn frame(&self) -> Option<(u32, u32)> {
         match *self {

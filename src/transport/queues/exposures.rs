@@ -5,8 +5,8 @@ use std::{collections::VecDeque, io::IoSlice};
 use super::{queue_pair::PostError, work_queues::WorkQueues, work_request::WorkId};
 use crate::{proto::Transmit, transport::memory::Exposed};
 
-/// Large messages whose memory the peer can read. Each message is kept until the peer can no longer
-/// read it.
+/// Large messages whose memory the peer can read. A message is removed after the peer's access has
+/// ended.
 #[derive(Debug, Default)]
 pub(super) struct Exposures {
     /// The messages that the peer has not read yet, oldest first.
@@ -15,9 +15,10 @@ pub(super) struct Exposures {
     taken: Taken<Exposed>,
 }
 
-/// Messages that the peer has read, oldest first. An entry is `Some` while the window of its
-/// message is being invalidated, and `None` when the peer can no longer access the message.
-/// Messages are reported in order, so the first entry is never `None`.
+/// Messages that the peer has read and that are not reported yet, oldest first. An entry is `Some`
+/// while the window of its message is being invalidated, and `None` when the peer can no longer
+/// access the message. Messages are reported in order: an entry `None` waits here only while an
+/// entry before it is `Some`.
 #[derive(Debug)]
 struct Taken<T>(VecDeque<Option<T>>);
 
@@ -35,15 +36,15 @@ impl<T> Taken<T> {
         self.report()
     }
 
-    /// Removes the oldest message whose window is being invalidated. Returns this message and the
-    /// number of messages to report.
+    /// Takes the oldest message whose window is being invalidated, and removes the messages that
+    /// can be reported. Returns the message and the number of messages to report.
     fn pop(&mut self) -> (Option<T>, u32) {
         let invalidated = self.0.front_mut().and_then(Option::take);
         (invalidated, self.report())
     }
 
-    /// Removes the messages before the first one whose window is being invalidated. Returns their
-    /// number.
+    /// Removes the messages before the first message whose window is being invalidated. Returns the
+    /// number of removed messages.
     fn report(&mut self) -> u32 {
         let waits = |one: &Option<T>| one.is_some();
         let count = self.0.iter().position(waits).unwrap_or(self.0.len());
@@ -52,16 +53,16 @@ impl<T> Taken<T> {
 }
 
 impl WorkQueues {
-    /// Announces a large message: binds its window, if it has one, and posts the frame. The caller
-    /// then passes the message to [`expose`](Self::expose).
+    /// Announces a large message. If the message has a window, binds the window. Then posts the
+    /// frame. The caller afterwards passes the message to [`expose`](Self::expose).
     pub(crate) fn announce(
         &mut self,
         transmit: &Transmit,
         exposed: &mut Exposed,
     ) -> Result<(), PostError> {
         if let Some((window, region, len)) = exposed.window() {
-            // The bind generates a completion only if it fails. This completion has the same id as
-            // the frame that follows, so it is handled as a failure of the frame.
+            // The bind has a completion only if it fails. This completion contains the id of the
+            // frame that follows, so the failure is handled as a failure of the frame.
             let id = WorkId::Send(transmit.slot);
             self.qp.bind(id, window, region, len)?;
         }
@@ -74,7 +75,7 @@ impl WorkQueues {
         self.exposures.untaken.push_back(exposed);
     }
 
-    /// Removes and returns all messages that the peer has not read, oldest first, after the
+    /// Removes and returns all messages that the peer has not read, oldest first. Called after the
     /// connection was lost.
     pub(crate) fn take_exposed(&mut self) -> VecDeque<Exposed> {
         std::mem::take(&mut self.exposures.untaken)
@@ -113,8 +114,8 @@ impl WorkQueues {
         hidden
     }
 
-    /// Frees the windows that are being invalidated, after the connection has ended. Returns the
-    /// number of messages to report.
+    /// Frees the windows that are being invalidated. Called after the connection has ended. Returns
+    /// the number of messages to report.
     pub(crate) fn end_exposures(&mut self) -> u32 {
         self.exposures.taken.0.drain(..).count() as u32
     }
@@ -127,9 +128,17 @@ mod tests {
     #[test]
     fn hidden_messages_are_reported_in_order() {
         let mut taken = Taken::default();
-        assert_eq!(taken.push(None), 1, "nothing is before it");
+        assert_eq!(
+            taken.push(None),
+            1,
+            "a message without predecessors must be reported"
+        );
         assert_eq!(taken.push(Some('a')), 0);
-        assert_eq!(taken.push(None), 0, "it waits for the one before it");
+        assert_eq!(
+            taken.push(None),
+            0,
+            "a message must wait for the invalidation before it"
+        );
         assert_eq!(taken.push(Some('b')), 0);
         assert_eq!(taken.pop(), (Some('a'), 2));
         assert_eq!(taken.push(None), 0);

@@ -9,15 +9,15 @@ use crate::{
     },
 };
 
-/// The memory of work requests in flight, except for the buffers of the queues. It is kept until
-/// the device has completed the requests.
+/// The memory of work requests in flight, except for the send and receive buffers. The memory is
+/// kept until the requests have completed.
 #[derive(Debug)]
 pub(crate) struct InFlight {
     /// The work requests, by slot of the send ring.
     pub(crate) slots: SendSlots,
     /// Allocates the memory for the peer's large messages.
     inbound_pool: Arc<InboundPool>,
-    /// The peer's large messages that are being read, by id, oldest first.
+    /// The ids and the memory of the peer's large messages that are being received, oldest first.
     inbound: VecDeque<(u32, Box<InboundBuffer>)>,
 }
 
@@ -40,7 +40,8 @@ impl InFlight {
         Ok(())
     }
 
-    /// Charges a copy of `len` bytes to the budget. Returns `None` if the budget has no room now.
+    /// Charges a copy of `len` unread bytes to the budget. Returns `None` if the budget does not
+    /// grant the charge immediately.
     pub(crate) fn place_copy(&self, len: u64) -> Option<Charge> {
         self.inbound_pool.place_copy(len)
     }
@@ -53,14 +54,14 @@ impl InFlight {
             .map(|(_, buffer)| &mut **buffer)
     }
 
-    /// Removes and returns the oldest large message of the peer. Messages complete in order, so the
-    /// oldest is the first to complete.
+    /// Removes and returns the oldest large message of the peer, which has been read completely.
+    /// Messages complete in the order in which they began.
     pub(crate) fn take_inbound(&mut self) -> Option<(u32, Box<InboundBuffer>)> {
         self.inbound.pop_front()
     }
 
-    /// Requests a notice when another connection releases memory. Called after the operating system
-    /// had no memory for READs.
+    /// Requests a notice that another connection has released memory. Called after the operating
+    /// system has refused memory for a large message.
     pub(crate) fn await_memory(&self) {
         self.inbound_pool.await_memory();
     }
@@ -70,7 +71,8 @@ impl InFlight {
         self.inbound_pool.is_contended()
     }
 
-    /// Cancels the connection's waiting claims for memory, because it will post no further read.
+    /// Cancels the connection's pending claims on the budget. Called when the connection posts no
+    /// further reads.
     pub(super) fn stop_reading(&self) {
         self.inbound_pool.leave();
     }

@@ -5,7 +5,7 @@ use crate::{
     transport::memory::WINDOWS,
 };
 
-/// The alignment of buffers in bytes, so that no two buffers share a cache line.
+/// The alignment of buffers in bytes. With this alignment, no two buffers share a cache line.
 const ALIGN: usize = 64;
 
 /// The maximum length in bytes of a piece of memory with several buffers.
@@ -31,9 +31,9 @@ pub(crate) struct Layout {
 }
 
 impl Layout {
-    /// Computes the layout of the buffers for `params`, in one piece of memory. The send buffers
-    /// have the length of the receive buffers, because the peer's eager size is not known yet. No
-    /// frame is longer, because both sides use the smaller eager size.
+    /// Computes the layout of the buffers for `params`, in one piece of memory. The peer's eager
+    /// size is not known yet, so the send buffers get the length of the receive buffers. This
+    /// length suffices, because both sides use the smaller of their eager sizes.
     pub(crate) fn new(params: &Params) -> Self {
         Self {
             size: (HEADER_LEN + params.eager_size as usize).next_multiple_of(ALIGN),
@@ -58,7 +58,8 @@ impl Layout {
         self.windows > 0
     }
 
-    /// Divides the memory into pieces of at most [`PIECE`] bytes, but at least one buffer each.
+    /// Divides the memory into pieces of at most [`PIECE`] bytes. A buffer that is longer gets its
+    /// own piece.
     pub(crate) fn in_pieces(self) -> Self {
         let piece = (PIECE / self.size).checked_ilog2().unwrap_or(0);
         Self { piece, ..self }
@@ -87,7 +88,8 @@ impl Layout {
         self.size * (buffer & ((1 << self.piece) - 1)) as usize
     }
 
-    /// Returns the receive buffers from `first` to the end of its piece of memory.
+    /// Returns the receive buffers from `first` to the final receive buffer in the same piece of
+    /// memory.
     pub(crate) fn receives_from(&self, first: u32) -> Range<u32> {
         first..self.same_piece(first).end.min(self.recv_count)
     }
@@ -140,7 +142,7 @@ mod tests {
     use super::*;
     use crate::{config::Config, transport::EngineLimits, transport_choice::Transport};
 
-    /// Checks the results in the table of [`Config`]'s documentation.
+    /// Checks the numbers in the table in the documentation of [`Config`].
     #[test]
     fn documentation_states_connections_per_lock_limit() {
         let documentation = include_str!("../../config.rs");
@@ -179,7 +181,10 @@ mod tests {
                 "/// | {name}{window}, {depth}, {kib} KiB | {bytes} | {first} | {second} | {third} \
                  | {fourth} |\n"
             );
-            assert!(documentation.contains(&row), "{row}");
+            assert!(
+                documentation.contains(&row),
+                "config.rs must contain this row: {row}"
+            );
         }
     }
 
@@ -232,7 +237,11 @@ mod tests {
             shared: true,
             ..own
         };
-        assert_eq!(shared.send_buffer(0), 0, "receives are elsewhere");
+        assert_eq!(
+            shared.send_buffer(0),
+            0,
+            "shared receives must use no memory of the connection"
+        );
         assert_eq!(pieces(shared), [2]);
     }
 }

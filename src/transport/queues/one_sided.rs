@@ -1,4 +1,4 @@
-//! One-sided operations. This module checks the operations; the devices of both sides execute them.
+//! One-sided operations. This module checks the operations, and the transport carries them out.
 
 use std::ops::Range;
 
@@ -62,14 +62,15 @@ pub(crate) struct Checked {
     pub(crate) range: Range<usize>,
     pub(crate) id: u64,
     /// The epoch of both regions. It is checked again when the operation is posted, because the
-    /// connection may be lost in between.
+    /// connection may have been lost after the first check.
     pub(crate) epoch: u16,
 }
 
 impl Checked {
-    /// Checks bounds, access rights and support on this side, for the connection with this `epoch`.
-    /// The allocator is `None` if the connection has ended or is suspended. The checks that need
-    /// the allocator are then omitted, because posting the operation fails or waits anyway.
+    /// Checks the bounds, the access rights, and whether this side's device supports the operation.
+    /// `epoch` is the epoch of the connection. If the connection has ended or is suspended, the
+    /// allocator is `None`, and the checks that need the allocator are omitted. This is safe,
+    /// because posting the operation then fails or waits anyway.
     pub(crate) fn new(
         (allocator, epoch): (Option<&Allocator>, u16),
         op: OneSidedOp,
@@ -121,7 +122,7 @@ impl Checked {
         })
     }
 
-    /// Returns whether the operation consumes a receive of the peer.
+    /// Returns true if the operation consumes a receive of the peer.
     pub(crate) fn takes_receive(&self) -> bool {
         matches!(self.op, SendOp::WriteWithImm(..))
     }
@@ -132,7 +133,8 @@ impl Checked {
     }
 }
 
-/// Returns the memory of this side that the operation accesses, and the byte range in it.
+/// Returns the memory of this side that the operation accesses, and the byte range in this memory.
+/// If the device needs a separate registration for the target of a READ, registers the range.
 fn target(
     allocator: Option<&Allocator>,
     is_read: bool,

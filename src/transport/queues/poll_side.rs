@@ -17,11 +17,11 @@ use crate::{
 #[derive(Debug)]
 pub(crate) struct PollSide {
     queue: CompletionQueue,
-    /// The source of events. `None` if the peer is in this process: the peer's thread then delivers
-    /// the completions.
+    /// The source of events. `None` if the peer is in this process, because a notice to the engine
+    /// then reports completions.
     events: Option<Arc<CompletionEvents>>,
-    /// Whether an empty queue means that all receives have completed. This is the case for shared
-    /// receives, which have no drain marker.
+    /// Whether an empty queue means that all receives have completed. Set if the drain marker of
+    /// the send queue has completed, and the receives have no drain marker.
     drains_when_empty: bool,
 }
 
@@ -29,7 +29,7 @@ pub(crate) struct PollSide {
 #[derive(Debug)]
 #[allow(
     clippy::large_enum_variant,
-    reason = "one a connection, on the hot path"
+    reason = "each connection has one, on the hot path"
 )]
 pub(crate) enum CompletionQueue {
     #[cfg(feature = "rdma")]
@@ -39,7 +39,7 @@ pub(crate) enum CompletionQueue {
 }
 
 /// The source of events. After [`PollSide::arm`] the next completion raises an event. The file
-/// descriptor is readable while there are events.
+/// descriptor is readable while events are pending.
 #[derive(Debug)]
 pub(crate) enum CompletionEvents {
     #[cfg(feature = "rdma")]
@@ -77,8 +77,8 @@ impl PollSide {
         })
     }
 
-    /// Returns whether the last poll found no completion because another thread is receiving from
-    /// the socket.
+    /// Returns true if the most recent poll found no completion because another thread was
+    /// receiving from the socket.
     #[inline]
     pub(crate) fn is_held(&self) -> bool {
         by_transport!(CompletionQueue, &self.queue, {
@@ -88,7 +88,7 @@ impl PollSide {
         })
     }
 
-    /// Returns a completion of the last poll, by its index from 0.
+    /// Returns a completion that the most recent poll took. `number` is its index, from 0.
     #[inline]
     pub(crate) fn done(&self, number: usize) -> Done {
         by_transport!(CompletionQueue, &self.queue, {
@@ -98,8 +98,8 @@ impl PollSide {
         })
     }
 
-    /// Returns the receive buffer and the length of the frame, if the completion at the given index
-    /// reports a received frame. Otherwise returns `None`, and the caller calls
+    /// If the completion with the index `number` reports a received frame, returns the frame's
+    /// receive buffer and length. Otherwise returns `None`, and the caller calls
     /// [`done`](Self::done).
     #[inline]
     pub(crate) fn frame(&self, number: usize) -> Option<(u32, u32)> {
@@ -117,7 +117,7 @@ impl PollSide {
             Rdma(queue) => queue.arm(),
             // The socket is readable while it has bytes. No request is needed.
             Tcp(_) => Ok(()),
-            // The peer's thread makes this side's engine poll the queue.
+            // The thread that adds a completion sends the engine a notice to poll the queue.
             Memory(_) => Ok(()),
         })
     }
@@ -151,15 +151,17 @@ impl PollSide {
         self.drains_when_empty = true;
     }
 
-    /// Returns whether an empty queue means that all receives have completed, and resets this
-    /// state.
+    /// Called when the queue is empty. Returns true if the empty queue means that all receives have
+    /// completed. Returns true only once for each call of
+    /// [`drains_when_empty`](Self::drains_when_empty).
     pub(crate) fn is_drained(&mut self) -> bool {
         std::mem::take(&mut self.drains_when_empty)
     }
 }
 
 impl CompletionEvents {
-    /// Returns the hop limit if a program can change it, or `None` if the route determines it.
+    /// Returns access to the hop limit of the connection's packets. Returns `None` if the program
+    /// cannot change the hop limit, because the route determines it.
     pub(crate) fn hop_limit(&self) -> Option<tcp::HopLimit<'_>> {
         by_transport!(self, {
             Rdma(_) => None,
@@ -184,8 +186,8 @@ impl AsFd for CompletionEvents {
 }
 
 impl Events for CompletionEvents {
-    /// Takes one event, even if there are more. The caller then arms and polls the queue, and so
-    /// finds the completions of all events.
+    /// Takes one event, even if more events are pending. The caller then arms and polls the queue,
+    /// and so finds the completions of all events.
     fn clear(&self) {
         by_transport!(self, {
             Rdma(events) => events.clear(),

@@ -23,7 +23,7 @@ use crate::{
 #[derive(Debug)]
 #[allow(
     clippy::large_enum_variant,
-    reason = "one a connection, on the hot path"
+    reason = "each connection has one, on the hot path"
 )]
 pub(crate) enum QueuePair {
     #[cfg(feature = "rdma")]
@@ -35,8 +35,8 @@ pub(crate) enum QueuePair {
 /// The result of a post that the caller has to handle.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum PostError {
-    /// The work was posted, and both sides are in this process. After releasing its locks, the
-    /// caller must make the engine drive the connection, so that both queues are polled.
+    /// The work was posted, and both sides of the connection are in this process. After releasing
+    /// its locks, the caller must make the engine poll the completion queues of both sides.
     PollBoth,
     /// The work was not posted.
     Failed(OsError),
@@ -57,8 +57,8 @@ pub(crate) enum SharedReceiveQueue {
 }
 
 impl QueuePair {
-    /// Returns the maximum length in bytes of a frame that is copied into the work request; `None`
-    /// if the transport has no inline data.
+    /// Returns the maximum length in bytes of a frame that can be copied into the work request.
+    /// Returns `None` if the transport has no inline data.
     pub(super) fn max_inline(&self) -> Option<usize> {
         by_transport!(self, {
             Rdma(qp) => Some(qp.max_inline()),
@@ -76,7 +76,7 @@ impl QueuePair {
         })
     }
 
-    /// Sets the RNR timer. Called shortly before the connection is established.
+    /// Sets the minimum RNR NAK timer. Called shortly before the connection is established.
     pub(super) fn set_min_rnr_timer(&self) -> Result<(), OsError> {
         by_transport!(self, {
             Rdma(qp) => qp.set_min_rnr_timer(),
@@ -85,8 +85,8 @@ impl QueuePair {
         })
     }
 
-    /// Moves the queue pair to the error state: posted work requests are flushed, and no further
-    /// shared receives are consumed.
+    /// Moves the queue pair to the error state. Posted work requests are flushed, and the queue
+    /// pair consumes no further shared receives.
     pub(super) fn fail(&self) -> Result<(), OsError> {
         by_transport!(self, all qp => qp.fail())
     }
@@ -100,8 +100,9 @@ impl QueuePair {
         })
     }
 
-    /// Returns whether the queue pair can be destroyed, because no other thread is executing a call
-    /// on it. If a thread may be executing one, moves the queue pair to the error state.
+    /// Moves a TCP queue pair to the error state, so that other threads leave their calls on the
+    /// queue pair. Returns true if no other thread is executing a call on the queue pair. The queue
+    /// pair can then be destroyed without waiting.
     pub(super) fn is_released(&self) -> bool {
         by_transport!(self, {
             Rdma(_) => true,
@@ -154,8 +155,8 @@ impl QueuePair {
     ///
     /// # Safety
     ///
-    /// The queue pair does not use a shared receive queue. Until it is destroyed, no other code
-    /// accesses the memory of these receives while they have not completed.
+    /// The queue pair does not use a shared receive queue. No other code accesses the memory of
+    /// these receives until they have completed or the queue pair is destroyed.
     pub(super) unsafe fn post_on_demand(&self, buffers: &Arc<Buffers>, next: u32) {
         by_transport!(self, {
             Rdma(_) => assert_eq!(next, buffers.layout().recv_count()),
@@ -183,19 +184,19 @@ impl QueuePair {
         by_transport!(self, {
             // SAFETY: the caller guarantees that the queue has room and that no other thread posts.
             Rdma(qp) => Ok(unsafe { qp.post_inline(id, parts, signalled) }?),
-            Tcp(_) => unreachable!("no bytes are inline"),
-            Memory(_) => unreachable!("no bytes are inline"),
+            Tcp(_) => unreachable!("a transport without inline data must not get inline posts"),
+            Memory(_) => unreachable!("a transport without inline data must not get inline posts"),
         })
     }
 
-    /// Posts a work request on the send queue. Its completion also covers earlier requests that are
-    /// not `signalled`.
+    /// Posts a work request on the send queue. The completion of a `signalled` request also covers
+    /// the earlier requests that are not signalled.
     ///
     /// # Safety
     ///
-    /// The send queue has room for the request. Until a completion covers it or the queue pair is
-    /// destroyed, the memory stays registered, and no access conflicts with those of the device. No
-    /// other thread posts on the queue pair at the same time.
+    /// The send queue has room for the request. Until a completion covers the request or the queue
+    /// pair is destroyed, the memory stays registered, and no access conflicts with the accesses of
+    /// the device. No other thread posts on the queue pair at the same time.
     #[inline(always)]
     pub(super) unsafe fn post_send(
         &self,
@@ -249,9 +250,9 @@ impl QueuePair {
 }
 
 impl QueuePair {
-    /// Posts frames in order, in the same way as [`post_frame`](Self::post_frame), but with a
-    /// single call, which wakes the peer less often. `slot` returns the memory for the frame
-    /// with the given index.
+    /// Posts frames in order, in the same way as [`post_frame`](Self::post_frame). Over RDMA and
+    /// TCP, one call posts all frames, which wakes the peer less often. `slot` returns the memory
+    /// for the frame with the given index.
     ///
     /// # Safety
     ///
@@ -284,8 +285,8 @@ impl QueuePair {
 
 /// Functions for memory windows, which only devices support.
 impl QueuePair {
-    /// Posts an unsignalled bind that lets the peer read the first `len` bytes of `memory`. The
-    /// device reports a completion, with `id`, only if the bind fails.
+    /// Posts an unsignalled bind of the window. The bind lets the peer read the first `len` bytes
+    /// of `memory`. The device reports a completion with this `id` only if the bind fails.
     pub(super) fn bind(
         &self,
         id: WorkId,
@@ -296,7 +297,9 @@ impl QueuePair {
         match (self, memory) {
             #[cfg(feature = "rdma")]
             (Self::Rdma(qp), Registration::Rdma(region)) => qp.bind(id, window, region, len),
-            (_, _) => unreachable!("{window:?} of a device: {id:?}, {len}"),
+            (_, _) => {
+                unreachable!("only a device binds windows: {window:?}, request {id:?}, {len} bytes")
+            }
         }
     }
 
@@ -305,7 +308,9 @@ impl QueuePair {
         match self {
             #[cfg(feature = "rdma")]
             Self::Rdma(qp) => qp.invalidate(window),
-            Self::Tcp(_) | Self::Memory(_) => unreachable!("{window:?} of a device"),
+            Self::Tcp(_) | Self::Memory(_) => {
+                unreachable!("only a device invalidates windows: {window:?}")
+            }
         }
     }
 }

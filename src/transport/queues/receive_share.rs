@@ -7,8 +7,8 @@ use crate::{
     status::OsError,
 };
 
-/// One connection's share of the [`SharedReceives`]. It outlives the connection while the
-/// application still holds messages in the connection's buffers.
+/// One connection's share of the [`SharedReceives`]. The share outlives the connection if the
+/// application still holds messages in the buffers of the share.
 #[derive(Debug)]
 pub(crate) struct ReceiveShare {
     receives: Arc<SharedReceives>,
@@ -21,8 +21,8 @@ pub(crate) struct ReceiveShare {
 }
 
 impl ReceiveShare {
-    /// Creates the share. The caller has reserved the minimum number of receives for the
-    /// connection.
+    /// Creates the share. Before the call, the caller reserves the minimum number of receives for
+    /// the connection.
     pub(crate) fn new(receives: Arc<SharedReceives>, key: u64) -> Self {
         Self {
             receives,
@@ -42,9 +42,9 @@ impl ReceiveShare {
         self.receives.take(buffer, self.key);
     }
 
-    /// Polls the completion queue until it is empty, only to record which buffers were consumed.
+    /// Polls the completion queue until it is empty, and records which buffers were consumed. The
+    /// completions are not handled in any other way.
     pub(crate) fn take_all(&self, side: &mut PollSide) {
-        // The loop ends when the queue is empty or a poll fails.
         while let Ok(count @ 1..) = side.poll(Answers::AtOnce) {
             for number in 0..count {
                 if let Some(buffer) = side.done(number).receive_buffer() {
@@ -70,8 +70,9 @@ impl ReceiveShare {
         Ok(())
     }
 
-    /// Reposts the receives of a destroyed queue pair, except for receives whose messages the
-    /// application holds. Returns the reserved receives to the account.
+    /// Reposts the receives that a destroyed queue pair has consumed, except for receives whose
+    /// messages the application holds. Gives the reserved receives back to the account. If this
+    /// was already done, does nothing.
     pub(crate) fn restore_receives(&mut self, conn: &mut Connection) -> Result<(), OsError> {
         if !self.settled {
             self.receives.post_all_of(self.key)?;

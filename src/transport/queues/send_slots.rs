@@ -38,9 +38,8 @@ pub(crate) enum OperationKind {
     Read,
     Write,
     /// The device writes the old value to the operation's slot. When the operation is done, the
-    /// value is copied to this offset of the memory. The device must not write to the memory
-    /// directly, because other operations may use the same bytes, and the application may write to
-    /// them.
+    /// value is copied to `offset` in the operation's memory. The device must not write to this
+    /// memory directly, because the application and other operations may access the same bytes.
     Atomic {
         offset: usize,
         answer: SlotBytes,
@@ -57,18 +56,19 @@ pub(crate) struct SlotBytes {
 /// The posted work requests, by slot of the send ring.
 ///
 /// A completion covers all earlier work requests. But some drivers complete a send as soon as TCP
-/// has accepted its bytes. Then reads and atomic operations, which the peer's device answers, may
-/// complete after later sends. So each read and atomic operation waits for its own completion, and
-/// later requests are reported only after that. The rest of the library sees requests complete in
-/// the order of posting.
+/// has accepted the bytes of the send. With these drivers, READs and atomic operations may complete
+/// after later sends, because the peer's device answers them. So a READ or atomic operation is
+/// reported only when the operation itself or a later READ or atomic operation has completed.
+/// Requests that were posted after the operation are reported after it. The rest of the library
+/// therefore sees requests complete in the order of posting.
 #[derive(Debug)]
 pub(crate) struct SendSlots {
-    /// The slots; empty until one contains anything but [`Posted::Frame`], because most connections
-    /// send only such frames.
+    /// The slots. Empty until a request other than [`Posted::Frame`] is stored or a request fails,
+    /// because most connections send only such frames.
     slots: Vec<Slot>,
     /// The number of slots.
     count: u32,
-    /// The slot after the last completed one.
+    /// The oldest slot whose request is not done.
     oldest: u32,
     /// The number of consecutive slots, from `oldest` on, that completions have covered.
     covered: u32,
@@ -81,7 +81,7 @@ pub(crate) struct SendSlots {
 #[derive(Debug)]
 struct Slot {
     posted: Posted,
-    /// Whether the answer to the request is still outstanding.
+    /// Whether the peer's answer to the request is still outstanding.
     waits: bool,
 }
 
@@ -105,7 +105,7 @@ impl SendSlots {
         self.slots[slot as usize] = Slot { posted, waits };
     }
 
-    /// Allocates the slots, if this has not been done.
+    /// Allocates the slots at the first call.
     fn allocate(&mut self) {
         if self.slots.is_empty() {
             self.slots.resize_with(self.count as usize, || Slot {
@@ -120,8 +120,8 @@ impl SendSlots {
         self.operations
     }
 
-    /// Handles the completion of the request in `slot`, if all slots contain frames whose
-    /// completions are not reported. Otherwise returns false, and the caller calls
+    /// If all slots contain frames whose completions are not reported, handles the completion of
+    /// the request in `slot`, and returns true. Otherwise returns false, and the caller calls
     /// [`complete`](Self::complete).
     #[inline]
     pub(crate) fn complete_frames(&mut self, slot: u32) -> bool {
@@ -139,7 +139,8 @@ impl SendSlots {
         self.allocate();
         let ahead = self.ahead_of(slot);
         self.covered = self.covered.max(ahead + 1);
-        // The peer answers requests in the order of posting, so earlier answers have arrived too.
+        // The peer answers requests in the order of posting, so all earlier answers have arrived
+        // too.
         if self.slots[slot as usize].waits {
             for before in 0..=ahead {
                 let at = self.at(before);
@@ -148,7 +149,7 @@ impl SendSlots {
         }
     }
 
-    /// Removes and returns the oldest completed request, with its slot.
+    /// Removes the oldest request, if it is completed. Returns the request and its slot.
     pub(crate) fn pop_done(&mut self) -> Option<(u32, Posted)> {
         let slot = self.oldest;
         if self.covered == 0 || self.slots[slot as usize].waits {
@@ -160,9 +161,9 @@ impl SendSlots {
     }
 
     /// Handles the failure of the request in `slot`. Earlier requests have completed, except for
-    /// requests whose answer is outstanding: these complete as flushed. Then
-    /// [`pop_done`](Self::pop_done) returns the completed requests, and [`take`](Self::take) the
-    /// failed one.
+    /// those whose answers are outstanding. These later complete as flushed. After this call,
+    /// [`pop_done`](Self::pop_done) returns the completed requests, and [`take`](Self::take)
+    /// returns the failed request.
     pub(crate) fn fail(&mut self, slot: u32) {
         self.allocate();
         self.covered = self.covered.max(self.ahead_of(slot));
@@ -189,8 +190,9 @@ impl SendSlots {
         ((self.oldest + behind) % self.count) as usize
     }
 
-    /// Returns the posted requests, oldest first, without removing them. The device may use the
-    /// memory of a request until the queue pair is destroyed.
+    /// Returns the requests in all slots, oldest first. Free slots appear as [`Posted::Frame`]. The
+    /// requests are not removed, because the device may use their memory until the queue pair is
+    /// destroyed.
     pub(crate) fn iter(&self) -> impl Iterator<Item = &Posted> {
         let oldest = (self.oldest as usize).min(self.slots.len());
         let (newer, older) = self.slots.split_at(oldest);
@@ -199,7 +201,7 @@ impl SendSlots {
 }
 
 impl Posted {
-    /// Returns whether this is a request other than [`Posted::Frame`].
+    /// Returns true for all requests other than [`Posted::Frame`].
     fn is_recorded(&self) -> bool {
         match self {
             Self::Frame => false,
@@ -280,7 +282,7 @@ mod tests {
         assert!(slots.complete_frames(3));
         slots.put(1, READ);
         slots.complete(2);
-        assert_eq!(done(&mut slots), [0], "the oldest slot is the first again");
+        assert_eq!(done(&mut slots), [0], "slot 0 must be the oldest again");
         assert!(!slots.complete_frames(3));
     }
 
@@ -289,7 +291,7 @@ mod tests {
         let mut slots = SendSlots::new(6);
         slots.put(1, READ);
         slots.put(3, READ);
-        // The device completes each send before the READ that was posted before it.
+        // The device completes the sends in slots 2 and 4 before the READs in slots 1 and 3.
         slots.complete(2);
         assert_eq!(done(&mut slots), [0]);
         slots.complete(4);

@@ -1,19 +1,22 @@
-//! Receive buffers that an engine's connections on one device share, posted on a shared receive
-//! queue.
+//! Receive buffers on a shared receive queue. They are shared by an engine's connections on one
+//! device, or by its connections over TCP.
 //!
-//! The queue's own memory region contains the buffers. Posting a buffer is sound for two reasons.
-//! The region outlives the queue (field order). And a buffer belongs to the device from
-//! [`SharedReceives::post`] until its completion is polled. Then it belongs to the connection that
-//! polled it, its [holder](SharedReceives::take), until the connection reposts it.
+//! One memory region contains all buffers of a queue. Posting a buffer is sound for two reasons.
+//! First, the region outlives the queue (field order). Second, no other code uses the buffer while
+//! it belongs to the device: from [`SharedReceives::post`] until the completion of the receive is
+//! polled. Then the buffer belongs to the connection that polled the completion, its
+//! [holder](SharedReceives::take), until it is reposted.
 //!
 //! A message can outlive its connection. Its buffer returns to the pool when the application
-//! releases the message. After the end of a queue pair all buffers of its holder are reposted,
-//! except those whose messages the application still holds. Frames of a connection that is being
-//! drained, or whose peer has violated the protocol, are reposted as soon as they are polled.
-//! Before a queue pair is destroyed, its completion queue is polled until it is empty: a driver may
+//! releases the message. When a queue pair has been destroyed, all buffers that its connection
+//! holds are reposted. Buffers with messages that the application still holds are not among them.
+//! While a connection is being drained, or after its peer has violated the protocol, the buffers of
+//! its frames are reposted as soon as they are polled.
+//!
+//! Before a queue pair is destroyed, its completion queue is polled until it is empty. A driver may
 //! discard the completions of a destroyed queue pair, and only these completions show which buffers
-//! the queue pair consumed. If a driver does not report a receive that was in progress at this
-//! time, the pool has one buffer fewer until its last connection ends.
+//! the queue pair consumed. A driver may fail to report a receive that was in progress when the
+//! queue pair was destroyed. The pool then has one buffer fewer until its last connection ends.
 #![allow(unsafe_code)]
 
 use std::{
@@ -38,13 +41,13 @@ use crate::{
 /// The holder value of a buffer that is posted on the device.
 const POSTED: u64 = 0;
 /// The holder value of a buffer that contains a message which the application has not released. All
-/// other values are keys of connections.
+/// values other than these two are keys of connections.
 const MESSAGE: u64 = u64::MAX;
 
 /// A pool of shared receive buffers: see the top of this file.
 pub(crate) struct SharedReceives {
-    /// The queue. Dropped before `memory`: after it is destroyed, the device accesses none of the
-    /// buffers.
+    /// The queue. Dropped before `memory`, because the device may access the buffers until the
+    /// queue is destroyed.
     queue: SharedReceiveQueue,
     pub(crate) memory: Registration,
     domain: Domain,
@@ -57,8 +60,8 @@ pub(crate) struct SharedReceives {
 }
 
 impl SharedReceives {
-    /// Creates `count` buffers of `size` bytes, and posts them on a queue of this domain with depth
-    /// `count`.
+    /// Creates `count` buffers of `size` bytes, and posts them on `queue`. The queue belongs to
+    /// `domain` and has the depth `count`.
     pub(crate) fn new(
         domain: Domain,
         queue: SharedReceiveQueue,
@@ -116,7 +119,7 @@ impl SharedReceives {
         unsafe { self.queue.post_recvs(receives) }
     }
 
-    /// Returns the work request for a buffer, which the caller then posts.
+    /// Marks a buffer as posted. Returns its work request, which the caller then posts.
     #[inline]
     fn request(&self, buffer: u32) -> (WorkId, Sge) {
         self.holders[buffer as usize].store(POSTED, Ordering::Relaxed);
@@ -144,8 +147,8 @@ impl SharedReceives {
 
     /// Posts the buffers that the connection with this key still holds.
     pub(crate) fn post_all_of(&self, key: u64) -> Result<(), OsError> {
-        // Only the holder of a buffer changes this value, and the caller is the holder of all
-        // buffers with this key.
+        // Only the holder of a buffer changes the buffer's entry in `holders`. The caller is the
+        // holder of all buffers with this key, so no other thread changes their entries.
         let is_held = |holder: &AtomicU64| holder.load(Ordering::Relaxed) == key;
         let held = (0..).zip(&self.holders);
         let held = held.filter(|(_, holder)| is_held(holder));
@@ -162,12 +165,14 @@ impl fmt::Debug for SharedReceives {
     }
 }
 
-/// The pools of shared receives on one device, one for each number and size of buffers in use.
+/// The pools of shared receives on one device, or of an engine's connections over TCP. There is one
+/// pool for each combination of number and size of buffers in use.
 #[derive(Debug, Default)]
 pub(crate) struct SharedPools(Mutex<Vec<Weak<SharedReceives>>>);
 
 impl SharedPools {
-    /// Returns the pool with this number and size of buffers. Creates it if there is none.
+    /// Returns the pool with this number and size of buffers. Creates the pool if it does not
+    /// exist.
     pub(crate) fn get(
         &self,
         count: u32,

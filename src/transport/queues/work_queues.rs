@@ -7,24 +7,26 @@
 //! * The buffers outlive all work requests, because [`WorkQueues`] drops its queue pair before them
 //!   (field order).
 //! * A receive buffer belongs to the device from [`WorkQueues::post_recv`] until its completion is
-//!   polled. Otherwise it belongs to a [`RecvSlice`], or has no owner. For each completion, the
-//!   state machine handles the buffer once, and requests once to repost it. The simulator of the
-//!   state machine checks this.
+//!   polled. At all other times it belongs to a [`RecvSlice`] or has no owner. For each completion,
+//!   the state machine handles the buffer exactly once, and requests exactly once to repost it. The
+//!   simulator of the state machine checks this.
 //! * A send buffer belongs to the device from [`WorkQueues::post_send`] until a completion covers
 //!   its slot. The state machine reuses the slot only afterwards. The device writes the result of
-//!   an atomic operation there, and it is read after the completion and before the reuse.
-//! * Only one thread at a time posts, because all functions that post borrow the queues mutably. So
-//!   the driver need not lock the queue pair.
+//!   an atomic operation to the buffer. This side reads the result after the completion, and before
+//!   the slot is reused.
+//! * Only one thread at a time posts, because the public functions that post borrow the queues
+//!   mutably. So the driver need not lock the queue pair.
 //! * A work request can refer to memory of the application or of an arriving large message. This
 //!   memory is kept in `in_flight` until the request is done, or the queue pair is destroyed.
 //! * Memory of large messages that the peer can read is kept in `exposures` until its registration
 //!   has ended, or its window was invalidated or freed.
 //!
-//! The receives of a new connection are posted in lists, each with one call. Later each receive is
-//! posted alone, because messages are released one by one, and a receive is posted before a grant
-//! announces it. This was measured on software RoCE with one-way and two-way traffic of short
-//! messages, fragments, large messages and a stream. At most one receive of a control frame was
-//! reposted after each poll, so none of 103,000 receives could have shared a call.
+//! [`WorkQueues::new`] posts the first receives of a connection as one list, with one call. Later,
+//! each receive is posted with a separate call. Lists would not help: messages are released one by
+//! one, and a receive must be posted before a grant announces it. A measurement on software RoCE
+//! confirmed this. The traffic was one-way and two-way, with short messages, fragments, large
+//! messages and a stream. After each poll, at most one receive of a control frame was reposted. So
+//! none of 103,000 receives could have shared a call.
 #![allow(unsafe_code)]
 
 use std::{io::IoSlice, ops::Range, sync::Arc};
@@ -54,21 +56,21 @@ use crate::{
 /// A connection's queue pair and buffers.
 #[derive(Debug)]
 pub(crate) struct WorkQueues {
-    /// The exposed large messages. Dropped before `qp`: some drivers cannot destroy a queue pair to
-    /// which a window is bound.
+    /// The exposed large messages. Dropped before `qp`, because some drivers cannot destroy a queue
+    /// pair to which a window is bound.
     pub(super) exposures: Exposures,
-    /// The queue pair. Dropped before `buffers`: after it is destroyed, the device accesses none of
-    /// them.
+    /// The queue pair. Dropped before `buffers`, because the device may access the buffers until
+    /// the queue pair is destroyed.
     pub(super) qp: QueuePair,
     receives: Receives,
     buffers: Arc<Buffers>,
     /// The work requests in flight and their memory. Dropped after `qp`, like `buffers`.
     pub(crate) in_flight: InFlight,
     layout: Layout,
-    /// The maximum length in bytes of a frame that is copied into the work request. It is at most
-    /// the length of a buffer, and 0 if no frame is copied.
+    /// The maximum length in bytes of a frame that is copied into its work request, or 0 if no
+    /// frame is copied. At most the length of a buffer.
     max_inline: usize,
-    /// Whether a drain marker is posted on the receive queue, and completes after the last receive.
+    /// Whether a drain marker is posted on the receive queue, behind all receives.
     marks_receives: bool,
 }
 
@@ -81,10 +83,10 @@ enum Receives {
 }
 
 impl WorkQueues {
-    /// Creates the queues for a queue pair in this domain. The queues of the queue pair must have
-    /// the depths of the layout. If receives are `shared`, the queue pair uses their queue.
-    /// Otherwise this function posts the receives in the first piece of memory, and lets the queue
-    /// pair post the others when it needs them.
+    /// Creates the queues for a queue pair in this domain. The queue pair must have queues with the
+    /// depths of the layout. With `shared`, the queue pair uses the shared receive queue. Without
+    /// `shared`, this function posts the receives in the first piece of memory. It lets the queue
+    /// pair post the other receives when it needs them.
     pub(crate) fn new(
         qp: QueuePair,
         domain: &Domain,
@@ -95,7 +97,7 @@ impl WorkQueues {
         assert_eq!(
             layout.is_shared(),
             shared.is_some(),
-            "the layout says where the receives are"
+            "the layout and `shared` must agree on whether receives are shared"
         );
         let max_inline = qp.max_inline().unwrap_or(0).min(layout.size());
         let mut queues = Self {
@@ -112,8 +114,8 @@ impl WorkQueues {
             queues.buffers.allocate(0)?;
             let first = layout.receives_from(0);
             queues.post_recvs(first.clone())?;
-            // SAFETY: the buffers outlive the queue pair, and no code uses the receives that were
-            // not posted.
+            // SAFETY: the buffers outlive the queue pair, and no code uses the receives that are
+            // not posted yet.
             unsafe { queues.qp.post_on_demand(&queues.buffers, first.end) };
         }
         Ok(queues)
@@ -129,7 +131,8 @@ impl WorkQueues {
         self.qp.control().cloned()
     }
 
-    /// Moves the queue pair to the error state, in which it consumes no receives.
+    /// Moves the queue pair to the error state. Posted work requests are flushed, and no further
+    /// frame is received.
     pub(crate) fn fail(&self) -> Result<(), OsError> {
         self.qp.fail()
     }
@@ -139,14 +142,14 @@ impl WorkQueues {
         self.qp.moved()
     }
 
-    /// Returns whether [`destroy`](Self::destroy) need not wait, because no other thread is
-    /// executing a call on the queue pair. If a thread may be executing one, moves the queue pair
-    /// to the error state.
+    /// Over TCP, moves an open queue pair to the error state, so that the calls of other threads on
+    /// the queue pair return soon. Returns true if no other thread is executing such a call.
+    /// [`destroy`](Self::destroy) then runs without waiting.
     pub(crate) fn is_released(&self) -> bool {
         self.qp.is_released()
     }
 
-    /// Destroys the queue pair, and then releases the memory, which the device no longer accesses.
+    /// Destroys the queue pair. Then releases the memory, which the device no longer accesses.
     pub(crate) fn destroy(self) {
         let inbound_pool = Arc::clone(self.in_flight.inbound_pool());
         drop(self);
@@ -177,8 +180,9 @@ impl WorkQueues {
         (WorkId::Recv(buffer), sge(memory, offset, size))
     }
 
-    /// Posts a frame. Writes it to its slot, or into the work request if it is short. The frame is
-    /// signalled if its completion is `reported`.
+    /// Posts a frame. Copies a short frame with at most one payload part into the work request, and
+    /// any other frame to its slot. The frame is signalled if `transmit` requires it, or if its
+    /// completion is `reported`.
     pub(crate) fn post_send(
         &mut self,
         transmit: &Transmit,
@@ -215,8 +219,8 @@ impl WorkQueues {
         }
     }
 
-    /// Does the same as [`post_send`](Self::post_send) for a message whose completion is not
-    /// reported.
+    /// Does the same as [`post_send`](Self::post_send), for a message whose completion is not
+    /// reported and whose payload has one part.
     #[inline(always)]
     pub(crate) fn post_message(
         &mut self,
@@ -236,7 +240,7 @@ impl WorkQueues {
         self.check_slot(slot);
         assert!(
             len <= self.layout.size(),
-            "the state machine checked the length"
+            "the frame must fit into a send buffer"
         );
     }
 
@@ -244,7 +248,7 @@ impl WorkQueues {
     fn check_slot(&self, slot: u32) {
         assert!(
             slot < self.layout.send_count(),
-            "the state machine names slots that exist"
+            "the send ring must have the slot"
         );
     }
 
@@ -257,8 +261,9 @@ impl WorkQueues {
         signalled: bool,
     ) -> Result<(), PostError> {
         let (id, parts) = (WorkId::Send(transmit.slot), [&transmit.header[..], payload]);
-        // SAFETY: the queue has room for all slots and the marker, and each is posted at most once
-        // at a time. The callers borrow `self` mutably (see the top of this file).
+        // SAFETY: the queue has room for one request of each slot and for the drain marker. No slot
+        // has more than one request at a time. The callers borrow `self` mutably, so no other
+        // thread posts (see the top of this file).
         unsafe { self.qp.post_inline(id, parts, signalled) }
     }
 
@@ -302,13 +307,14 @@ impl WorkQueues {
         posted
     }
 
-    /// Reads a chunk of a large message into the memory that was prepared for it.
+    /// Posts a READ of a chunk of a large message, into the memory that was prepared for the
+    /// message.
     pub(crate) fn post_read(&mut self, read: &Read) -> Result<(), PostError> {
         let (offset, len) = (read.offset as usize, read.len as usize);
         let inbound = self.in_flight.inbound(read.id);
         let (start, lkey) = inbound
             .and_then(|inbound| inbound.chunk(offset, len))
-            .expect("the state machine reads what was prepared");
+            .expect("the READ must lie in memory that was prepared for its message");
         // The cast is lossless, because a chunk is far shorter than 4 GiB.
         let sge = Sge {
             start,
@@ -327,7 +333,8 @@ impl WorkQueues {
         self.one_sided(read.slot, SendOp::Read(remote), sge)
     }
 
-    /// Posts an empty WRITE, which the peer's library does not see.
+    /// Posts an empty WRITE. The peer's device receives the WRITE, but the peer's library does not
+    /// see it.
     pub(crate) fn post_nudge(&mut self, slot: u32) -> Result<(), PostError> {
         let nowhere = RemoteAddr { addr: 0, rkey: 0 };
         let op = SendOp::Write(nowhere);
@@ -346,7 +353,7 @@ impl WorkQueues {
         } = *checked;
         assert!(
             range.start <= range.end && range.end <= memory.len(),
-            "the caller checked the bounds"
+            "the range must lie in the registered memory"
         );
         // The caller has checked the length against the limit of the device, which is below 4 GiB.
         let in_memory = || sge(memory, range.start, range.len());
@@ -375,16 +382,16 @@ impl WorkQueues {
         posted
     }
 
-    /// Moves the queue pair to the error state, and posts one marker after the last work request of
-    /// each queue. Work requests complete in order, so all of them have completed when the markers
-    /// have completed. Shared receives have no marker: receives that the queue pair has not
-    /// consumed stay posted.
+    /// Moves the queue pair to the error state, and then posts a drain marker on each of its
+    /// queues. Work requests complete in order. So when a marker has completed, all earlier
+    /// requests of its queue have completed too. A shared receive queue gets no marker. The
+    /// receives that the queue pair has not consumed stay posted there.
     pub(crate) fn post_drain_markers(&mut self) -> Result<(), PostError> {
         self.in_flight.stop_reading();
         self.fail()?;
         if let Receives::Own = self.receives {
-            // Some drivers refuse to post a receive in the error state. In this case they have
-            // already completed all earlier receives.
+            // Some drivers refuse to post a receive in the error state. Such a driver has already
+            // completed all earlier receives.
             self.marks_receives = match self.recv(WorkId::DrainRecv, None) {
                 Ok(()) => true,
                 Err(error) if error.errno == libc::EINVAL => false,
@@ -394,9 +401,9 @@ impl WorkQueues {
         self.post(WorkId::DrainSend, SendOp::Send, None)
     }
 
-    /// Returns whether a drain marker on the receive queue completes after the last receive. If
-    /// there is no such marker, all receives have completed when the marker of the send queue has
-    /// completed and the completion queue is empty.
+    /// Returns true if a drain marker is posted on the receive queue, behind all receives. Without
+    /// this marker, all receives have completed when the marker of the send queue has completed and
+    /// the completion queue is empty.
     pub(crate) fn marks_receives(&self) -> bool {
         self.marks_receives
     }
@@ -409,7 +416,8 @@ impl WorkQueues {
     }
 
     /// Copies a fragment from its receive buffer to the memory of its message. Returns `false` if
-    /// the budget has no room; the connection's engine gets a notice when there is room.
+    /// the budget has no memory for the message. The connection's engine then gets a notice when
+    /// memory is available.
     pub(crate) fn copy_fragment(&mut self, fragment: &FragmentCopy) -> Result<bool, OsError> {
         let frame = self.received(fragment.buffer, HEADER_LEN as u32 + fragment.len);
         match self.in_flight.inbound(fragment.id) {
@@ -431,7 +439,7 @@ impl WorkQueues {
         let (memory, offset, size) = self.receive(buffer);
         assert!(
             len as usize <= size,
-            "the device writes no more than was posted"
+            "the received frame must fit into its receive buffer"
         );
         (memory, offset, len as usize)
     }
@@ -445,24 +453,25 @@ impl WorkQueues {
                 (place.memory, place.offset)
             }
             Receives::Shared(shared) => {
-                assert!(buffer < shared.count(), "only buffers that exist are named");
+                assert!(buffer < shared.count(), "the pool must have this buffer");
                 (&shared.memory, shared.offset(buffer))
             }
         };
         (memory, offset, self.layout.size())
     }
 
-    /// Returns the location of the buffer for a slot of the send ring.
+    /// Returns the location of the buffer for a slot of the send ring. Allocates the memory of the
+    /// buffer if necessary.
     fn staging(&self, slot: u32) -> Result<Location<'_>, OsError> {
         self.buffers.allocate(self.layout.send_buffer(slot))
     }
 
     #[inline(always)]
     fn recv(&self, id: WorkId, sge: Option<Sge>) -> Result<(), OsError> {
-        // SAFETY: the queue has room for all buffers and the marker, and each is posted at most
-        // once at a time. The buffer is one of `buffers`, which outlive the queue pair, and no
-        // other code uses it until the completion. The callers borrow `self` mutably (see the top
-        // of this file).
+        // SAFETY: the queue has room for one receive of each buffer and for the drain marker. No
+        // buffer is posted twice at a time. The buffer is one of `buffers`, which outlive the queue
+        // pair, and no other code uses it until the receive completes. The callers borrow `self`
+        // mutably, so no other thread posts (see the top of this file).
         unsafe { self.qp.post_recv(id, sge) }
     }
 
@@ -471,18 +480,20 @@ impl WorkQueues {
         self.post(WorkId::Send(slot), op, Some(sge))
     }
 
-    /// Posts a request that completes individually.
+    /// Posts a request that generates a completion of its own.
     fn post(&self, id: WorkId, op: SendOp, sge: Option<Sge>) -> Result<(), PostError> {
-        // SAFETY: the queue has room for all slots and the marker, and each is posted at most once
-        // at a time. The memory belongs to `buffers` or `in_flight`, which outlive the queue pair,
-        // and no other code uses it until a completion covers its slot. The callers borrow `self`
-        // mutably (see the top of this file).
+        // SAFETY: the queue has room for one request of each slot and for the drain marker. No slot
+        // has more than one request at a time. The memory belongs to `buffers` or `in_flight`,
+        // which outlive the queue pair, and no other code uses it until a completion covers the
+        // slot. The callers borrow `self` mutably, so no other thread posts (see the top of this
+        // file).
         unsafe { self.qp.post_send(id, op, sge, true) }
     }
 }
 
-/// Describes a part of a region for the device. The cast is lossless, because the length of a
-/// buffer is at most 1 MiB plus a header (`Config::check`).
+/// Describes a part of a region for the device. The cast of `len` is lossless: a buffer has at most
+/// 1 MiB plus a header (`Config::check`), and the memory of an operation is shorter than 4 GiB
+/// (`post_operation`).
 fn sge(memory: &Registration, offset: usize, len: usize) -> Sge {
     Sge {
         start: memory.as_ptr().wrapping_add(offset),
@@ -498,8 +509,8 @@ fn sge(memory: &Registration, offset: usize, len: usize) -> Sge {
 pub(crate) struct TransportParts {
     /// The queues on which work requests are posted.
     pub(crate) queues: WorkQueues,
-    /// The connection's share of the shared receive queue, if it uses one. Its minimum number of
-    /// receives is reserved.
+    /// The connection's share of the shared receive queue, if the connection uses one. The minimum
+    /// number of receives of the connection is already reserved.
     pub(crate) share: Option<ReceiveShare>,
     /// The handle with which threads poll the completion queue.
     pub(crate) poll_side: PollSide,

@@ -37,8 +37,9 @@ impl SendOp {
         matches!(self, Self::FetchAdd { .. } | Self::CompareSwap { .. })
     }
 
-    /// Returns an error for an operation that the device does not support. Drivers report such an
-    /// operation by an error that ends the queue pair, or not at all.
+    /// Returns an error for an operation that the device does not support. If such an operation
+    /// were posted, some drivers would report an error that ends the queue pair, and others would
+    /// report nothing.
     pub(crate) fn check(
         self,
         able: Capabilities,
@@ -84,7 +85,7 @@ pub(crate) struct Frame<'a> {
 
 impl Frame<'_> {
     /// Copies the frame to a send buffer. `Registration::copy_in` would be half as fast, because it
-    /// permits concurrent accesses to the same bytes. Here there are no concurrent accesses.
+    /// permits concurrent accesses to the same bytes. A send buffer has no concurrent accesses.
     ///
     /// # Safety
     ///
@@ -150,7 +151,7 @@ impl WorkId {
         }
     }
 
-    /// Decodes an id. The device returns only ids that `encode` has created.
+    /// Decodes an id. The device returns only ids that [`encode`](Self::encode) has created.
     pub(crate) const fn decode(wr_id: u64) -> Self {
         let index = wr_id as u32;
         match wr_id >> 32 {

@@ -34,7 +34,7 @@ impl CompletionQueue {
         self.cq.poll(&mut self.batch)
     }
 
-    /// Returns the completion at the given index in the last batch.
+    /// Returns the completion at the given index in the batch of the latest poll.
     #[inline]
     pub(crate) fn done(&self, number: usize) -> Done {
         done(&self.batch[number])
@@ -69,11 +69,11 @@ impl CompletionEvents {
         Self(channel)
     }
 
-    /// Takes one event, if there is one.
+    /// Takes one event if an event is pending.
     pub(crate) fn clear(&self) {
-        // A queue raises one event each time it is armed, so a second event is rare. A check for a
-        // second event would cost a system call each time. Without the check, the next sleep
-        // returns immediately and the thread takes the second event then.
+        // A queue raises one event each time it is armed, so a second event is rare. To check for a
+        // second event would cost a system call each time. Without the check, a second event only
+        // makes the thread's next sleep return immediately. The thread then takes this event.
         let _ = self.0.get_event();
     }
 }

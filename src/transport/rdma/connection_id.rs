@@ -35,11 +35,13 @@ use crate::{
 /// attempt.
 #[derive(Debug, Default)]
 pub(crate) struct ConnectionId {
-    /// The device. It is dropped before `id`, because librdmacm closes removed devices when its
-    /// last id is destroyed, and cannot close a device that this crate still holds open.
+    /// The device. Dropped before `id`, because librdmacm closes a removed device when the last id
+    /// on the device is destroyed. librdmacm cannot close a device that this crate still holds
+    /// open.
     device: Option<Arc<Device>>,
     id: Option<CmId>,
-    /// The device objects of the last transport. The device's events refer to them.
+    /// The device objects of the most recently created transport. Events of the device refer to
+    /// these objects.
     objects: Option<Objects>,
     /// The maximum numbers of concurrent READs that the peer's request offers; `None` for an
     /// outgoing connection.
@@ -86,7 +88,8 @@ impl ConnectionId {
         {
             debug!(
                 Connection,
-                "conn {key}: cannot set rdma.ack_timeout to {ack_timeout}: {error}"
+                "conn {key}: cannot set rdma.ack_timeout to {ack_timeout}, so the connection \
+                 manager chooses the timeout: {error}"
             );
         }
     }
@@ -155,7 +158,7 @@ impl ConnectionId {
         Some(with_interface(local, Some(local)))
     }
 
-    /// Returns whether the connection uses the object or port to which a device event applies.
+    /// Returns whether the connection uses the object or port to which `event` applies.
     pub(crate) fn is_affected_by(&self, event: &DeviceEvent) -> bool {
         let (Some(device), Some(id), Some(objects)) = (&self.device, &self.id, &self.objects)
         else {
@@ -174,12 +177,12 @@ impl ConnectionId {
         self.problem.take()
     }
 
-    /// Returns whether this error of an accept call means that the peer has withdrawn its request.
-    /// The corresponding event of the connection manager may arrive later.
+    /// Returns true if an accept call failed with `error` because the peer has withdrawn its
+    /// request. The event that reports the withdrawal may arrive later.
     pub(crate) fn is_withdrawn(&mut self, error: OsError) -> bool {
         match (&mut self.id, &self.problem) {
             // The connection manager returns the attributes of a queue pair only while the request
-            // exists.
+            // exists. So this call fails if the request was withdrawn.
             (Some(id), None) if error.errno == libc::EINVAL => {
                 id.init_qp_attr(QpState::INIT).is_err()
             }
@@ -233,8 +236,8 @@ fn create_id(
 
 /// Returns the maximum numbers of concurrent READs and atomic operations of a connection. This side
 /// has up to [`READS`] operations in flight for large messages, and up to `send_depth` operations
-/// for the application. An outgoing connection expects the same numbers from its peer. `most` is
-/// the limit of the device.
+/// for the application. An outgoing connection expects the same number of operations from its peer.
+/// `most` contains the limits of the device.
 fn agreed_reads(config: &Config, most: ReadDepth, offered: Option<ReadDepth>) -> ReadDepth {
     let send_depth = config.sizes(Transport::Rdma).send_depth;
     let wanted = u8::try_from(READS + u32::from(send_depth)).unwrap_or(u8::MAX);
@@ -248,8 +251,9 @@ fn agreed_reads(config: &Config, most: ReadDepth, offered: Option<ReadDepth>) ->
     }
 }
 
-/// Adds the network interface (scope ID) to a link-local address of either side. `local` is this
-/// side's address. The connection manager reports addresses without the interface.
+/// Adds the network interface (scope ID) to `address` if it is link-local, because the connection
+/// manager reports addresses without the interface. `address` belongs to this side or to the peer.
+/// `local` is this side's address.
 pub(super) fn with_interface(address: SocketAddr, local: Option<SocketAddr>) -> SocketAddr {
     match (address, local) {
         (SocketAddr::V6(mut v6), Some(SocketAddr::V6(local)))

@@ -11,8 +11,8 @@ use crate::{
     status::{CmEventType, OsError},
 };
 
-/// The event channel of the connection manager for one engine, and the devices in use. Its file
-/// descriptor is readable while there are events.
+/// The event channel of the connection manager for one engine, and the devices in use. The file
+/// descriptor of the channel is readable while events are pending.
 #[derive(Debug)]
 pub(crate) struct ConnectionManager {
     channel: EventChannel,
@@ -28,7 +28,7 @@ pub(crate) enum Report {
     Event(Event),
 }
 
-/// A peer's connection request, for which no objects have been created yet.
+/// A peer's connection request, for which this side has not created a connection yet.
 #[derive(Debug)]
 pub(crate) struct ConnectRequest {
     event: CmEvent,
@@ -44,8 +44,7 @@ impl ConnectionManager {
     ///
     /// # Errors
     ///
-    /// Without `/dev/infiniband/rdma_cm` there is no connection manager: see
-    /// `rdma_create_event_channel(3)`.
+    /// Fails if `/dev/infiniband/rdma_cm` is missing: see `rdma_create_event_channel(3)`.
     pub(crate) fn new() -> Result<Self, OsError> {
         Ok(Self {
             channel: EventChannel::new()?,
@@ -121,7 +120,7 @@ impl Event {
         self.0.event() == CmEventType::DISCONNECTED
     }
 
-    /// Returns the cause if the event ends its listener; otherwise `None`.
+    /// Returns the cause if the event ends its listener. Otherwise returns `None`.
     pub(crate) fn listener_lost(&self) -> Option<CloseReason> {
         match self.0.event() {
             CmEventType::DEVICE_REMOVAL => Some(CloseReason::DeviceRemoved),

@@ -111,7 +111,8 @@ pub(super) fn create_transport(
     let inbound_pool = InboundPool::new(&domain, keep, budget_client);
     let qp = queues::QueuePair::Rdma(QueuePair::new(qp));
     let queues = WorkQueues::new(qp, &domain, layout, shared.clone(), inbound_pool)?;
-    // Reserve the receives last. If an earlier step fails, there are none to release.
+    // The receives are reserved only after all other steps have succeeded, so no failed step has to
+    // release them.
     if let Some(shared) = &shared
         && !shared.account.open(params.window)
     {
@@ -138,7 +139,7 @@ pub(super) fn create_transport(
     Ok((parts, objects))
 }
 
-/// Returns the layout of a connection. The send queue has slots for the requests of memory windows,
+/// Returns the layout of a connection. Its send queue has slots for the requests of memory windows,
 /// if the device's windows are usable and its queues can be deep enough.
 fn layout(device: &Device, params: &Params) -> Layout {
     let layout = Layout::new(params);
@@ -152,8 +153,8 @@ fn layout(device: &Device, params: &Params) -> Layout {
     }
 }
 
-/// Returns the completion vector of a connection. The interrupt of the vector signals the
-/// connection's completions.
+/// Returns the completion vector of a connection. The device signals the connection's completions
+/// with the interrupt of this vector.
 fn completion_vector(device: &Device, config: &Config) -> Result<u32, NoTransport> {
     let last = device.context().num_comp_vectors().saturating_sub(1);
     match config.rdma.completion_vector {
@@ -175,9 +176,9 @@ fn completion_vector(device: &Device, config: &Config) -> Result<u32, NoTranspor
 /// of 64 bytes with its header.
 const INLINE_SIZES: [u32; 4] = [256, 128, 96, 64];
 
-/// Creates a queue pair with the amount of inline data that the device grants, up to the requested
-/// size. Some devices refuse the queue pair instead of granting a smaller size. Smaller sizes are
-/// then tried, because inline data is only an optimisation.
+/// Creates a queue pair with the requested size of inline data, or with a smaller size. Some
+/// devices refuse a queue pair with EINVAL if the requested size is too large. This function then
+/// tries smaller sizes down to 0, because inline data is only an optimisation.
 fn create_qp(
     device: &Device,
     id: &mut CmId,
@@ -219,7 +220,7 @@ fn shared_receives(
     SharedReceives::new(domain, queue, count, size)
 }
 
-/// Returns the depths of the queues and the limits of a work request.
+/// Returns the depths of the queues, and the limits of each work request.
 fn cap(layout: &Layout, max_inline: u32) -> QpCap {
     QpCap {
         max_send_wr: layout.send_depth(),

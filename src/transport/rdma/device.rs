@@ -21,10 +21,10 @@ use crate::{
 
 /// A device, which its connections share. It is closed when its last connection is dropped.
 ///
-/// Each connection has a protection domain of its own. So a peer that guesses or remembers a key
-/// cannot access the memory of another peer's connection. Connections that share receives also
-/// share a domain, because a device writes a received frame only to memory in the domain of the
-/// queue pair.
+/// A connection has a protection domain of its own, so that a peer cannot access the memory of
+/// another peer's connection with a guessed or remembered key. Connections that share receives are
+/// the exception. They share a domain, because a device writes a received frame only to memory in
+/// the domain of the queue pair.
 #[derive(Debug)]
 pub(crate) struct Device {
     /// The epoll registration for events of the device. Dropped before `context`, because dropping
@@ -50,11 +50,11 @@ pub(crate) struct Device {
     shared_pools: SharedPools,
 }
 
-/// All devices in use.
+/// The devices that the connections of one engine use.
 #[derive(Debug, Default)]
 pub(crate) struct Devices {
     by_device: HashMap<u64, Weak<Device>>,
-    /// The epoll instances of the engine that watches the devices' events.
+    /// The epoll instances of the engine, which watches the devices' events.
     epolls: Option<Arc<Epolls>>,
 }
 
@@ -84,21 +84,22 @@ impl Devices {
         }
     }
 
-    /// Returns the device of `context`. Initialises it if no connection was using it.
+    /// Returns the device of `context`. Creates and initialises the object if no connection uses
+    /// the device yet.
     pub(crate) fn get(&mut self, context: Context) -> Result<Arc<Device>, OsError> {
         let key = context.id();
         if let Some(device) = self.by_device.get(&key).and_then(Weak::upgrade) {
             return Ok(device);
         }
         let attr = context.query_device()?;
-        // The limit is the same for all ports of a device.
+        // The maximum message size is the same for all ports of a device.
         let max_msg_sz = context.query_port(1)?.max_msg_sz;
         let capabilities = Capabilities::new(
             attr.atomic_cap() != AtomicCap::NONE,
             context.transport_type() != TransportType::IWARP,
         );
-        // The test runs before the engine watches the events. Otherwise the engine would report the
-        // queue pair errors that the test causes.
+        // The windows are tested before the engine watches the events, because the test causes
+        // queue pair errors that the engine must not report.
         let has_windows = windows::are_usable(&context, &attr);
         let watch = self
             .epolls
@@ -178,7 +179,7 @@ impl Device {
         self.refuses_relaxed.load(Ordering::Relaxed)
     }
 
-    /// Records that the device refuses relaxed ordering, and logs it once.
+    /// Records that the device refuses relaxed ordering. The first call logs this.
     pub(super) fn relaxed_is_refused(&self) {
         if !self.refuses_relaxed.swap(true, Ordering::Relaxed) {
             let name = self.context.device_name();
@@ -198,7 +199,7 @@ impl Device {
     }
 }
 
-/// The names of the counters, first in the driver of software RoCE, then in mlx5.
+/// The names of the counters: first those of the software RoCE driver, then those of mlx5.
 const RNR_NAKS: [&str; 3] = ["rcvd_rnr_err", "send_rnr_err", "rnr_nak_retry_err"];
 const RETRANSMISSIONS: [&str; 3] = [
     "completer_retry_err",
@@ -206,7 +207,7 @@ const RETRANSMISSIONS: [&str; 3] = [
     "local_ack_timeout_err",
 ];
 
-/// Reads the counters from files of the kernel, which is too slow for every message.
+/// Reads the counters from files of the kernel. This is too slow to do for every message.
 pub(super) fn read_counters(context: &Context) -> DeviceCounters {
     DeviceCounters {
         rnr_naks: sum(context, &RNR_NAKS),

@@ -1,9 +1,9 @@
-//! The asynchronous events of devices: their descriptor in an engine's epoll instance, and their
-//! effects.
+//! The asynchronous events of devices: the registration of a device's event descriptor in an
+//! engine's epoll instance, and the effects of the events.
 //!
-//! librdmacm opens each device once per process, so all engines share one descriptor. The kernel
-//! delivers each event to one reader only. The engine that reads an event forwards it to the other
-//! engines.
+//! librdmacm opens each device once per process, so all engines share one event descriptor for each
+//! device. The kernel delivers each event to only one reader. The engine that reads an event
+//! forwards it to the other engines.
 
 use std::{
     fmt,
@@ -27,21 +27,22 @@ use crate::{
     verbs::{AsyncElement, AsyncEvent, AsyncEventType, Context},
 };
 
-/// The registration of a device's event descriptor in an engine's epoll instance. Dropping it
-/// removes the descriptor from the epoll instance before librdmacm closes the device. Otherwise, if
-/// a child process after fork(2) holds the same file open, the epoll instance would report the
-/// descriptor indefinitely.
+/// The registration of a device's event descriptor in an engine's epoll instance.
+///
+/// Dropping the registration removes the descriptor from the epoll instance before librdmacm closes
+/// the device. A child of fork(2) may still hold the same file open. Without the removal, the epoll
+/// instance would then report the descriptor indefinitely.
 pub(super) struct Watch {
     epolls: Arc<Epolls>,
-    /// The device. It stays open until the descriptor is removed.
+    /// The device. This handle keeps the device open until the descriptor is removed.
     context: Context,
     process: Process,
 }
 
 impl Watch {
     /// Registers the descriptor. Returns `None` in a child process that shares the descriptor with
-    /// its parent: the child would consume the parent's events, which refer to objects that do not
-    /// exist in the child.
+    /// its parent. Such a child would consume the parent's events, which refer to objects that do
+    /// not exist in the child.
     pub(super) fn new(epolls: &Arc<Epolls>, context: &Context) -> Result<Option<Self>, OsError> {
         if !context.has_own_events() {
             return Ok(None);
@@ -58,10 +59,11 @@ impl Watch {
         }))
     }
 
-    /// Removes the descriptor from the epoll instance. The engine also calls this function if
-    /// reading an event fails, for example after the device was removed.
+    /// Removes the descriptor from the epoll instance. Called when the registration is dropped. The
+    /// engine also calls this function if it cannot read an event, for example because the device
+    /// was removed.
     pub(super) fn stop(&self) {
-        // The call fails if the descriptor is no longer in the epoll instance.
+        // The call fails if the descriptor was already removed. This error has no consequence.
         let _ = self.epolls.engine.delete(&self.context);
     }
 }

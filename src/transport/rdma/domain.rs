@@ -68,8 +68,9 @@ impl Domain {
         MemoryRegion::on_node(&self.pd, len, access, self.numa_node())
     }
 
-    /// Registers memory, with relaxed ordering if possible. The caller reads the memory only after
-    /// a completion. After a device has refused relaxed ordering, later calls do not request it.
+    /// Registers memory, with relaxed ordering if possible. Relaxed ordering is safe, because the
+    /// caller reads the memory only after a completion. After a device has refused relaxed
+    /// ordering, later calls do not request it.
     fn ordered_by_completions(
         &self,
         access: AccessFlags,
@@ -119,8 +120,8 @@ impl Domain {
         unsafe { MemoryRegion::register(&self.pd, start, len, AccessFlags::REMOTE_READ) }
     }
 
-    /// Registers memory that the caller owns, without access for peers, and allocates a memory
-    /// window for parts of it.
+    /// Registers memory that the caller owns, without access for peers. Allocates a memory window
+    /// that can be bound to parts of the memory.
     ///
     /// # Safety
     ///
@@ -135,9 +136,9 @@ impl Domain {
         Ok((region, MemoryWindow::new(&self.pd)?))
     }
 
-    /// Registers a part of a region again as the target of an RDMA READ, if the READ needs an
-    /// access flag that the region lacks. The new registration has this flag, and is deregistered
-    /// after the READ.
+    /// If an RDMA READ into a part of a region needs an access flag that the region lacks,
+    /// registers this part a second time, with the flag. Otherwise returns `None`. The second
+    /// registration is deregistered after the READ.
     pub(crate) fn read_target(
         &self,
         memory: &MemoryRegion,
@@ -152,9 +153,9 @@ impl Domain {
             .map(Some)
     }
 
-    /// Returns whether peers could write to the targets of this side's READs. On iWARP the response
-    /// to a READ is written like any RDMA WRITE, so the peer's device needs the right to write
-    /// there.
+    /// Returns whether peers could write to the targets of this side's READs. This is the case on
+    /// iWARP: the response to a READ is written like any RDMA WRITE, so the target must permit
+    /// writes by the peer's device.
     pub(crate) fn peers_write_read_targets(&self) -> bool {
         self.device.is_iwarp()
     }
@@ -188,8 +189,9 @@ impl Domain {
     }
 }
 
-/// Calls `register` with relaxed ordering, and again without it if the first call fails with
-/// EINVAL. The second result is whether the device refuses relaxed ordering.
+/// Calls `register` with relaxed ordering. If this call fails with EINVAL, calls `register` a
+/// second time without relaxed ordering. The second value of the result is true if the device
+/// refuses relaxed ordering.
 fn relaxed_if_possible<T>(
     access: AccessFlags,
     mut register: impl FnMut(AccessFlags) -> Result<T, OsError>,
@@ -222,8 +224,8 @@ fn local_write(remote: RemoteAccess) -> AccessFlags {
 mod tests {
     use super::*;
 
-    /// Registers memory on a device that returns `answers` one after another. The first result is
-    /// the flags of each call.
+    /// Registers memory on a device that returns `answers` one after another. The first value of
+    /// the result contains the access flags of each call.
     fn registered(answers: &[i32]) -> (Vec<AccessFlags>, Result<(), i32>, bool) {
         let mut flags = Vec::new();
         let (result, is_refused) = relaxed_if_possible(AccessFlags::LOCAL_WRITE, |access| {

@@ -3,12 +3,15 @@ use std::net::SocketAddr;
 use super::connection_manager::ConnectionManager;
 use crate::{cm::CmId, config::Config, transport::no_transport::NoTransport};
 
-/// The maximum number of requests that the kernel queues for a listener; the kernel permits no
-/// higher value. The kernel silently drops a request that does not fit into the queue, and the peer
-/// repeats it some seconds later. The engine, in contrast, rejects surplus requests with a reason.
+/// The minimum length of a listener's request queue in the kernel. By default the kernel permits no
+/// longer queue (`net.rdma_ucm.max_backlog`).
+///
+/// The kernel silently drops a request that does not fit into the queue, and the peer repeats the
+/// request some seconds later. In contrast, the engine rejects surplus requests with a reason. So
+/// the kernel's queue is as long as possible.
 const KERNEL_BACKLOG: i32 = 1024;
 
-/// An address on which requests are accepted. Dropping it ends the listener.
+/// A listener on an address. Dropping it ends the listener.
 #[derive(Debug)]
 pub(crate) struct ListenId {
     id: CmId,
@@ -25,8 +28,8 @@ impl ListenId {
         let create = || {
             let mut id = manager.id(key)?;
             id.set_reuseaddr(true)?;
-            // Connections over iWARP use this traffic class. Connections over InfiniBand and RoCE
-            // use the class of the connecting side.
+            // Incoming connections over iWARP use this traffic class. Those over InfiniBand and
+            // RoCE use the class that the peer has chosen.
             config
                 .traffic_class
                 .map_or(Ok(()), |class| id.set_tos(class))?;

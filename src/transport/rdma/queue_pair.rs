@@ -9,9 +9,9 @@ use crate::{
     verbs::{self, AccessFlags, MemoryRegion, MemoryWindow, RawRecv, RawSend, RawSge},
 };
 
-/// The `min_rnr_timer` code for 0.64 ms (`ibv_modify_qp(3)`). Credits keep receives posted, so the
-/// timer should never run. The connection manager's default, 0, would delay the sender by 655 ms
-/// each time.
+/// The `min_rnr_timer` code for 0.64 ms (`ibv_modify_qp(3)`). Credits ensure that a receive is
+/// posted for each frame, so the timer should never run. If it ran with the connection manager's
+/// default code, 0, it would delay the sender by 655 ms.
 const MIN_RNR_TIMER: u8 = 12;
 
 /// A reliable-connected queue pair.
@@ -40,7 +40,7 @@ impl QueuePair {
         self.0.set_min_rnr_timer(MIN_RNR_TIMER)
     }
 
-    /// Moves the queue pair to the error state: posted work requests are flushed, and no further
+    /// Moves the queue pair to the error state. Posted work requests are flushed, and no further
     /// frame is received.
     pub(crate) fn fail(&self) -> Result<(), OsError> {
         self.0.to_err()
@@ -55,8 +55,8 @@ impl QueuePair {
     /// or the queue pair is destroyed. No other thread posts on the queue pair at the same time.
     #[inline(always)]
     pub(crate) unsafe fn post_recv(&self, id: WorkId, sge: Option<Sge>) -> Result<(), OsError> {
-        // SAFETY: the caller guarantees the conditions on the queue and on the memory.
-        // The thread domain contains only this queue pair, on which no other thread posts.
+        // SAFETY: the caller guarantees the conditions on the queue and on the memory. The thread
+        // domain, if any, contains only this queue pair, on which no other thread posts.
         unsafe { self.0.post_recv_raw(id.encode(), sge.map(raw)) }
     }
 
@@ -74,8 +74,8 @@ impl QueuePair {
         unsafe { self.0.post_recvs_raw(&receives) }
     }
 
-    /// Posts a send whose bytes are copied into the work request, at most
-    /// [`max_inline`](Self::max_inline) bytes. An empty second part is omitted.
+    /// Posts a send whose bytes are copied into the work request. The parts have at most
+    /// [`max_inline`](Self::max_inline) bytes together. An empty second part is omitted.
     ///
     /// # Safety
     ///
@@ -109,9 +109,10 @@ impl QueuePair {
     ///
     /// # Safety
     ///
-    /// The send queue has room for the request. Until a completion covers it or the queue pair is
-    /// destroyed, the memory stays registered, and no access conflicts with those of the device. No
-    /// other thread posts on the queue pair at the same time.
+    /// The send queue has room for the request. Until a completion covers the request or the queue
+    /// pair is destroyed, the memory stays registered, and no code accesses it in a way that
+    /// conflicts with the accesses of the device. No other thread posts on the queue pair at the
+    /// same time.
     #[inline(always)]
     pub(crate) unsafe fn post_send(
         &self,
@@ -134,8 +135,8 @@ impl QueuePair {
 }
 
 impl QueuePair {
-    /// Posts sends of one memory element each, in order and with one call, so that the peer is
-    /// woken less often.
+    /// Posts several sends in order. Each send has one memory element. All sends are posted with
+    /// one call, so that the peer is woken less often.
     ///
     /// # Safety
     ///
@@ -186,7 +187,7 @@ impl SharedReceiveQueue {
         Self { queue, cookie }
     }
 
-    /// Returns the number by which the device's events refer to this queue.
+    /// Returns the number that identifies this queue in the device's events.
     pub(super) fn cookie(&self) -> u64 {
         self.cookie
     }

@@ -5,13 +5,13 @@
 //! already serialises these calls: each call that posts borrows the
 //! [`WorkQueues`](crate::transport::queues::WorkQueues) mutably.
 //!
-//! A completion queue or a shared receive queue is in no thread domain. One thread can poll while
-//! another posts, and both change the number of free entries in the queues. The driver protects
-//! this number with the lock of the completion queue. The destruction of a queue pair takes the
-//! same lock.
+//! Completion queues and shared receive queues are in no thread domain, so the driver still locks
+//! them. The driver needs the lock of the completion queue: while one thread polls, another thread
+//! may post, and both change the number of free entries in the work queues. The destruction of a
+//! queue pair also locks the completion queue.
 //!
-//! A device has a limited number of doorbell registers. If none is left, a connection shares a
-//! register, and the driver locks it.
+//! A device has a limited number of doorbell registers. If none is free, a connection uses a shared
+//! register, which the driver locks.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -20,7 +20,7 @@ use crate::{
     verbs::{Context, ProtectionDomain, ThreadDomain},
 };
 
-/// The thread domains of a device, and the knowledge whether its driver supports them.
+/// Creates the thread domains of a device, and records if the driver does not support them.
 #[derive(Debug, Default)]
 pub(super) struct ThreadDomains {
     /// Whether the driver has reported that it does not support thread domains.
@@ -29,8 +29,8 @@ pub(super) struct ThreadDomains {
 }
 
 impl ThreadDomains {
-    /// Returns the domain for a queue pair whose memory is in `pd`: `pd` with a new thread domain,
-    /// or `pd` itself if the device has no thread domain left.
+    /// Returns the domain for a queue pair whose memory is in `pd`. This is `pd` with a new thread
+    /// domain, or `pd` alone if the device cannot provide a thread domain.
     pub(super) fn of_queue_pair(
         &self,
         context: &Context,
@@ -43,7 +43,7 @@ impl ThreadDomains {
         own.unwrap_or_else(|| pd.clone())
     }
 
-    /// Calls `make`, unless the driver has reported before that it does not support thread domains.
+    /// Calls `make`, unless an earlier call showed that the driver does not support thread domains.
     /// Logs the first failure.
     fn ask<T>(
         &self,
@@ -77,8 +77,8 @@ impl ThreadDomains {
 mod tests {
     use super::*;
 
-    /// Returns the number of calls of `make` and of log lines for four connections, and which calls
-    /// succeeded.
+    /// Requests a thread domain for each of four connections. Returns the number of calls of
+    /// `make`, the number of log lines, and for each connection whether its request succeeded.
     fn asked(domains: &ThreadDomains, answers: [Result<(), i32>; 4]) -> (u32, u32, Vec<bool>) {
         let (mut calls, mut lines) = (0, 0);
         let made = answers.map(|answer| {

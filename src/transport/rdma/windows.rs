@@ -1,16 +1,18 @@
 //! Tests whether the memory windows of a device can expose messages to peers.
 //!
-//! A window gives each large message a key of its own without a system call. A window can replace a
-//! registration only if the peer cannot read other bytes, and cannot read any bytes after the
-//! invalidation. Not every device that reports windows ensures this: software RoCE checks only the
-//! bounds of the region to which a window is bound. So a device that reports windows of type 2B is
-//! tested when it is opened, once per process, if it has an active port. The test connects two
-//! queue pairs of this process. One of them reads inside a window, before its start, across its
-//! end, and after its invalidation. If a device fails the test, each message is registered
-//! separately.
+//! With memory windows, each large message gets a key of its own without a system call. A window
+//! can replace a registration only if it limits the peer: the peer must read no bytes outside the
+//! window, and no bytes at all after the invalidation. Not every device that reports windows
+//! ensures this: software RoCE checks only the bounds of the region to which a window is bound.
 //!
-//! The engine's thread executes the test, because the depth of a connection's queues depends on the
-//! outcome. The test takes some milliseconds and at most [`LIMIT`].
+//! So each device that reports windows of type 2B and has an active port is tested once per
+//! process, when it is opened. The test connects two queue pairs of this process. One queue pair
+//! reads inside a window, before the start of the window, across its end, and after its
+//! invalidation. If a device fails the test, each large message is registered separately.
+//!
+//! The engine's thread executes the test and waits for the outcome, because the outcome determines
+//! the depth of a connection's queues. The test takes some milliseconds. It fails if it is not
+//! complete after [`LIMIT`].
 
 use std::{
     collections::HashMap,
@@ -32,7 +34,7 @@ use crate::{
     },
 };
 
-/// The maximum duration of a test, not counting the creation of its objects.
+/// The maximum time from the start of a test until its last completion.
 const LIMIT: Duration = Duration::from_millis(500);
 
 /// The properties of a device on which the outcome of a test depends.
@@ -43,15 +45,16 @@ struct Model {
     firmware: String,
 }
 
-/// The outcomes of tests.
+/// The outcome of each test: whether the windows are usable.
 static OUTCOMES: PerProcess<Mutex<HashMap<Model, bool>>> = PerProcess::new(Mutex::default);
 
-/// Returns whether windows of this device can expose messages. Tests the device, unless it was
-/// tested before.
+/// Returns whether windows of this device can expose messages. Tests the device if there is no
+/// outcome of an earlier test.
 pub(super) fn are_usable(context: &Context, attr: &DeviceAttr) -> bool {
     let flags = attr.device_cap_flags();
-    // Windows are not used on iWARP. There, the completion of a send does not cover earlier
-    // requests, and peers could write to the targets of READs, so no memory may stay registered.
+    // Windows are not used on iWARP, for two reasons. The completion of a send does not cover
+    // earlier requests there. And peers could write to the targets of READs, so no memory may stay
+    // registered.
     let has_windows = flags.contains(DeviceCapFlags::MEM_WINDOW_TYPE_2B)
         && context.transport_type() != TransportType::IWARP;
     if !has_windows {
@@ -62,14 +65,14 @@ pub(super) fn are_usable(context: &Context, attr: &DeviceAttr) -> bool {
         guid: attr.node_guid(),
         firmware: attr.fw_ver(),
     };
-    // The thread of another engine that opens the same device waits here for the outcome.
+    // If another engine opens the same device, its thread waits here for the outcome.
     let mut outcomes = lock(OUTCOMES.get());
     if let Some(outcome) = outcomes.get(&model) {
         return *outcome;
     }
     let name = model.name.clone();
     let result = test(context);
-    // Without an active port the outcome is not stored, because a port may be active later.
+    // The outcome is not stored if no port was active, because a port may become active later.
     if !matches!(result, Err(Failure::NoPath)) {
         outcomes.insert(model, result.is_ok());
     }
@@ -119,7 +122,7 @@ impl From<OsError> for Failure {
     }
 }
 
-/// A position in the region that a peer must not read.
+/// A READ that the device must refuse, named after its position in the region.
 #[derive(Clone, Copy, Debug)]
 enum Position {
     BeforeWindow,
@@ -129,7 +132,7 @@ enum Position {
 }
 
 impl Position {
-    /// Returns the offset of the first byte of a READ.
+    /// Returns the offset of the first byte of the READ in the region.
     fn start(self) -> usize {
         match self {
             Self::BeforeWindow => WINDOW.start - READ,
@@ -155,7 +158,7 @@ const REGION: usize = 4096;
 const WINDOW: Range<usize> = 512..512 + REGION / 2;
 /// The offset of a READ inside the window.
 const INSIDE: usize = WINDOW.start + 32;
-/// The offset in the region to which READs write their result.
+/// The offset in the region to which READs write the bytes.
 const TARGET: usize = 3072;
 /// The length of a READ in bytes.
 const READ: usize = 64;
@@ -186,7 +189,7 @@ fn test(context: &Context) -> Result<(), Failure> {
         pair.expect(BIND, "the bind")?;
         region.copy_in(TARGET, &[0; READ]);
         pair.read(&region, INSIDE, window.rkey())?;
-        pair.expect(INNER, "a READ inside of a window")?;
+        pair.expect(INNER, "a READ inside a window")?;
         let mut found = [0; READ];
         region.copy_out(TARGET, &mut found);
         if found != secret {
@@ -226,7 +229,7 @@ impl Path {
             let is_ethernet = port.link_layer == LinkLayer::ETHERNET;
             let grh = if is_ethernet || port.grh_required() {
                 let table = context.gid_table(port_num)?;
-                // Prefers RoCE version 2 with an IPv4 address, which is the most common kind.
+                // Prefers RoCE version 2 with an IPv4 address, the most common kind of GID.
                 let rank = |entry: &&GidEntry| {
                     let is_v2 = entry.gid_type == GidType::ROCE_V2;
                     let octets = entry.gid.octets();
@@ -307,7 +310,8 @@ impl Pair {
         Ok(self.reader.post_send(&[read]).map_err(OsError::from)?)
     }
 
-    /// Waits until a work request has completed successfully. `step` describes the request.
+    /// Waits until a work request has completed. Fails if the request did not succeed. `step`
+    /// describes the request.
     fn expect(&self, wr_id: u64, step: &'static str) -> Result<(), Failure> {
         match self.status(wr_id, step)? {
             WcStatus::SUCCESS => Ok(()),
@@ -374,7 +378,10 @@ mod tests {
     fn forbidden_reads_are_outside_and_in_the_region() {
         for position in [Position::BeforeWindow, Position::AcrossItsEnd] {
             let read = position.start()..position.start() + READ;
-            assert!(read.end <= TARGET, "{position} lies in the region");
+            assert!(
+                read.end <= TARGET,
+                "a READ {position} must end before the READ target"
+            );
             assert!(read.start < WINDOW.start || read.end > WINDOW.end);
         }
         assert!(WINDOW.contains(&INSIDE) && WINDOW.contains(&(INSIDE + READ)));

@@ -14,7 +14,7 @@ use crate::{
 pub(crate) struct CompletionQueue {
     stream: Arc<Stream>,
     batch: Vec<Done>,
-    /// The result of the last poll.
+    /// The result of the latest poll.
     polled: Polled,
     capacity: usize,
 }
@@ -46,12 +46,12 @@ impl CompletionQueue {
         }
     }
 
-    /// Returns whether the last poll took no bytes because another thread is receiving.
+    /// Returns whether the latest poll took no bytes because another thread was receiving.
     pub(crate) fn is_held(&self) -> bool {
         self.polled == Polled::Held
     }
 
-    /// Returns the completion at the given index in the last batch.
+    /// Returns the completion at the given index in the batch of the latest poll.
     pub(crate) fn done(&self, number: usize) -> Done {
         self.batch[number].clone()
     }

@@ -40,11 +40,12 @@ pub(crate) struct ConnectionId {
     /// The number of READs that the requesting peer serves at a time.
     reads: u8,
     carrier: Carrier,
-    /// The options of the socket, if it has inherited them.
+    /// The options that the socket of an incoming connection has inherited from the listener.
     inherited: Option<Options>,
     /// The eventfd that the listener opened for an incoming connection.
     reserve: Option<EventFd>,
-    /// This side's address, after [`local_addr`](Self::local_addr) has returned it.
+    /// This side's address, stored by the first successful call of
+    /// [`local_addr`](Self::local_addr).
     local: OnceCell<SocketAddr>,
     /// The detailed error of a failed call, for the application. The state machine gets only an
     /// `OsError`.
@@ -67,7 +68,7 @@ impl ConnectionId {
         }
     }
 
-    /// Creates the object for a peer's request. The connection has this `key`.
+    /// Creates the object for a peer's request. `key` becomes the key of the connection.
     pub(crate) fn of_request(request: ConnectRequest, key: u64) -> Self {
         let (peer, reads) = (request.peer_addr(), request.reads().outgoing);
         let (accepted, manager) = request.adopt(key);
@@ -108,7 +109,7 @@ impl ConnectionId {
         self.reserve.take()
     }
 
-    /// Creates the queues on the socket, which need not be connected yet.
+    /// Creates the queues on the socket, even if the socket is not connected yet.
     pub(crate) fn create_transport(
         &mut self,
         key: u64,
@@ -127,12 +128,12 @@ impl ConnectionId {
             .map_err(|no| no.store(&mut self.problem))
     }
 
-    /// Connects, and then sends the request. The connection manager reports the result.
+    /// Connects the socket, and then sends the request. The connection manager reports the result.
     pub(crate) fn connect(&mut self, private_data: &[u8]) -> Result<(), OsError> {
         let (stream, peer) = (self.carrier.stream()?, self.peer.ok_or(NO_PEER)?);
         let address = SockaddrStorage::from(peer);
         match connect(stream.fd().as_raw_fd(), &address) {
-            // The kernel continues to connect after a signal.
+            // After a signal (EINTR), the kernel continues to connect.
             Ok(()) | Err(nix::Error::EINPROGRESS | nix::Error::EINTR) => {
                 self.manager.connecting(self.key, stream, private_data)
             }
@@ -151,7 +152,7 @@ impl ConnectionId {
     }
 
     pub(crate) fn reject(&mut self, private_data: &[u8]) -> Result<(), OsError> {
-        // Between two attempts there is no socket and no peer to reject.
+        // Between two attempts there is no socket, and no peer to reject.
         let Ok(socket) = self.carrier.fd() else {
             return Ok(());
         };
@@ -188,8 +189,8 @@ impl ConnectionId {
         self.problem.take()
     }
 
-    /// Returns whether accepting failed with this error because the peer has closed its socket. The
-    /// end of the connection is reported separately.
+    /// Returns true if an accept call failed with `error` because the peer has closed its socket.
+    /// The end of the connection is reported separately.
     pub(crate) fn is_withdrawn(&self, error: OsError) -> bool {
         matches!(error.errno, libc::EPIPE | libc::ECONNRESET)
     }
@@ -197,8 +198,8 @@ impl ConnectionId {
 
 impl Drop for ConnectionId {
     fn drop(&mut self) {
-        // If this id has no socket, `discard` does nothing. It must not drop events in this case,
-        // because a later id that resumes the session may have the same key.
+        // If this id has no socket, `discard` does nothing. In particular, it drops no events,
+        // because they may belong to a later id that resumes the session with the same key.
         self.discard();
     }
 }
@@ -213,7 +214,7 @@ fn create_socket(peer: SocketAddr, config: &Config) -> Result<OwnedFd, NoTranspo
     Ok(socket)
 }
 
-/// The error of a connect without a preceding `create_id`, which sets the peer.
+/// The error of a call of `connect` without an earlier call of `create_id`, which sets the peer.
 const NO_PEER: OsError = OsError::new("connect", libc::EDESTADDRREQ);
 
 /// The socket or stream of a connection.
@@ -223,16 +224,16 @@ pub(super) enum Carrier {
     Nothing,
     /// The socket exists, but no queues.
     Socket(Socket),
-    /// The queues exist, or a part of them if the rest could not be created.
+    /// All queues exist, or some of them if the others could not be created.
     Stream(Arc<Stream>),
 }
 
-/// The error of a call that needs the socket between two attempts.
+/// The error of a call that needs a socket or a stream that does not exist.
 const NO_SOCKET: OsError = OsError::new("socket", libc::ENOTSOCK);
 
 impl Carrier {
-    /// Converts the socket to a stream. The stream is kept if later steps fail, so that a rejection
-    /// can be sent.
+    /// Converts the socket to a stream. The stream is kept even if a later step fails, so that a
+    /// rejection can be sent.
     pub(super) fn open(
         &mut self,
         open: impl FnOnce(Socket) -> Arc<Stream>,

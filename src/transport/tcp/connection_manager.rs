@@ -34,14 +34,14 @@ use crate::{
     transport::queues::SharedPools,
 };
 
-/// The epoll token of the timer, and the bit that marks tokens of sockets without a key. All other
-/// tokens are keys.
+/// The epoll token of the timer, and the bit that marks the tokens of sockets without a key. All
+/// other tokens are keys of connections or listeners.
 const TIMER: u64 = 0;
 const UNNAMED: u64 = 1 << 63;
 
-/// The interval of the checks for silent peers and paused listeners.
+/// The interval at which the timer checks silent peers and paused listeners.
 const TICK: Duration = Duration::from_secs(1);
-/// The maximum number of epoll events that are taken at a time.
+/// The maximum number of epoll events that one call takes.
 const BATCH: usize = 32;
 
 mod establishing;
@@ -68,10 +68,12 @@ struct State {
     sockets: HashMap<u64, Watched>,
     silent: SilentPeers,
     reports: VecDeque<Report>,
-    /// The tokens of listeners whose last accept failed, usually because no file descriptor was
-    /// free, and of silent peers that epoll could not watch. The timer retries both.
+    /// The tokens of paused listeners and of silent peers that epoll could not watch. A listener is
+    /// paused when accepting has failed, usually because no file descriptor was free. The timer
+    /// resumes the listeners, and tries again to watch the peers.
     paused: Vec<u64>,
-    /// The reserve of the next accepted connection. The last call of accept4(2) returned none.
+    /// The unused eventfd of an accept4(2) call that returned no connection. It becomes the reserve
+    /// of the next accepted connection.
     spare: Option<EventFd>,
     drawn: u64,
     ticking: bool,
@@ -104,8 +106,8 @@ enum Watched {
         stream: Arc<Stream>,
         arriving: Arriving,
     },
-    /// The socket belongs to a queue pair, which is notified when the socket's send buffer has
-    /// space. The thread that polls the queue pair finds the end of the stream.
+    /// The socket belongs to a queue pair. The queue pair is notified when the socket's send buffer
+    /// has space. The thread that polls the queue pair detects the end of the stream.
     Open(Weak<Stream>),
 }
 
@@ -115,7 +117,7 @@ pub(super) struct Accepted {
     pub(super) socket: Socket,
     /// The options that the socket has inherited from the listener.
     pub(super) options: Options,
-    /// An eventfd that reserves the second descriptor of the connection.
+    /// An eventfd, opened in advance so that a file descriptor is available for the connection.
     pub(super) reserve: EventFd,
 }
 
@@ -155,8 +157,9 @@ impl ConnectionManager {
         })
     }
 
-    /// Takes the next steps for ready sockets, which may add reports. While earlier reports remain,
-    /// does nothing, so that peers that connect fast do not make the queue grow.
+    /// Takes the next steps for ready sockets, which may add reports. Does nothing while earlier
+    /// reports remain. So the queue does not grow if peers connect faster than the engine takes
+    /// reports.
     pub(crate) fn gather(&self) -> Result<(), OsError> {
         if !lock(&self.inner.state).reports.is_empty() {
             return Ok(());
@@ -177,7 +180,8 @@ impl ConnectionManager {
         Ok(())
     }
 
-    /// Returns the next report, if there is one. No descriptor is readable while there are reports.
+    /// Returns the next report, if there is one. Pending reports do not make the manager's
+    /// descriptor readable, so the caller must take all of them.
     pub(crate) fn poll(&self) -> Option<Report> {
         lock(&self.inner.state).reports.pop_front()
     }
@@ -234,7 +238,8 @@ impl ConnectionManager {
         stream.open(Watch::new(&self.inner.epoll, key), reads);
     }
 
-    /// Starts to accept connections on a listening socket. Accepted sockets inherit its `options`.
+    /// Starts to accept connections on a listening socket. Accepted sockets inherit the socket's
+    /// options, which `options` describes.
     pub(super) fn listen(
         &self,
         key: u64,
@@ -256,7 +261,7 @@ impl ConnectionManager {
         private_data: &[u8],
     ) -> Result<(), OsError> {
         let state = &mut *lock(&self.inner.state);
-        // Over the loopback interface the socket is already connected.
+        // Over the loopback interface the socket is usually connected already.
         let flags = match ask(stream, private_data) {
             Ok(()) => {
                 state.sockets.insert(key, asking(stream));
@@ -278,7 +283,7 @@ impl ConnectionManager {
         self.inner.watch(stream.fd(), key, flags)
     }
 
-    /// Drops pending reports and requests when the engine ends.
+    /// Drops all sockets, pending events and pending requests. Called when the engine ends.
     pub(crate) fn close(&self) {
         let State {
             sockets, reports, ..
@@ -287,8 +292,9 @@ impl ConnectionManager {
         drop(reports);
     }
 
-    /// Ends the use of a connection's socket: drops its pending reports, and removes it from the
-    /// epoll. Otherwise its events could be mistaken for those of a later socket with the same key.
+    /// Ends the use of a connection's socket. Drops the pending events of the connection, and
+    /// removes the socket from the epoll. Without the removal, events of the socket could be
+    /// mistaken for those of a later socket with the same key.
     pub(super) fn discard(&self, key: u64, socket: impl AsFd) {
         let is_unwatched = matches!(
             lock(&self.inner.state).sockets.get(&key),
@@ -305,7 +311,8 @@ impl ConnectionManager {
         let _ = self.inner.epoll.delete(socket);
     }
 
-    /// Drops all pending reports of this connection or listener. Its later events are not reported.
+    /// Drops the pending events of this connection or listener, and reports none later. Requests to
+    /// a listener stay pending, because the engine answers them.
     pub(super) fn forget(&self, key: u64) {
         let mut state = lock(&self.inner.state);
         state.sockets.remove(&key);
@@ -315,7 +322,8 @@ impl ConnectionManager {
             .retain(|report| !matches!(report, Report::Event(event) if event.key == key));
     }
 
-    /// Begins to report the end of the stream of a request that the engine has not accepted yet.
+    /// Watches the socket of a request that the engine has not accepted yet. The end of the stream
+    /// is then reported.
     fn requested(&self, key: u64, socket: &Socket) {
         lock(&self.inner.state)
             .sockets
@@ -323,13 +331,13 @@ impl ConnectionManager {
         if let Err(error) = self.inner.watch(socket, key, ENDS) {
             error_sparsely!(
                 Connection,
-                "conn {key}: cannot watch its TCP socket, so it may detect the peer's end late: \
-                 {error}"
+                "conn {key}: cannot watch its TCP socket, so a disconnect by the peer may be \
+                 detected late: {error}"
             );
         }
     }
 
-    /// Starts the timer if there is a silent peer or a paused listener; otherwise stops the timer.
+    /// Starts the timer if there is a silent peer or a paused listener. Otherwise stops the timer.
     fn start_timer(&self, state: &mut State) {
         let wanted = !state.silent.is_empty() || !state.paused.is_empty();
         if wanted == state.ticking {
@@ -393,7 +401,8 @@ impl Inner {
         if let Err(errno) = self.epoll.modify(fd, &mut EpollEvent::new(flags, token)) {
             error_sparsely!(
                 Tcp,
-                "cannot change the epoll events of the TCP socket with token {token}: {errno}"
+                "engine: cannot change the epoll events of TCP listener or connection {token}, so \
+                 some events may be lost or repeated: {errno}"
             );
         }
     }
@@ -435,18 +444,19 @@ impl ConnectRequest {
         }
     }
 
-    /// Takes the socket of the request. Later events of the connection contain `key`.
+    /// Takes the socket of the request, and begins to watch it. Later events of the connection
+    /// contain `key`.
     pub(super) fn adopt(self, key: u64) -> (Accepted, ConnectionManager) {
         self.manager.requested(key, &self.accepted.socket);
         (self.accepted, self.manager)
     }
 }
 
-/// The epoll flags to report the end of a stream once.
+/// The epoll flags that make the epoll report the end of a stream once.
 const ENDS: EpollFlags = EpollFlags::EPOLLRDHUP.union(EpollFlags::EPOLLONESHOT);
 
-/// The registration of an established socket with the connection manager's epoll. It reports space
-/// in the socket's send buffer, once, while a send waits for space.
+/// The registration of an established socket with the connection manager's epoll. While a send
+/// waits for space in the socket's send buffer, the epoll reports once when there is space.
 #[derive(Debug)]
 pub(super) struct Watch {
     epoll: Arc<Epoll>,
@@ -470,7 +480,7 @@ impl Watch {
         self.is_registered.load(Ordering::Relaxed)
     }
 
-    /// Requests a report when the socket's send buffer has space.
+    /// Requests one report when the socket's send buffer has space.
     pub(super) fn await_room(&self, socket: impl AsFd) {
         let once = EpollFlags::EPOLLOUT | EpollFlags::EPOLLONESHOT;
         let mut event = EpollEvent::new(once, self.key);
@@ -489,8 +499,8 @@ impl Watch {
                 }
                 error_sparsely!(
                     Connection,
-                    "conn {}: cannot watch its TCP socket, so messages for which the socket has no \
-                     room may be late: {errno}",
+                    "conn {}: cannot watch its TCP socket, so messages that do not fit into its \
+                     send buffer may be delayed: {errno}",
                     self.key
                 );
             }
@@ -544,7 +554,7 @@ mod tests {
         tell(&peer, Kind::Request, b"hello").unwrap();
         manager.gather().unwrap();
         let Some(Report::Request(request)) = manager.poll() else {
-            panic!("one call gathers the request");
+            panic!("one call of `gather` must report the request");
         };
         assert_eq!(request.private_data(), b"hello");
         // The peer disconnects before the engine adopts the request.

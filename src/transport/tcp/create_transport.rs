@@ -56,7 +56,8 @@ pub(super) fn create_transport(
     let inbound_pool = InboundPool::new(&domain, keep, Arc::new(budget_client));
     let qp = queues::QueuePair::Tcp(QueuePair::new(Arc::clone(stream)));
     let queues = WorkQueues::new(qp, &domain, layout, shared.clone(), inbound_pool)?;
-    // The receives are reserved in the last step, so that no failed step has to return them.
+    // The receives are reserved only after all other steps have succeeded, so no failed step has to
+    // release them.
     if let Some(shared) = &shared
         && !shared.account.open(params.window)
     {

@@ -20,17 +20,18 @@ pub(super) enum Place {
         len: u32,
         signalled: bool,
     },
-    /// A part of a write to this side's memory. If the last part has immediate data, a receive was
-    /// consumed for them.
+    /// A part of a WRITE to this side's memory.
     Exposed {
         part: Option<ExposedPart>,
-        /// The number of bytes of the write, including this part.
+        /// The number of bytes of the WRITE up to and including this part.
         written: u32,
         last: bool,
         signalled: bool,
+        /// The receive that the immediate data consumed, and the immediate data. `None` for all
+        /// parts of a WRITE but the last.
         imm: Option<(Receive, u32)>,
     },
-    /// The memory into which a READ of this side reads.
+    /// The target memory of a READ that this side has posted.
     Answer { to: Span, len: u32, last: bool },
 }
 
@@ -51,8 +52,8 @@ impl IncomingPayload {
         }
     }
 
-    /// Calls `f` with the unfilled rest of the destination, which stays mapped during the call.
-    /// Calls it with `None` if the destination no longer exists.
+    /// Calls `f` with the part of the destination that is still unfilled. The memory stays mapped
+    /// during the call. If the destination no longer exists, calls `f` with `None`.
     pub(super) fn with_rest<T>(&self, f: impl FnOnce(Option<Span>) -> T) -> T {
         let rest = |start: *mut u8, len: usize| Span {
             start: start.wrapping_add(len - self.left),
@@ -74,7 +75,7 @@ impl IncomingPayload {
         }
     }
 
-    /// Copies bytes to the destination, unless the destination's key has ended.
+    /// Copies bytes to the destination, unless the destination no longer exists.
     pub(super) fn copy(&self, bytes: &[u8]) {
         self.with_rest(|rest| {
             if let Some(rest) = rest {
@@ -85,8 +86,8 @@ impl IncomingPayload {
                     // receive completes.
                     unsafe { ptr::copy_nonoverlapping(bytes.as_ptr(), rest.start, count) };
                 } else {
-                    // SAFETY: the destination is memory of a work request, and belongs to the queue
-                    // pair until the request completes, or it is exposed memory, whose lock is
+                    // SAFETY: the destination is either memory of a work request, which belongs to
+                    // the queue pair until the request completes, or exposed memory, whose lock is
                     // held.
                     unsafe { copy_shared(bytes, rest.start) };
                 }

@@ -1,8 +1,8 @@
 //! The table of keys that let the peer access this side's memory. Over RDMA the device has this
 //! table.
 //!
-//! The addresses in the table are random and not the real ones. So a peer does not learn real
-//! addresses, and has to guess a key and an address together.
+//! The addresses in the table are random numbers, so a peer does not learn real addresses. A peer
+//! that was not given a key must guess both the key and its address.
 #![allow(unsafe_code)]
 
 use std::{
@@ -18,7 +18,7 @@ use std::{
 
 use crate::{os::lock, remote_access::RemoteAccess};
 
-/// The alignment of the random addresses, in bytes: that of the real addresses.
+/// The alignment of the random addresses in bytes. Pages of memory have at least this alignment.
 const ALIGN: u64 = 4096;
 
 /// The keys of one connection.
@@ -41,8 +41,8 @@ pub(super) struct Exposure {
     start: Mutex<Option<NonNull<u8>>>,
 }
 
-// SAFETY: the pointer is used only under its lock, in any thread, and only before `end`. Until then
-// the bytes exist.
+// SAFETY: any thread may use the pointer, but only under its lock, and only before `end` clears it.
+// The bytes stay mapped until then.
 unsafe impl Send for Exposure {}
 // SAFETY: as above.
 unsafe impl Sync for Exposure {}
@@ -64,8 +64,8 @@ pub(in crate::transport) enum Right {
 }
 
 impl Keys {
-    /// Creates a key for the `len` bytes at `start`, which stay mapped until the key has
-    /// [ended](Self::end).
+    /// Creates a key for the `len` bytes at `start`. The caller keeps these bytes mapped until it
+    /// [ends](Self::end) the key.
     pub(super) fn expose(
         &self,
         start: NonNull<u8>,
@@ -98,7 +98,9 @@ impl Keys {
         *lock(&exposure.start) = None;
     }
 
-    /// Returns the memory that a peer addresses, if the key grants the required access right.
+    /// Returns the memory that a request of the peer addresses. Returns `None` if the key does not
+    /// exist or does not grant `right`, or if the range exceeds the key's memory. The address of an
+    /// atomic operation must also be a multiple of 8.
     pub(in crate::transport) fn find(
         &self,
         rkey: u32,
@@ -218,7 +220,7 @@ mod tests {
         let second = unsafe { start.add(8) };
         assert_eq!(part.start().unwrap().get(), second);
         keys.end(&read_only);
-        assert!(part.start().is_none(), "a key that has ended gives nothing");
+        assert!(part.start().is_none(), "an ended key must not give access");
         assert!(keys.find(rkey, addr, 1, Right::Read).is_none());
     }
 

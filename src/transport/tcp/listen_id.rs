@@ -25,7 +25,7 @@ pub(crate) struct ListenId {
     key: u64,
     manager: ConnectionManager,
     local: Option<SocketAddr>,
-    /// Whether the socket was inherited. Other descriptors then keep the socket's queue of
+    /// Whether the socket was inherited. If so, other descriptors keep the socket's queue of
     /// connections open after this listener ends.
     is_inherited: bool,
 }
@@ -73,7 +73,8 @@ fn bound_socket(address: SocketAddr, reuse_port: bool) -> Result<OwnedFd, OsErro
     Ok(socket)
 }
 
-/// Duplicates the descriptor of a bound socket, which must be bound to the port of `address`.
+/// Duplicates the descriptor of an inherited socket. Fails if the socket is not bound to the port
+/// of `address`.
 fn copy(inherited: &TcpListener, address: SocketAddr) -> Result<OwnedFd, OsError> {
     if local_addr(inherited.as_fd()).map(|local| local.port()) != Some(address.port()) {
         return Err(OsError::new("bind", libc::EINVAL));

@@ -9,8 +9,8 @@ use crate::{
     status::OsError,
 };
 
-/// The domain in which memory is registered. It owns the keys of one connection. Clones are handles
-/// of the same domain.
+/// The domain in which memory is registered. It owns the keys of one connection. Clones refer to
+/// the same domain.
 #[derive(Clone, Debug)]
 pub(crate) struct Domain {
     pub(in crate::transport) keys: Arc<Keys>,
@@ -72,8 +72,8 @@ impl Domain {
     ///
     /// # Safety
     ///
-    /// Until the last handle has been dropped, the `len` bytes at `start` stay mapped and
-    /// initialised, and no reference to them exists while a READ or the peer may write to them.
+    /// Until the last clone of the region has been dropped, the `len` bytes at `start` stay mapped
+    /// and initialised, and no reference to them exists while a READ or the peer may write to them.
     pub(crate) unsafe fn register(
         &self,
         start: *mut u8,
@@ -111,12 +111,14 @@ impl MemoryRegion {
         self.inner.len
     }
 
-    /// Returns the address of the first byte. The peer uses this address in its requests.
+    /// Returns the address that the peer uses in its requests for the first byte, or 0 if the peer
+    /// has no access right.
     pub(crate) fn addr(&self) -> u64 {
         self.inner.exposure.as_ref().map_or(0, |key| key.addr())
     }
 
-    /// Returns the remote key, for the peer's requests.
+    /// Returns the remote key that the peer uses in its requests, or 0 if the peer has no access
+    /// right.
     pub(crate) fn rkey(&self) -> u32 {
         self.inner.exposure.as_ref().map_or(0, |key| key.rkey())
     }
@@ -154,10 +156,10 @@ impl MemoryRegion {
     }
 
     fn bytes(&self) -> SharedBytes<'_> {
-        // SAFETY: the memory is initialised, and exists until the region is dropped. All threads
-        // access it through this method. The exception is memory of the caller, which is accessed
-        // with `as_ptr` while no other thread accesses it: see the safety comments there. The
-        // kernel copies into the memory as a device would.
+        // SAFETY: the memory is initialised, and exists until the region is dropped. Threads access
+        // the bytes through this method, or through `as_ptr` while no other thread accesses the
+        // same bytes: see the safety comments at the callers of `as_ptr`. The kernel copies into
+        // the memory as a device would.
         unsafe { SharedBytes::new(self.inner.start, self.inner.reach) }
     }
 }

@@ -4,29 +4,34 @@
 //!
 //! The polling thread drives the stream: it receives, executes requests of the peer, and sends
 //! answers. Payload is received directly into its receive buffer, or into the target of a READ,
-//! except for bytes that were received together with a header. Sends are written to the socket from
-//! the caller's memory. Only the bytes for which the socket has no room are copied to the slot in
-//! the send ring.
+//! except for bytes that were received together with a header. If no other bytes wait to be sent, a
+//! frame of more than 1 KiB with a contiguous payload is written to the socket from the caller's
+//! memory. Only the bytes that do not fit into the socket's send buffer are then copied to the
+//! frame's slot in the send ring.
 //!
-//! A thread that waits for a message blocks in recv(2) while it holds the receiver's lock, because
-//! a system call costs more than the library's own work on a short message. A thread does so only
-//! if it waits for messages alone, its deadline is more than 5 s away, and no event loop watches
-//! the connection. For a long payload a thread sleeps until 256 KiB have arrived (SO_RCVLOWAT), or
-//! for 50 ms. Other threads sleep on the socket, which stays readable while it has bytes, so no
-//! event has to be requested. The engine's thread handles two conditions that do not make the
-//! socket readable: bytes remain in the staging buffer after a batch, or a full send buffer of the
-//! socket has space again.
+//! For a short message, a system call costs more than the library's own work. So a thread that
+//! waits for a message blocks in recv(2), without a separate system call for the wait. The thread
+//! holds the receiver's lock while it blocks. A thread does so only if it waits for nothing but
+//! messages, its deadline is more than 5 s away, and no event loop watches the connection. If at
+//! least 128 KiB of a payload are missing, the thread sleeps until all of these bytes or 256 KiB
+//! have arrived (SO_RCVLOWAT), but for at most 50 ms. All other waiting threads sleep until the
+//! socket is readable. The socket stays readable while it has bytes, so no event has to be
+//! requested. The engine's thread handles two conditions that do not make the socket readable:
+//! bytes remain in the staging buffer after a batch, or a full send buffer of the socket has space
+//! again.
 //!
-//! The end of the stream is a completion behind those of the received frames. The polling thread
-//! flushes the work requests in the same poll, so the close needs no other thread.
+//! The end of the stream is reported as a completion that follows the completions of all received
+//! frames. The thread that polls this completion also flushes the work requests, so the close needs
+//! no other thread.
 //!
-//! An acknowledgement is sent together with the next frame, if a request of the peer is signalled
-//! or 8 requests are not acknowledged. For a signalled request it is sent alone when a poll finds
-//! nothing, before the thread sleeps, or when the engine starts to poll the connection.
+//! An acknowledgement is sent together with the next frame, if a signalled request of the peer or
+//! at least 8 requests are not acknowledged. For a signalled request, an acknowledgement is sent
+//! alone in three cases: a poll finds nothing, the polling thread is about to sleep, or the engine
+//! starts to poll the connection.
 //!
-//! The receive that was posted last is used first. So a connection has memory only for the maximum
-//! number of buffers that it has used at one time. This memory is mapped in pieces of at most 256
-//! KiB.
+//! The most recently posted receive is used first. So a connection allocates memory only for the
+//! maximum number of buffers that it has used at the same time. This memory is mapped in pieces of
+//! at most 256 KiB.
 
 mod completion_queue;
 mod connection_id;

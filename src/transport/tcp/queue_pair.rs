@@ -42,8 +42,8 @@ impl QueuePair {
         self.0.moved()
     }
 
-    /// Moves the queue pair to the error state. Returns whether it can be destroyed now, because no
-    /// other thread is receiving into its memory.
+    /// Moves the queue pair to the error state. Returns true if no other thread is receiving into
+    /// the queue pair's memory, so that the queue pair can be destroyed now.
     pub(crate) fn is_released(&self) -> bool {
         self.0.is_released()
     }
@@ -59,13 +59,13 @@ impl QueuePair {
         Ok(())
     }
 
-    /// Lets the queue post the receives with the index `next` and higher indices on demand: when no
-    /// other receive is left, it posts the receives in the next piece of memory.
+    /// Lets the queue post the receives from index `next` on demand: whenever no posted receive
+    /// remains, the queue allocates the next piece of memory and posts the receives in this piece.
     ///
     /// # Safety
     ///
-    /// No other code accesses the memory of receives that have not completed, until the queue pair
-    /// is destroyed.
+    /// Until the queue pair is destroyed, no other code accesses the memory of receives that have
+    /// not completed.
     pub(crate) unsafe fn post_on_demand(&self, buffers: Weak<Buffers>, next: u32) {
         self.0.receives().post_on_demand(Unposted { buffers, next });
     }
@@ -90,12 +90,12 @@ impl QueuePair {
         Ok(())
     }
 
-    /// Posts a frame. The bytes for which the socket has no room are copied to the memory that
-    /// `slot` returns.
+    /// Posts a frame. `slot` returns the memory for bytes of the frame that cannot be sent
+    /// immediately.
     ///
     /// # Safety
     ///
-    /// The memory from `slot` has the length of the frame, and meets the conditions of
+    /// The memory that `slot` returns has the length of the frame, and meets the conditions of
     /// [`post_send`](Self::post_send).
     pub(crate) unsafe fn post_frame(
         &self,
@@ -109,8 +109,8 @@ impl QueuePair {
         unsafe { self.0.post_frame(id, frame, start, signalled) }
     }
 
-    /// Posts the frames of one message. The bytes for which the socket has no room are copied to
-    /// the memory that `slot` returns for the index of a frame.
+    /// Posts the frames of one message. For the index of a frame, `slot` returns the memory for
+    /// bytes of this frame that cannot be sent immediately.
     ///
     /// # Safety
     ///

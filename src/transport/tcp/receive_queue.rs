@@ -15,16 +15,16 @@ pub(crate) struct ReceiveQueue {
 
 #[derive(Debug, Default)]
 struct Posted {
-    /// A stack of receives: the receive that was posted last is used first, because its memory is
+    /// A stack of receives: the most recently posted receive is used first, because its memory is
     /// mapped and probably in the cache.
     receives: Vec<Receive>,
-    /// The drain marker, which completes after the last receive.
+    /// The drain marker, which completes after all receives.
     marker: Option<Receive>,
     unposted: Option<Unposted>,
 }
 
-/// Receives that are posted only when no other receive is left. So a connection allocates memory
-/// only for the maximum number of receives that it has used at one time.
+/// Receives that are posted only when no posted receive remains. So a connection allocates memory
+/// only for the maximum number of receives that it has used at the same time.
 #[derive(Debug)]
 pub(in crate::transport) struct Unposted {
     /// The memory of the receives. It no longer exists after the queue pair is destroyed.
@@ -41,8 +41,8 @@ pub(in crate::transport) struct Receive {
     pub(in crate::transport) to: Span,
 }
 
-// SAFETY: the caller that posts a receive guarantees that its memory belongs to the queue in any
-// thread until the receive completes.
+// SAFETY: the caller that posts a receive guarantees that only the queue accesses its memory, in
+// any thread, until the receive completes.
 #[allow(unsafe_code)]
 unsafe impl Send for Receive {}
 
@@ -57,21 +57,21 @@ impl ReceiveQueue {
         }
     }
 
-    /// Lets the queue post the receives in `unposted` on demand: when no other receive is left, it
-    /// posts the receives in the next piece of memory.
+    /// Lets the queue post the receives in `unposted` on demand: see
+    /// [`take_another`](Self::take_another).
     pub(in crate::transport) fn post_on_demand(&self, unposted: Unposted) {
         lock(&self.posted).unposted = Some(unposted);
     }
 
-    /// Takes a receive for the next frame. If this function returns `None`, the caller tries
-    /// [`take_another`](Self::take_another).
+    /// Takes a posted receive for the next frame. Returns `None` if no posted receive remains.
+    /// [`take_another`](Self::take_another) may then find a receive.
     pub(in crate::transport) fn take(&self) -> Option<Receive> {
         lock(&self.posted).receives.pop()
     }
 
     /// Allocates the next piece of memory, posts its receives, and takes one of them. Fails if the
-    /// operating system has no memory for the piece. Returns `None` if all receives were already
-    /// posted.
+    /// operating system has no memory for the piece. Returns `None` if no unposted receives remain
+    /// or the queue pair is destroyed.
     #[cold]
     pub(in crate::transport) fn take_another(&self) -> Result<Option<Receive>, OsError> {
         let mut posted = lock(&self.posted);
@@ -100,12 +100,12 @@ impl ReceiveQueue {
         Ok(receives.pop())
     }
 
-    /// Returns whether the drain marker has not completed.
+    /// Returns true if the drain marker is posted and has not completed.
     pub(in crate::transport) fn has_marker(&self) -> bool {
         lock(&self.posted).marker.is_some()
     }
 
-    /// Takes the next receive to flush. The drain marker is the last one.
+    /// Takes the next receive to flush. The drain marker follows all other receives.
     pub(in crate::transport) fn take_back(&self) -> Option<Receive> {
         let mut posted = lock(&self.posted);
         posted.receives.pop().or_else(|| posted.marker.take())
@@ -137,7 +137,7 @@ mod tests {
         assert_eq!(queue.take().map(number), Some(Some(1)));
         post(WorkId::DrainRecv);
         assert_eq!(queue.take().map(number), Some(Some(0)));
-        assert!(queue.take().is_none(), "a frame takes no marker");
+        assert!(queue.take().is_none(), "a frame must not take the marker");
         post(WorkId::Recv(2));
         assert_eq!(queue.take_back().map(number), Some(Some(2)));
         assert_eq!(queue.take_back().map(number), Some(None));

@@ -37,9 +37,9 @@ use crate::{
 /// The maximum number of bytes that one call receives into the staging buffer.
 const STAGED: usize = 16 << 10;
 
-/// The maximum number of bytes that one call stages after payload that it receives in place. This
-/// is enough for the headers of the next PDUs, and contains little of their payload, which would
-/// have to be copied.
+/// The maximum number of bytes that a call stages if it also receives payload directly into the
+/// payload's destination. 512 bytes suffice for the headers of the next PDUs, and contain little of
+/// these PDUs' payload, which would have to be copied.
 const LOOKAHEAD: usize = 512;
 
 /// The minimum length in bytes of a long payload. During and after a long payload, each call stages
@@ -51,8 +51,9 @@ const LONG: usize = 32 << 10;
 /// cost more than receiving the segment's bytes.
 const MIN_AWAITED: usize = 128 << 10;
 const MAX_AWAITED: usize = 256 << 10;
-/// The maximum sleep of a thread that waits for the rest of a payload. The thread then receives the
-/// bytes that have arrived, so that they count as a sign of life of the peer.
+/// The maximum duration of a thread's sleep until the missing bytes of a payload arrive. After the
+/// sleep, the thread receives the bytes that have arrived, so that they count as a sign of life of
+/// the peer.
 const LONGEST_AWAIT: Duration = Duration::from_millis(50);
 
 /// The maximum number of receive calls in a row, so that a peer that sends continuously does not
@@ -67,7 +68,7 @@ thread_local! {
 #[derive(Debug)]
 pub(super) struct Receiver {
     /// The staging buffer. The bytes in the range `unread` are received and not yet processed. The
-    /// receiver has the buffer only during a call, and while there are such bytes.
+    /// receiver has the buffer only during a call and while `unread` is not empty.
     staged: Scratch,
     unread: Range<usize>,
     /// The payload that is being received.
@@ -77,21 +78,21 @@ pub(super) struct Receiver {
     writes: WriteParts,
     /// Whether the stream has ended, so that only staged bytes remain.
     over: bool,
-    /// Whether [`has_new_end`](Self::has_new_end) has returned true.
+    /// Whether the end of the stream has been reported.
     reported: bool,
     /// Whether all further bytes are ignored.
     ended: bool,
-    /// Whether the last call reached its limits, so that the socket or the staging buffer may
+    /// Whether the most recent call reached a limit, so that the socket or the staging buffer may
     /// contain more bytes.
     stopped: bool,
-    /// Whether the last payload was long.
+    /// Whether the most recent payload is long. This payload may be incomplete.
     long: bool,
     /// The number of bytes at which the socket becomes readable (SO_RCVLOWAT).
     awaited: usize,
 }
 
-/// The room that a call had, in bytes: at the destination of the payload, and in the staging
-/// buffer.
+/// The maximum number of bytes that a receive call can place: at the destination of the payload,
+/// and in the staging buffer.
 struct Room {
     straight: usize,
     stage: usize,
@@ -116,7 +117,7 @@ pub(super) enum Fault {
     /// A request of the peer failed, and this side answers it with a Nak. Or the peer answered a
     /// request of this side with a Nak.
     Refused,
-    /// The operating system has no memory for the frame that begins.
+    /// The operating system has no memory for the receive buffer of the next frame.
     OutOfMemory(OsError),
 }
 
@@ -144,23 +145,26 @@ impl Receiver {
         }
     }
 
-    /// Returns whether no further bytes can arrive, and all received bytes were processed.
+    /// Returns true if all further bytes are ignored, or the stream has ended and all received
+    /// bytes were processed.
     pub(super) fn has_ended(&self) -> bool {
         self.ended || (self.over && !self.stopped)
     }
 
-    /// Returns whether the stream has ended and all received bytes were processed. Returns true
-    /// only once.
+    /// Returns true if the stream has ended, all received bytes were processed, and the end has not
+    /// been reported before. The end then counts as reported, so this method returns true only
+    /// once.
     pub(super) fn has_new_end(&mut self) -> bool {
         self.over && !self.stopped && !self.ended && self.report_end()
     }
 
-    /// Records that the end of the stream is reported. Returns true only once.
+    /// Records that the end of the stream is reported. Returns true if it was not reported before.
     pub(super) fn report_end(&mut self) -> bool {
         !std::mem::replace(&mut self.reported, true)
     }
 
-    /// Receives bytes until the socket is empty or `done` contains `enough` completions.
+    /// Receives bytes until the socket is empty, `done` contains `enough` completions, or
+    /// [`MAX_CALLS`] is reached.
     pub(super) fn receive(&mut self, parts: &mut Parts<'_>, enough: usize) -> Result<(), Fault> {
         if self.ended {
             return Ok(());
@@ -192,8 +196,8 @@ impl Receiver {
         Ok(())
     }
 
-    /// Waits until bytes arrive, and receives them. If the rest of a long payload is missing, the
-    /// wait is repeated only while `may_continue` returns `true`.
+    /// Waits until bytes arrive, and receives them. If only a part of a long payload has arrived,
+    /// waits again while `may_continue` returns `true`.
     pub(super) fn wait(
         &mut self,
         parts: &mut Parts<'_>,
@@ -204,13 +208,13 @@ impl Receiver {
         let result = self.wait_for_some(parts, enough, may_continue);
         self.put_staged_back();
         self.ended |= result.is_err();
-        // Fewer bytes may be missing next time.
+        // The next wait must end at the first byte, because fewer bytes may be missing then.
         self.await_bytes(1, parts.socket);
         result
     }
 
-    /// Does the work of [`wait`](Self::wait). If only the first bytes of a long payload have
-    /// arrived, waits for the rest, because nothing can be processed until then.
+    /// Does the work of [`wait`](Self::wait). If only a part of a long payload has arrived, waits
+    /// for the missing bytes, because only a complete payload can be processed.
     fn wait_for_some(
         &mut self,
         parts: &mut Parts<'_>,
@@ -223,9 +227,9 @@ impl Receiver {
             let left = self.left();
             let wait = if left >= MIN_AWAITED && flows {
                 self.await_bytes(left.min(MAX_AWAITED), parts.socket);
-                // The thread waits before recv(2) and not inside it. A blocking recv(2) would take
-                // some bytes, and then wait for the same number of bytes again although fewer are
-                // missing.
+                // The thread waits before recv(2) and not inside it. After a blocking recv(2) has
+                // taken some bytes, the kernel would wake the thread only when the full number of
+                // bytes (SO_RCVLOWAT) has arrived again, although fewer bytes are missing.
                 parts.socket.await_readable(LONGEST_AWAIT);
                 Wait::No
             } else {
@@ -271,8 +275,8 @@ impl Receiver {
         matches!(to, Some(Place::Exposed { .. }))
     }
 
-    /// Returns whether the last call reached its limits, so that there may be received bytes that
-    /// are not processed.
+    /// Returns true if the most recent call reached a limit, so that received bytes may be
+    /// unprocessed.
     pub(super) fn has_stopped(&self) -> bool {
         self.stopped && !self.ended
     }
@@ -290,8 +294,8 @@ impl Receiver {
         match moved {
             Moved::Some(count) => {
                 self.came(count, room.straight, parts)?;
-                // If the call left room unfilled, the socket is empty. The next bytes to arrive
-                // make it readable, so another call is unnecessary now.
+                // If the call received less than the maximum, the socket is empty. The next bytes
+                // that arrive make the socket readable, so another call is unnecessary now.
                 Ok(count == room.straight + room.stage)
             }
             Moved::Blocked => Ok(false),
@@ -335,8 +339,9 @@ impl Receiver {
                 stage: spans[spans.len() - 1].len,
             };
             // SAFETY: this object owns the staging buffer, and no reference to it exists during the
-            // call. The destination is memory of a work request, and belongs to the queue pair
-            // until the request completes, or it is exposed memory, whose lock is held.
+            // call. The destination is one of two kinds of memory. Memory of a work request is
+            // accessed only by the queue pair until the request completes. Exposed memory stays
+            // mapped, because its lock is held.
             (unsafe { socket.receive(spans, wait) }, room)
         };
         match &self.incoming {
@@ -347,8 +352,8 @@ impl Receiver {
         }
     }
 
-    /// Records `count` received bytes. Up to `straight` of them, counted from the first, are at the
-    /// destination of the payload. The others are in the staging buffer.
+    /// Records `count` received bytes. The first `straight` bytes, or all bytes if `count` is
+    /// smaller, are at the destination of the payload. Any further bytes are in the staging buffer.
     fn came(&mut self, count: usize, straight: usize, parts: &mut Parts<'_>) -> Result<(), Fault> {
         let placed = count.min(straight);
         self.unread.end += count - placed;
@@ -587,8 +592,8 @@ impl Receiver {
         Fault::Refused
     }
 
-    /// Completes all posted receives as flushed: those in `receives`, if the connection owns them,
-    /// and the receive that a frame has partially filled.
+    /// Completes receives as flushed: the receive that a frame has partially filled, and all
+    /// receives in `receives`. `receives` is `None` if other connections share the receive queue.
     pub(super) fn flush(&mut self, receives: Option<&ReceiveQueue>, done: &mut VecDeque<Done>) {
         self.ended = true;
         let began = match self.incoming.take().map(|payload| payload.to) {

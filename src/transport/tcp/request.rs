@@ -19,8 +19,8 @@ pub(in crate::transport) struct Request {
     pub(super) answered: bool,
 }
 
-// SAFETY: the caller that posts a request guarantees that its memory belongs to the queue in any
-// thread until the request completes.
+// SAFETY: the caller that posts a request guarantees that only the queue uses its memory, in any
+// thread, until the request completes.
 #[allow(unsafe_code)]
 unsafe impl Send for Request {}
 
@@ -36,8 +36,8 @@ impl Request {
         }
     }
 
-    /// Returns whether the request completes with an answer that contains a value, instead of an
-    /// acknowledgement.
+    /// Returns true if the request completes with an answer that contains a value. All other
+    /// requests complete with an acknowledgement.
     pub(super) fn wants_value(&self) -> bool {
         match self.op {
             SendOp::Read(_) | SendOp::FetchAdd { .. } | SendOp::CompareSwap { .. } => true,
@@ -45,13 +45,14 @@ impl Request {
         }
     }
 
-    /// Returns whether the request waits for an answer with a value that has not arrived
+    /// Returns true if the request needs an answer with a value, and this answer has not arrived
     /// completely.
     pub(super) fn is_unanswered(&self) -> bool {
         self.wants_value() && !self.answered
     }
 
-    /// Returns the completion that reports the failure of the request with `status`.
+    /// Returns the completion which reports that this request failed with `status`. The completion
+    /// of a drain marker contains no status.
     pub(in crate::transport) fn failure(&self, status: WcStatus) -> Option<Done> {
         match self.id {
             WorkId::Send(slot) => Some(Done::SendFailed {

@@ -5,11 +5,12 @@ use std::{
     thread::LocalKey,
 };
 
-/// The buffer of a thread that no connection uses now.
+/// A buffer that a thread keeps for its next connection while no connection uses the buffer.
 pub(super) type Spare = Cell<Option<Box<[u8]>>>;
 
-/// A buffer that a connection has only while it contains bytes, so that idle connections need no
-/// memory for it. Each thread keeps one buffer, which it passes to the connection that it serves.
+/// A buffer that a connection has only while the buffer contains bytes, so that idle connections
+/// need no memory for buffers. Each thread keeps one spare buffer, and gives it to the connection
+/// that the thread serves.
 pub(super) struct Scratch {
     /// The buffer, or an empty slice if the connection has none.
     bytes: Box<[u8]>,
@@ -27,27 +28,29 @@ impl Scratch {
         }
     }
 
-    /// Returns the length of the buffer in bytes, whether or not the connection has it now.
+    /// Returns the length of the buffer in bytes, even if the connection has no buffer now.
     pub(super) fn capacity(&self) -> usize {
         self.len
     }
 
-    /// Takes the buffer of the calling thread, or a new one, unless the connection has a buffer.
+    /// If the connection has no buffer, takes the spare buffer of the calling thread, or allocates
+    /// a buffer if the thread has none.
     #[inline]
     pub(super) fn take(&mut self) {
         if self.bytes.is_empty() {
-            // During the end of a thread, its variables no longer exist.
+            // While a thread exits, its thread-local variables no longer exist.
             let spare = self.spare.try_with(Cell::take).unwrap_or_default();
             self.bytes = spare.unwrap_or_else(|| vec![0; self.len].into());
         }
     }
 
-    /// Returns the buffer to the calling thread, which drops it if it already has one.
+    /// Makes the buffer the spare buffer of the calling thread. If the thread already has a spare
+    /// buffer, the thread's old buffer is dropped.
     #[inline]
     pub(super) fn put_back(&mut self) {
         if !self.bytes.is_empty() {
             let bytes = std::mem::take(&mut self.bytes);
-            // During the end of a thread, the buffer is dropped.
+            // While a thread exits, this call fails and drops the buffer.
             let _ = self.spare.try_with(|spare| spare.set(Some(bytes)));
         }
     }
@@ -93,7 +96,7 @@ mod tests {
         other.take();
         assert_eq!(other.as_ptr(), address);
         one.take();
-        assert_ne!(one.as_ptr(), address, "the other connection has the buffer");
+        assert_ne!(one.as_ptr(), address, "a buffer must have one user only");
         one.put_back();
         other.put_back();
     }

@@ -27,8 +27,8 @@ use crate::{
 /// that it has outstanding.
 pub(super) const READS: u8 = 16;
 
-/// The maximum number of writes to the socket in a row. The engine's thread sends the rest later,
-/// so that a peer that receives fast does not delay other connections.
+/// The maximum number of writes to the socket in a row. The engine's thread sends the remaining
+/// bytes later, so that a peer that receives fast does not delay other connections.
 const MAX_CALLS: usize = 16;
 
 /// The number of executed, unacknowledged requests of the peer at which an Ack is sent together
@@ -44,7 +44,7 @@ pub(super) struct SendQueue {
     requests: VecDeque<Request>,
     /// The number of entries of `requests` that were sent completely.
     sent: usize,
-    /// The number of requests that have completed, so that they are no longer in `requests`.
+    /// The number of requests that have completed. They are no longer in `requests`.
     completed: u32,
     /// The number of requests that the peer has acknowledged.
     acknowledged: u32,
@@ -56,7 +56,7 @@ pub(super) struct SendQueue {
     answers: VecDeque<Answer>,
     /// The number of executed requests of the peer. The receiver counts these requests.
     executed: Arc<AtomicU32>,
-    /// The value of `executed` that the last Ack contained.
+    /// The value of `executed` in the most recent Ack.
     reported: u32,
     /// Whether a signalled request of the peer waits for an Ack.
     owes_ack: bool,
@@ -67,7 +67,7 @@ pub(super) struct SendQueue {
     answers_turn: bool,
     /// Whether the socket is full, or [`MAX_CALLS`] was reached.
     blocked: bool,
-    /// The value of `blocked` that [`room_wanted`](Self::room_wanted) saw last.
+    /// The value of `blocked` at the most recent call of [`room_wanted`](Self::room_wanted).
     reported_blocked: bool,
 }
 
@@ -90,8 +90,8 @@ pub(super) enum Acks {
     WaitForCompany,
 }
 
-/// The error of an answer to a READ: the key of the memory ended after a part of the answer was
-/// sent. The stream cannot continue.
+/// The answer to a READ cannot be completed, because the key of the memory ended before all bytes
+/// of the answer were sent. The stream cannot continue.
 #[derive(Debug)]
 pub(super) struct AnswerAborted;
 
@@ -138,7 +138,7 @@ impl SendQueue {
             return Err(Violation::new(
                 "ack",
                 requests.into(),
-                "no less than the last one, and no more than were sent",
+                "no less than in the previous Ack, and no more than were sent",
             ));
         }
         self.acknowledged = requests;
@@ -160,7 +160,7 @@ impl SendQueue {
             return Err(Violation::new(
                 "read response",
                 len.into(),
-                "what was asked for, in its order",
+                "the requested length, in the order of the requests",
             ));
         }
         Ok(Span {
@@ -185,7 +185,7 @@ impl SendQueue {
         match request.op {
             SendOp::FetchAdd { .. } | SendOp::CompareSwap { .. } => Ok(request.memory),
             SendOp::Send | SendOp::Read(_) | SendOp::Write(_) | SendOp::WriteWithImm(..) => {
-                Err(Violation::new("atomic response", 0, "none now"))
+                Err(Violation::new("atomic response", 0, "the answer to a READ"))
             }
         }
     }
@@ -214,12 +214,13 @@ impl SendQueue {
             .iter_mut()
             .take(sent)
             .find(|request| request.is_unanswered())
-            .ok_or_else(|| Violation::new(what, 0, "none, as nothing was asked for"))
+            .ok_or_else(|| Violation::new(what, 0, "none, because none was requested"))
     }
 
     /// Removes the completed requests, in order. Adds the completions of the signalled requests to
-    /// `done`, and also the completion of the last request. The latter is needed because an Ack
-    /// that is sent together with another PDU may cover unsignalled requests only.
+    /// `done`. If the newest completed request is unsignalled, also adds its completion. This
+    /// completion is needed to free slots, because an Ack that is sent together with another PDU
+    /// may cover only unsignalled requests.
     pub(super) fn complete(&mut self, done: &mut VecDeque<Done>) {
         let mut uncovered = None;
         while self.sent > 0 {
@@ -251,7 +252,8 @@ impl SendQueue {
     }
 
     /// Handles a Nak: the peer has processed `requests` requests and refused the next one. The
-    /// processed requests complete, the next one fails, and later ones are flushed.
+    /// processed requests complete, and the next one fails. The caller [flushes](Self::flush) the
+    /// later ones.
     pub(super) fn refused(
         &mut self,
         requests: u32,
@@ -260,7 +262,7 @@ impl SendQueue {
     ) -> Result<(), Violation> {
         let before = requests.wrapping_sub(self.completed) as usize;
         if before >= self.begun() {
-            return Err(Violation::new("nak", requests.into(), "a request"));
+            return Err(Violation::new("nak", requests.into(), "a sent request"));
         }
         self.acknowledge(requests)?;
         self.complete(done);
@@ -275,7 +277,7 @@ impl SendQueue {
         Ok(())
     }
 
-    /// Returns whether requests have not completed.
+    /// Returns true if at least one request has not completed.
     pub(super) fn has_requests(&self) -> bool {
         !self.requests.is_empty()
     }
@@ -288,7 +290,8 @@ impl SendQueue {
         self.sent + usize::from(in_parts || in_the_middle)
     }
 
-    /// Completes all posted requests as flushed.
+    /// Drops all bytes and answers that were not sent, and completes all posted requests as
+    /// flushed.
     pub(super) fn flush(&mut self, done: &mut VecDeque<Done>) {
         self.writing.clear();
         self.answers.clear();
@@ -321,7 +324,7 @@ impl SendQueue {
         due
     }
 
-    /// Refuses the peer's request that follows the first `requests` ones.
+    /// Queues a Nak for the request of the peer that follows its first `requests` requests.
     pub(super) fn refuse_peer(&mut self, requests: u32, cause: tcp::Cause) {
         self.refusal = Some((requests, cause));
     }
@@ -331,7 +334,7 @@ impl SendQueue {
         self.answer(Answer::Read { part, sent: 0 })
     }
 
-    /// Answers an atomic operation.
+    /// Queues the answer to an atomic operation: the `old` value.
     pub(super) fn answer_atomic(&mut self, old: u64) -> Result<(), Violation> {
         self.answer(Answer::Old(old))
     }
@@ -356,14 +359,16 @@ impl SendQueue {
         self.blocked
     }
 
-    /// Makes the next call of [`room_wanted`](Self::room_wanted) report a full socket again,
-    /// because the one-shot registration with epoll has reported since the last call.
+    /// Makes the next call of [`room_wanted`](Self::room_wanted) return `Some(true)` if the socket
+    /// is then full, even if the previous call did so. This is necessary after epoll has reported
+    /// an event, because the registration is one-shot.
     pub(super) fn forget_room_wanted(&mut self) {
         self.reported_blocked = false;
     }
 
-    /// Returns whether this side waits for space in the socket's send buffer; `None` if this has
-    /// not changed since the last call.
+    /// Returns `Some(true)` if this side has begun to wait for space in the socket's send buffer
+    /// since the previous call, and `Some(false)` if it no longer waits. Returns `None` if neither
+    /// is the case.
     pub(super) fn room_wanted(&mut self) -> Option<bool> {
         let changed = self.reported_blocked != self.blocked;
         self.reported_blocked = self.blocked;
@@ -384,7 +389,8 @@ impl SendQueue {
                 return Ok(());
             }
         }
-        // The engine's thread sends the rest later, so that other connections are served first.
+        // The engine's thread sends the remaining bytes later, so that other connections are served
+        // first.
         self.blocked = true;
         Ok(())
     }
@@ -421,7 +427,8 @@ impl SendQueue {
             }
         };
         if !self.writing.is_taken() {
-            // The end of the stream is reported elsewhere, so it does not count as a full socket.
+            // The receiver reports the end of the stream, so the end does not count as a full
+            // socket.
             self.blocked = moved != Moved::Ended;
             return Ok(false);
         }
@@ -442,17 +449,19 @@ impl SendQueue {
         if self.writing.is_taken() {
             self.writing.clear();
         } else {
-            // The end of the stream is reported elsewhere, so it does not count as a full socket.
+            // The receiver reports the end of the stream, so the end does not count as a full
+            // socket.
             self.blocked = moved != Moved::Ended;
         }
     }
 
-    /// Returns whether other bytes will certainly be sent immediately after the bytes in `writing`.
+    /// Returns true if further bytes will certainly be sent immediately after the bytes in
+    /// `writing`.
     fn follows(&self) -> bool {
         match self.writing.payload() {
             Payload::None => false,
-            // Only another part of the same request follows with certainty. The next request may
-            // have to wait.
+            // Only another part of the same request certainly follows. The next request may have to
+            // wait.
             Payload::Request { .. } => self.writing.then() == Then::Nothing,
             Payload::Answer { offset, len } => {
                 let all = match self.answers.front() {
@@ -482,8 +491,8 @@ impl SendQueue {
             return false;
         }
         let acknowledged = self.gather_ack();
-        // The Nak is sent after all answers. Otherwise the peer would count the answered requests
-        // as refused.
+        // The Nak is sent after all answers, because the peer treats its oldest unanswered request
+        // as the refused request.
         if let Some((requests, cause)) = self.refusal.take_if(|_| self.answers.is_empty()) {
             self.writing.push(&tcp::Pdu::Nak { requests, cause }.emit());
             return true;

@@ -27,7 +27,7 @@ pub(super) struct Prefix {
     pub(super) len: u8,
 }
 
-/// The reason why bytes are not a setup message.
+/// The reason why bytes are not a complete setup message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum NoMessage {
     /// The message is incomplete.
@@ -49,8 +49,8 @@ impl Prefix {
         [a, b, c, d, VERSION, kind, self.reads, self.len]
     }
 
-    /// Parses a prefix. Fails at the first wrong byte, so that a peer with another protocol is
-    /// rejected without waiting for more bytes.
+    /// Parses a prefix. Fails at the first wrong byte of the magic number or the version. So this
+    /// side rejects a peer with another protocol without waiting for more bytes.
     pub(super) fn parse(bytes: &[u8]) -> Result<Self, NoMessage> {
         if bytes.iter().zip(MAGIC).any(|(byte, magic)| *byte != magic) {
             return Err(NoMessage::Foreign);

@@ -29,8 +29,8 @@ struct Silent {
 }
 
 impl SilentPeers {
-    /// Adds a peer, whose token must be greater than all others. Returns the token of the peer that
-    /// was removed to make room, if any.
+    /// Adds a peer. `token` must be greater than the tokens of all peers that were added before. If
+    /// there are then more than [`PLACES`] peers, removes a peer and returns its token.
     pub(super) fn add(&mut self, token: u64, address: IpAddr, now: Instant) -> Option<u64> {
         let host = Host::of(address);
         self.0.insert(token, Silent { since: now, host });
@@ -90,8 +90,8 @@ mod tests {
             let new = PLACES as u64 + token;
             assert_eq!(silent.add(new, MANY, now), Some(token + 1));
         }
-        // A new peer with a third address displaces the oldest peer of the first address, and not
-        // the peer with the second address.
+        // A new peer with the address `FEW` displaces the oldest peer with the address `MANY`, and
+        // not the older peer with the address `FEW`.
         assert_eq!(silent.add(5000, FEW, now), Some(1001));
         assert_eq!(silent.expire(now), None);
         let later = now + TIME_LIMIT;

@@ -1,7 +1,8 @@
 //! A connected stream socket that blocks only on request.
 //!
-//! The kernel reads and writes the bytes as a device would, without Rust references to them,
-//! because the application or the peer may change them at any time.
+//! The kernel reads and writes the bytes through raw pointers, as a device would. Rust references
+//! to the bytes would be unsound, because the application or the peer may change the bytes at any
+//! time.
 #![allow(unsafe_code)]
 
 use std::{
@@ -32,7 +33,7 @@ use crate::{
     transport::no_transport::NoTransport,
 };
 
-/// A nonblocking stream socket: see the top of this file.
+/// A stream socket that blocks only on request: see the top of this file.
 #[derive(Debug)]
 pub(super) struct Socket {
     fd: Unshared<OwnedFd>,
@@ -75,14 +76,14 @@ pub(super) enum Wait {
 /// The time limit of a receive call that waits. The kernel's timer can fire late, by up to one
 /// eighth of this time.
 const TIME_LIMIT: Duration = Duration::from_secs(4);
-/// The maximum duration of a receive call that waits, including a late timer.
+/// The maximum duration of a receive call that waits, including the delay of the kernel's timer.
 pub(crate) const WAITS_FOR: Duration = Duration::from_secs(5);
 
 /// The maximum number of memory ranges in one call.
 const MAX_SPANS: usize = 4;
 
 impl Socket {
-    /// Wraps a nonblocking socket, which will connect.
+    /// Wraps a nonblocking socket that will connect to the peer.
     pub(super) fn of_connect(fd: Unshared<OwnedFd>) -> Self {
         Self::new(fd, false)
     }
@@ -117,9 +118,10 @@ impl Socket {
         sent.saturating_sub(self.queued(libc::TIOCOUTQ))
     }
 
-    /// Returns the time until the kernel has retransmitted the unacknowledged bytes and may have
-    /// received an acknowledgement, and the number of retransmissions so far. The time is `None` if
-    /// all bytes are acknowledged.
+    /// Returns a time and the number of retransmissions so far. The time is the kernel's delay
+    /// before the next retransmission of unacknowledged bytes, plus one round trip, after which an
+    /// acknowledgement may have arrived. The time is `None` if all bytes are acknowledged or the
+    /// system call fails.
     pub(super) fn repetitions(&self) -> (Option<Duration>, u64) {
         // SAFETY: the C structure consists of integers, for which zero is a valid value.
         let mut info: libc::tcp_info = unsafe { std::mem::zeroed() };
@@ -189,7 +191,7 @@ impl Socket {
                 size_of_val(&count) as libc::socklen_t,
             )
         };
-        debug_assert_eq!(result, 0, "every system knows the option");
+        debug_assert_eq!(result, 0, "setting SO_RCVLOWAT must not fail");
     }
 
     /// Returns whether bytes have arrived or the stream has ended.
@@ -208,7 +210,7 @@ impl Socket {
         poll(&mut fds, timeout).is_ok_and(|count| count > 0)
     }
 
-    /// Sends the bytes for which the socket has room. With `more`, the kernel may delay an
+    /// Sends the bytes that fit into the socket's send buffer. With `more`, the kernel may delay an
     /// incomplete segment until the next call (MSG_MORE).
     ///
     /// # Safety
@@ -221,7 +223,8 @@ impl Socket {
             flags |= libc::MSG_MORE;
         }
         let moved = if let [span] = spans {
-            // For a short frame, the `msghdr` of sendmsg(2) costs the kernel more than the bytes.
+            // A single span is sent with send(2), because for a short frame the kernel spends more
+            // time on the `msghdr` of sendmsg(2) than on the bytes.
             // SAFETY: the caller guarantees the conditions on the memory.
             unsafe { libc::send(fd, span.start.cast(), span.len, flags) }
         } else {
@@ -238,7 +241,7 @@ impl Socket {
         moved
     }
 
-    /// Sends the bytes for which the socket has room, from any number of spans.
+    /// Sends the bytes that fit into the socket's send buffer, from any number of spans.
     ///
     /// # Safety
     ///
@@ -292,8 +295,8 @@ impl Socket {
         }
     }
 
-    /// Shuts down both directions. Bytes that were written before still reach the peer, unless the
-    /// peer continues to send. In that case the kernel answers with RST.
+    /// Shuts down both directions. Bytes that were written before this call still reach the peer,
+    /// unless the peer continues to send. If so, the kernel answers with RST.
     pub(super) fn shut_down(&self) {
         if self.is_shut_down.swap(true, Ordering::Relaxed) {
             return;
@@ -317,7 +320,7 @@ pub(super) fn count_bytes(counter: &AtomicU64, count: usize) {
 }
 
 fn iovecs(spans: &[Span]) -> ([libc::iovec; MAX_SPANS], usize) {
-    assert!(spans.len() <= MAX_SPANS, "no call names more");
+    assert!(spans.len() <= MAX_SPANS, "a call must not exceed MAX_SPANS");
     let mut iov = [libc::iovec {
         iov_base: std::ptr::null_mut(),
         iov_len: 0,
@@ -404,8 +407,8 @@ impl Options {
         }
     }
 
-    /// Sets the options of the socket of the connection or listener with this `key`. The socket
-    /// then sends without delay (TCP_NODELAY).
+    /// Sets these options on a socket, and makes the socket send without delay (TCP_NODELAY). In
+    /// the log, `key` identifies the connection or the listener that owns the socket.
     pub(super) fn set(self, socket: &impl AsFd, key: u64) {
         let nodelay = setsockopt(socket, sockopt::TcpNoDelay, &true);
         let user_timeout = setsockopt(socket, sockopt::TcpUserTimeout, &self.user_timeout);
@@ -413,21 +416,23 @@ impl Options {
             if let Err(errno) = result {
                 debug!(
                     Tcp,
-                    "conn {key}: cannot set an option of the TCP socket: {errno}"
+                    "conn or listener {key}: cannot set TCP_NODELAY or TCP_USER_TIMEOUT on its \
+                     TCP socket, so the socket keeps the previous value: {errno}"
                 );
             }
         }
     }
 }
 
-/// Sets the time limit of receive calls that wait. Accepted sockets inherit it from their listener.
+/// Sets the time limit of receive calls that wait. Accepted sockets inherit this limit from their
+/// listener.
 pub(super) fn limit_waits(socket: &impl AsFd) -> Result<(), nix::Error> {
     let time_limit = TimeVal::seconds(TIME_LIMIT.as_secs() as i64);
     setsockopt(socket, sockopt::ReceiveTimeout, &time_limit)
 }
 
 /// Returns the maximum time in milliseconds for which data may stay unacknowledged: the ACK timeout
-/// times the number of transmissions that a device would make.
+/// times the number of transmissions that a device would make, but at least 1000 ms.
 fn give_up_after(config: &Config) -> u32 {
     u32::try_from(millis(config.rdma.all_tries()))
         .unwrap_or(u32::MAX)
@@ -476,9 +481,11 @@ impl<'a> HopLimit<'a> {
 
     /// Sets the hop limit, from 1 to 255.
     pub(crate) fn set(&self, hops: u32, over_ipv6: bool) -> Result<(), OsError> {
-        // The kernel would take a negative number as a request for the default, so it is refused.
+        // A number that exceeds `i32::MAX` is refused: as an `i32` it could be -1, with which the
+        // kernel sets the default.
         let hops = i32::try_from(hops).map_err(|_| OsError::new("setsockopt", libc::EINVAL))?;
-        // The kernel refuses 0 only for IPv4, so the IPv4 limit is set first in any case.
+        // The kernel refuses 0 only for IPv4. So the IPv4 limit is set first, even on a connection
+        // over IPv6.
         self.set_option(sockopt::Ipv4Ttl, hops)?;
         if over_ipv6 {
             self.set_option(sockopt::Ipv6Ttl, hops)?;

@@ -1,11 +1,11 @@
 //! The stream of one connection. The queue pair, the completion queue and the connection manager
 //! share it.
 //!
-//! It has two locks, always taken in this order:
+//! The stream has two locks. A thread that needs both locks takes them in this order:
 //!
-//! 1. `receiver`: held by a thread that polls. A thread that waits in a receive call holds it for
-//!    seconds, or longer if the scheduler deschedules the thread. Other polling threads do not wait
-//!    for this lock: a poll that finds it locked takes no bytes ([`Polled::Held`]), because the
+//! 1. `receiver`: held by a thread that polls. A thread that waits in a receive call holds this
+//!    lock for seconds, or longer if the scheduler deschedules the thread. So other polling threads
+//!    do not wait for the lock: a poll that finds it locked takes no bytes ([`Polled::Held`]). The
 //!    holder takes all bytes when it runs next, and the engine's thread polls again later.
 //! 2. `send`: held by a thread that posts, and by a thread that polls while it queues or sends an
 //!    answer. No call blocks while this lock is held.
@@ -55,9 +55,9 @@ pub(crate) struct Stream {
     watch: OnceLock<Watch>,
 }
 
-/// The number of bytes that the peer's kernel must acknowledge to count as a sign of life. The
-/// kernel also acknowledges pings for a stopped process, but pings between two checks are far fewer
-/// bytes.
+/// The number of bytes whose acknowledgement by the peer's kernel counts as one sign of life. The
+/// kernel acknowledges pings even while the peer's process is stopped. But all pings between two
+/// checks amount to far fewer bytes.
 const ACKNOWLEDGED: u64 = 4 << 10;
 
 /// The receiver, and its completions.
@@ -65,7 +65,8 @@ const ACKNOWLEDGED: u64 = 4 << 10;
 struct Incoming {
     receiver: Receiver,
     done: VecDeque<Done>,
-    /// Whether the last wait of a thread added completions to `done`, and no poll has followed.
+    /// Whether the most recent wait of a thread added completions to `done`, and no poll has
+    /// followed.
     fresh: bool,
 }
 
@@ -155,7 +156,7 @@ impl Stream {
         self.watch.get().is_some_and(Watch::is_registered)
     }
 
-    /// Sends more bytes, because the socket's send buffer has space again.
+    /// Sends more bytes, after epoll has reported space in the socket's send buffer.
     pub(super) fn has_room(&self) {
         let mut send = lock(&self.send);
         send.forget_room_wanted();
@@ -164,8 +165,8 @@ impl Stream {
         }
     }
 
-    /// Ends the stream. Bytes that were sent before still reach the peer, unless the peer continues
-    /// to send.
+    /// Ends the stream. Bytes that were sent before this call still reach the peer, unless the peer
+    /// continues to send.
     pub(super) fn disconnect(&self) {
         self.socket.shut_down();
     }
@@ -184,9 +185,9 @@ impl Stream {
         }
     }
 
-    /// Posts a frame. The bytes for which the socket has no room are copied to the memory at the
-    /// address that `slot` returns. If `slot` fails, the frame is not posted, and the stream fails,
-    /// because a part of the frame may have been sent.
+    /// Posts a frame. `slot` returns the address of the memory for bytes of the frame that cannot
+    /// be sent immediately. If `slot` fails, the frame is not posted. If a part of the frame may
+    /// have been sent, the stream then fails.
     ///
     /// # Safety
     ///
@@ -270,8 +271,8 @@ impl Stream {
         }
     }
 
-    /// Returns the byte counters. Bytes in the socket's receive buffer count as arrived, even if no
-    /// thread has read them.
+    /// Returns the byte counters and the state of retransmissions. Bytes in the socket's receive
+    /// buffer count as arrived, even if no thread has read them.
     pub(super) fn moved(&self) -> MovedBytes {
         let acknowledged = self.socket.acknowledged();
         let (retransmits_in, retransmissions) = self.socket.repetitions();
@@ -284,10 +285,9 @@ impl Stream {
         }
     }
 
-    /// Moves an open stream to the error state. Returns whether the queue pair can be destroyed
-    /// now. If this method returns `false`, another thread is receiving into the queue pair's
-    /// memory. The end of the stream makes that thread return, and no other thread starts to
-    /// receive.
+    /// Moves an open stream to the error state. Returns true if the queue pair can be destroyed
+    /// now, because no thread is receiving into its memory. If the result is false, the end of the
+    /// stream makes the receiving thread return, and no other thread starts to receive.
     pub(super) fn is_released(&self) -> bool {
         if self.phase() == Phase::Open {
             self.fail();
@@ -316,13 +316,15 @@ impl Stream {
 
     // Functions that the polling thread calls.
 
-    /// Returns the socket's descriptor. It is readable while a poll may return a completion.
+    /// Returns the socket's descriptor. It is readable while the socket has received bytes or the
+    /// stream has ended.
     pub(super) fn ready(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
     }
 
-    /// Returns whether the socket stays readable until it is closed, because the peer has ended the
-    /// stream or the stream has failed. Returns `false` while another thread is receiving.
+    /// Returns true if the stream has failed, or if the peer has ended it and all received bytes
+    /// were processed. The socket then stays readable until it is closed. While another thread is
+    /// receiving from an open stream, returns false.
     pub(super) fn has_ended(&self) -> bool {
         match self.phase() {
             Phase::SettingUp => false,
@@ -334,13 +336,14 @@ impl Stream {
         }
     }
 
-    /// Returns whether the stream has failed and the next poll completes work requests as flushed.
+    /// Returns true if the stream has failed and the next poll will complete work requests as
+    /// flushed.
     pub(super) fn has_flushes(&self) -> bool {
         self.phase() == Phase::Failed
             && (lock(&self.send).has_requests() || self.own_receives && self.receives.has_marker())
     }
 
-    /// Fills `batch` with completions, at most [`BATCH`].
+    /// Receives and sends bytes, and fills `batch` with at most [`BATCH`] completions.
     pub(super) fn poll(&self, batch: &mut Vec<Done>, answers: Answers) -> Polled {
         batch.clear();
         let Some(mut incoming) = self.receiver() else {
@@ -400,7 +403,9 @@ impl Stream {
     }
 
     /// Locks the receiver for the calling thread, which is about to wait for bytes. Returns `None`
-    /// if bytes may have arrived already, or if another thread is receiving.
+    /// if the thread must not wait: the stream is not open, bytes may have arrived already, another
+    /// thread is receiving, or received bytes go directly into exposed memory. Also fails the
+    /// stream and returns `None` if the socket cannot be made blocking.
     pub(super) fn reserve(&self) -> Option<Reserved<'_>> {
         let incoming = self.receiver()?;
         let open = self.phase() == Phase::Open;

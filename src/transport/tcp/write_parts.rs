@@ -3,7 +3,8 @@
 use crate::proto::Violation;
 use crate::proto::tcp::Pdu;
 
-/// The write of which another part must follow, if there is one.
+/// The peer's unfinished write, of which another part must follow. `None` if no write is
+/// unfinished.
 #[derive(Debug, Default)]
 pub(super) struct WriteParts(Option<Unfinished>);
 

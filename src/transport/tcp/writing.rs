@@ -33,7 +33,7 @@ pub(super) struct Writing {
     taken: usize,
 }
 
-/// The step that follows after the socket has taken the whole payload.
+/// The step that follows after the socket has taken all gathered bytes and the whole payload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Then {
     Nothing,
@@ -57,7 +57,8 @@ pub(super) enum Payload {
     },
 }
 
-// SAFETY: the memory is part of a `Request`, which is `Send` for the same reason.
+// SAFETY: the memory belongs to a `Request`. The caller that posts the request guarantees that only
+// the queue uses this memory, in any thread, until the request completes.
 unsafe impl Send for Payload {}
 
 impl Writing {
@@ -121,7 +122,8 @@ impl Writing {
         true
     }
 
-    /// Sets the payload that follows the last header. The caller adds nothing after it.
+    /// Sets the payload that follows the last gathered header. The caller must not add further
+    /// bytes before it calls [`clear`](Self::clear).
     pub(super) fn put(&mut self, payload: Payload, then: Then) {
         self.payload = payload;
         self.then = then;
@@ -244,7 +246,7 @@ impl Writing {
         self.taken.saturating_sub(self.len)
     }
 
-    /// Returns whether the socket has taken the whole payload.
+    /// Returns true if the socket has taken all gathered bytes and the whole payload.
     pub(super) fn is_taken(&self) -> bool {
         self.taken == self.len + self.payload.len()
     }

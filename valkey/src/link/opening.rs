@@ -8,7 +8,7 @@ use rdma_verbs::cm::{CmEvent, CmId, EventChannel, PortSpace};
 use super::Link;
 use crate::{Config, session::Role};
 
-/// The time limit for resolving an address, and also for resolving a route.
+/// The time limit for each of the two steps: resolving the address, and resolving the route.
 const RESOLVE: Duration = Duration::from_secs(2);
 
 /// A connection whose address or route is being resolved.
@@ -38,7 +38,7 @@ impl Opening {
         &self.events
     }
 
-    /// Handles an event. Returns whether the route is resolved.
+    /// Handles an event. Returns true if the event reports that the route is resolved.
     pub(crate) fn step(&mut self, event: &CmEvent) -> io::Result<bool> {
         match (event.event(), event.status()) {
             (CmEventType::ADDR_RESOLVED, 0) => {

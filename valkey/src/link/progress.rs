@@ -10,15 +10,15 @@ use super::{COMMAND, End, Link, RECEIVE};
 use crate::command::{self, Command};
 
 impl Link {
-    /// Handles completions and, if `events` is true, connection-manager events. Returns whether it
-    /// handled any.
+    /// Handles completions and, if `events` is true, connection-manager events. Returns true if
+    /// there was at least one completion or event.
     pub(crate) fn progress(&mut self, events: bool) -> bool {
         let mut any = false;
         let result = self.take_completions(&mut any).and_then(|()| {
             while events && let Some(event) = self.events.poll_event()? {
                 any = true;
-                // Completions are polled first, so that data that arrived before the end of the
-                // connection is delivered.
+                // The event may end the connection. Poll completions first, because they deliver
+                // the data that arrived before the event.
                 self.take_completions(&mut any)?;
                 self.handle(&event)?;
             }
@@ -32,7 +32,7 @@ impl Link {
     }
 
     /// Consumes pending events of the completion channel, and requests an event for the next
-    /// completion. Returns whether an event was pending.
+    /// completion. Returns true if an event was pending.
     pub(crate) fn arm(&mut self) -> io::Result<bool> {
         let mut any = false;
         while self.done.get_event()?.is_some() {
@@ -53,7 +53,7 @@ impl Link {
             CmEventType::ESTABLISHED => self.established(),
             CmEventType::DISCONNECTED => {
                 self.end.get_or_insert(End::Disconnected);
-                // The peer waits for this side to disconnect. The call fails if this side has
+                // The peer waits for this side to disconnect. This call fails if this side has
                 // already disconnected.
                 if let Err(error) = self.id.disconnect() {
                     debug!(
@@ -92,8 +92,8 @@ impl Link {
             return Ok(());
         }
         let mut completions = [WorkCompletion::default(); 16];
-        // Limit the loop to about one full queue of completions. Otherwise a peer that sends faster
-        // than this thread handles completions could keep the thread in the loop.
+        // A peer that sends faster than this thread handles completions could keep the thread in
+        // the loop. Therefore limit the loop to about one full queue of completions.
         for _ in 0..=self.cq.cqe() as usize / completions.len() {
             let count = self.cq.poll(&mut completions)?;
             for completion in &completions[..count] {
@@ -116,7 +116,7 @@ impl Link {
             WcStatus::SUCCESS if wr_id == COMMAND => self.free_commands += 1,
             WcStatus::SUCCESS => {
                 self.free += 1;
-                // The id of a write is its length in bytes.
+                // The work request id of a write is the write's length in bytes.
                 self.ring.free(wr_id as usize);
             }
             // An earlier failure caused the flush. Another completion or an event reports that
@@ -138,7 +138,8 @@ impl Link {
                 let mut bytes = [0; command::LEN];
                 self.commands
                     .copy_out(number as usize * command::LEN, &mut bytes);
-                // The device refuses messages longer than the receive buffer.
+                // The device refuses messages longer than the receive buffer, so `min` has an
+                // effect only if the device reports a wrong length.
                 let len = (completion.byte_len() as usize).min(command::LEN);
                 Command::parse(&bytes[..len]).and_then(|command| self.session.handle(command))
             }

@@ -50,7 +50,7 @@ impl AddrInfo {
     ///
     /// Returns `EINVAL` if `node` or `service` contains a null byte, or if the service is unknown.
     /// Returns `EADDRNOTAVAIL` if the node is unknown, and `EAGAIN` if the failure is temporary.
-    /// Otherwise returns the errors of
+    /// For other failures, returns the errors of
     /// [`rdma_getaddrinfo(3)`](https://man7.org/linux/man-pages/man3/rdma_getaddrinfo.3.html).
     #[doc(alias = "rdma_getaddrinfo")]
     pub fn new(node: Option<&str>, service: &str, hints: AddrInfoHints) -> Result<Self, OsError> {
@@ -122,7 +122,7 @@ impl AddrInfo {
 /// Converts an error code of the system resolver to an `errno`. librdmacm returns such codes
 /// unchanged. Returns `None` if `ret` is 0 (success) or -1 (the error is in `errno`).
 ///
-/// `EAI_BADFLAGS` also has the value -1. It cannot occur, because `new` passes only valid flags.
+/// The code `EAI_BADFLAGS` is also -1, but cannot occur, because `new` passes only valid flags.
 fn resolver_errno(ret: libc::c_int) -> Option<libc::c_int> {
     match ret {
         0 | -1 => None,

@@ -5,14 +5,15 @@
 //! librdmacm opens a device when a program first needs it, and counts the ids and the device lists
 //! that use it. librdmacm detects that a device was removed only when it creates a device list.
 //! After that, librdmacm closes the device as soon as no id or list uses it. Some drivers, such as
-//! that of software RoCE, do not support hot removal. With such a driver, the device keeps its name
-//! until librdmacm closes the device, and the command that removes the device blocks until then.
+//! the driver of software RoCE, do not support hot removal. With such a driver, the device keeps
+//! its name until librdmacm closes the device, and the command that removes the device blocks until
+//! then.
 //!
-//! Therefore this module requests another list from librdmacm when two conditions are met: an event
-//! has reported the removal of a device, and the last list of this module that contains the device
-//! was dropped. If no device is left, librdmacm creates no list and detects no removal. In that
-//! case this module replaces the descriptors of the removed device with descriptors on which every
-//! call fails. Then the kernel can remove the device, and librdmacm frees its own objects when it
+//! Therefore this module makes librdmacm create a new list when two conditions are met: an event
+//! has reported the removal of a device, and no list of this module contains the device any more.
+//! If the host has no other device, librdmacm creates no list and does not detect the removal. In
+//! this case, this module replaces the descriptors of the removed device with descriptors on which
+//! every call fails. Then the kernel can remove the device. librdmacm frees its own objects when it
 //! next creates a list.
 
 use std::{
@@ -92,8 +93,8 @@ struct Open {
     credentials: Option<(Uid, Gid)>,
 }
 
-/// The open devices. A thread holds this lock while it creates or frees a list, so that the numbers
-/// of lists are exact.
+/// The open devices. A thread holds this lock while it creates or frees a list, so that
+/// [`Held::lists`] is exact.
 static OPEN: PerProcess<Mutex<Open>> = PerProcess::new(Mutex::default);
 
 fn open() -> MutexGuard<'static, Open> {
@@ -101,16 +102,18 @@ fn open() -> MutexGuard<'static, Open> {
 }
 
 /// Ensures that this process itself opened the descriptors of software devices, with its current
-/// credentials.
+/// credentials. Replaces the descriptors on the first call in a forked child. Replaces them also
+/// after the credentials have changed, but only if no list contains a device.
 ///
 /// The driver of a software device posts a work request by calling write(2) on the device's
 /// descriptor. The kernel allows this call only with the credentials with which the descriptor was
-/// opened, and it treats the credentials of a forked child as different. If a context has no
-/// objects, its descriptor can be replaced, because the kernel stores all state of a software
-/// device's context.
+/// opened, and it treats the credentials of a forked child as different. The kernel stores all
+/// state of a software device's context. Therefore the descriptor of a context without objects can
+/// be replaced.
 ///
-/// The driver of an adapter also stores state in the process's memory, so a child continues to use
-/// the inherited descriptors. The kernel allows this, because such a driver uses ioctl(2).
+/// The driver of an adapter stores a part of the state in the process's memory. Therefore a child
+/// continues to use the inherited descriptors of an adapter. The kernel allows this, because such a
+/// driver uses ioctl(2).
 pub(super) fn own_descriptors() -> Result<(), OsError> {
     let mut open = open();
     let credentials = (geteuid(), getegid());
@@ -171,8 +174,8 @@ impl Devices {
         }
     }
 
-    /// Records that `raw`, the device of an id, was removed. Releases the device now if no list of
-    /// this module contains it.
+    /// Records that `raw`, the device of an id, was removed. If no list of this module contains the
+    /// device, releases the device now.
     ///
     /// # Safety
     ///
@@ -203,7 +206,7 @@ impl Devices {
     }
 
     /// Returns the device whose context has the address `raw`, or `None` if the list does not
-    /// contain it.
+    /// contain this device.
     pub(super) fn find(&self, raw: *mut ffi::ibv_context) -> Option<Context> {
         let raw = NonNull::new(raw)?;
         self.inner
@@ -282,7 +285,8 @@ impl List {
         unsafe { slice::from_raw_parts(self.start.as_ptr(), self.len) }
     }
 
-    /// Releases all devices of the list except `raw`. Returns whether the list contains `raw`.
+    /// If the list contains `raw`, removes all other devices from the list and returns true. If
+    /// not, returns false.
     fn keep_only(&mut self, raw: *mut ffi::ibv_context) -> Result<bool, OsError> {
         let mut others = self.all().to_vec();
         others.retain(|other| *other != raw);
@@ -294,7 +298,7 @@ impl List {
         // SAFETY: `malloc` has no preconditions.
         let copy = unsafe { libc::malloc(size_of_val(&others[..])) };
         let copy: NonNull<*mut ffi::ibv_context> = cvt_ptr("malloc", copy.cast())?;
-        // SAFETY: `copy` has room for all entries of `others`, and no other code has its address.
+        // SAFETY: `copy` has space for all entries of `others`, and no other code has its address.
         unsafe { ptr::copy_nonoverlapping(others.as_ptr(), copy.as_ptr(), others.len()) };
         // SAFETY: `rdma_free_devices` drops one reference to each device in `copy`, which ends with
         // null, and then frees `copy` with `free`. These references belong to `self`, which no
@@ -313,7 +317,7 @@ impl List {
 /// no device because the process has too few free descriptors, returns `EMFILE` or `ENFILE` instead
 /// of `ENODEV`.
 fn descriptor_error(error: OsError) -> OsError {
-    // librdmacm uses at most four descriptors at a time.
+    // Open four files, because librdmacm uses at most four descriptors at a time.
     let files = [(); 4].map(|()| File::open("/"));
     let errors = files.iter().filter_map(|file| file.as_ref().err());
     let mut errnos = errors.filter_map(io::Error::raw_os_error);
@@ -334,8 +338,8 @@ impl Drop for List {
 /// The vendor ids that `ibv_query_device` returns for software RoCE and software iWARP.
 pub(crate) const SOFTWARE: [u32; 2] = [0xff_ffff, 0x62_6d74];
 
-/// Replaces the descriptors of a software device's context with new ones. Has no effect on a
-/// context of another device.
+/// Opens a software device again, and replaces the descriptors of `context` with the new ones. Has
+/// no effect if the device is not a software device.
 ///
 /// # Safety
 ///
@@ -373,7 +377,8 @@ unsafe fn renew(context: NonNull<ffi::ibv_context>) -> Result<(), OsError> {
     replaced.and(closed)
 }
 
-/// Makes librdmacm close a removed device.
+/// Makes librdmacm close a removed device. If librdmacm can create no list, because no device is
+/// left, calls [`detach`].
 ///
 /// # Safety
 ///
@@ -398,8 +403,8 @@ unsafe fn release(context: NonNull<ffi::ibv_context>) {
     }
 }
 
-/// Closes the kernel objects of a context. The state of librdmacm does not change: the descriptor
-/// numbers stay in use, but every call on them fails.
+/// Closes the kernel objects of a context. The descriptor numbers stay in use, but every call on
+/// them fails. The state of librdmacm does not change.
 ///
 /// # Safety
 ///

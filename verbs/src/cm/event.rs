@@ -15,8 +15,8 @@ use crate::{
     verbs::{AhAttr, QpType},
 };
 
-/// An event of a [`CmId`](super::CmId). This copy stays valid after librdmacm has freed the
-/// original event.
+/// A copy of an event of a [`CmId`](super::CmId). The copy stays valid after librdmacm has freed
+/// the original event.
 ///
 /// See [`rdma_get_cm_event(3)`](https://man7.org/linux/man-pages/man3/rdma_get_cm_event.3.html) for
 /// the meaning and content of each event.
@@ -77,8 +77,8 @@ impl CmEvent {
         if matches!(event, CmEventType::USER | CmEventType::INTERNAL) {
             // In these events the field `id` may be null, and neither `conn` nor `ud` is set.
         } else if multicast || id.is_some_and(|id| QpType::from_raw(id.qp_type) == QpType::UD) {
-            // SAFETY: librdmacm writes the member `ud` for datagram ids and for multicast events,
-            // and zeroes it in other events.
+            // SAFETY: for datagram ids and for multicast events, librdmacm writes the member `ud`,
+            // or zeroes it if this type of event carries no parameters.
             let param = unsafe { &raw.param.ud };
             ud = Some(UdEventParam {
                 ah_attr: AhAttr::from_raw(param.ah_attr),
@@ -92,8 +92,8 @@ impl CmEvent {
                     unsafe { copy_private_data(param.private_data.cast(), param.private_data_len) };
             }
         } else {
-            // SAFETY: librdmacm writes the member `conn` for connection ids, and zeroes it in other
-            // events.
+            // SAFETY: for connection ids, librdmacm writes the member `conn`, or zeroes it if this
+            // type of event carries no parameters.
             let param = unsafe { &raw.param.conn };
             conn = Some(ConnEventParam::from_raw(param));
             // SAFETY: librdmacm sets `private_data` and `private_data_len` together, to bytes
@@ -166,7 +166,8 @@ impl CmEvent {
 
     /// Returns the parameters of the datagram peer or of the multicast group.
     ///
-    /// Returns `None` for connection ids.
+    /// Returns `None` for connection ids, and for events that do not come from the connection
+    /// manager.
     #[must_use]
     pub fn ud(&self) -> Option<UdEventParam> {
         self.ud
@@ -190,8 +191,9 @@ impl EventChannel {
     ///
     /// # Errors
     ///
-    /// Returns the errors of `rdma_get_cm_event`. An event, and not an error, reports that a
-    /// connection has failed.
+    /// Returns `EBADF` if this process inherited the channel from its parent. Otherwise returns the
+    /// errors of `rdma_get_cm_event` and `rdma_ack_cm_event`. A failed connection causes an event,
+    /// not an error.
     #[doc(alias = "rdma_get_cm_event")]
     #[doc(alias = "rdma_ack_cm_event")]
     pub fn poll_event(&self) -> Result<Option<CmEvent>, OsError> {
@@ -200,8 +202,8 @@ impl EventChannel {
         }
         let lock = self.lock();
         let mut raw = ptr::null_mut();
-        // SAFETY: the channel exists, and `raw` is a local variable. The lock excludes other users
-        // of the ids that librdmacm changes.
+        // SAFETY: the channel exists, and `raw` is a local variable. While the lock is held, no
+        // other thread uses the ids that librdmacm changes.
         let ret = unsafe { ffi::rdma_get_cm_event(self.as_ptr(), &raw mut raw) };
         match cvt("rdma_get_cm_event", ret) {
             Ok(_) => {}
@@ -226,8 +228,8 @@ impl EventChannel {
         }
         // SAFETY: `raw` is acknowledged only here, and `event` does not point into it.
         let ret = unsafe { ffi::rdma_ack_cm_event(raw) };
-        // Release the lock before the next line. If that line returns an error, it drops the event
-        // with its new id, and destroying the id acquires this lock.
+        // Release the lock before the next line. If that line returns an error, it drops `event`
+        // and thereby destroys the new id of a CONNECT_REQUEST, which acquires this lock.
         drop(lock);
         cvt("rdma_ack_cm_event", ret)?;
         Ok(Some(event))
@@ -253,8 +255,8 @@ unsafe fn copy_private_data(data: *const u8, len: u8) -> PrivateData {
     if data.is_null() {
         return PrivateData::default();
     }
-    // SAFETY: the caller guarantees that `data` is valid for reads of `len` bytes, and it is not
-    // null.
+    // SAFETY: `data` is not null, so the caller guarantees that `data` is valid for reads of `len`
+    // bytes.
     let bytes = unsafe { slice::from_raw_parts(data, len.into()) };
     PrivateData::try_from(bytes).unwrap_or_default()
 }
@@ -331,7 +333,7 @@ mod tests {
         let event = unsafe { CmEvent::copy_data(&raw mut raw) };
         assert!(
             event.private_data().is_empty(),
-            "the pointer is the group's context"
+            "the event must have no private data, because the pointer is the group's context"
         );
         assert_eq!(event.ud().map(|ud| ud.qkey), Some(9));
     }

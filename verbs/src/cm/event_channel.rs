@@ -37,15 +37,16 @@ pub struct EventChannel {
 }
 
 struct Inner {
-    /// The C object. A forked child immediately replaces its copy of the descriptor. Otherwise that
+    /// The C object. A forked child immediately replaces its copy of the descriptor, because that
     /// copy would keep the kernel's connections and listeners alive after the parent has closed
     /// them.
     raw: Unshared<Raw>,
-    /// Held while an event is read, and during calls on an id of this channel.
+    /// librdmacm writes to an event's id without a lock while it reads the event. Therefore a
+    /// thread holds this lock while it reads an event, and during each call on an id of this
+    /// channel.
     ///
-    /// While librdmacm reads an event, it writes to the event's id without a lock. A thread that
-    /// holds this lock acquires only two other locks: the lock of `devices::OPEN` and, when it
-    /// migrates an id, the lock of the other channel.
+    /// A thread that holds this lock acquires only two other locks: the lock of `devices::OPEN`
+    /// and, when it migrates an id, the lock of the other channel.
     lock: Mutex<()>,
     /// The devices that this channel's ids use. They are cached because librdmacm needs a long time
     /// to list devices.
@@ -54,11 +55,11 @@ struct Inner {
 
 struct Raw(NonNull<ffi::rdma_event_channel>);
 
-// SAFETY: the structure behind the pointer is only read, and `Inner::lock` is held while librdmacm
-// uses it.
+// SAFETY: from the creation of the channel until the drop of its last handle, librdmacm and this
+// crate only read the structure behind the pointer.
 unsafe impl Send for Raw {}
-// SAFETY: the structure behind the pointer is only read, and `Inner::lock` is held while librdmacm
-// uses it.
+// SAFETY: from the creation of the channel until the drop of its last handle, librdmacm and this
+// crate only read the structure behind the pointer.
 unsafe impl Sync for Raw {}
 
 impl EventChannel {
@@ -96,10 +97,11 @@ impl EventChannel {
     }
 
     /// Returns a handle to `raw`, the device of an id on this channel. The handle keeps only this
-    /// device open.
+    /// device open. Returns `None` if the device was removed.
     pub(super) fn device(&self, raw: *mut ffi::ibv_context) -> Result<Option<Context>, OsError> {
         let mut devices = lock(&self.inner.devices);
-        // A device in use stays open, so no other device's context can be at the address `raw`.
+        // A list that still exists keeps its devices open. Two open devices have different
+        // addresses, so the device with the address `raw` in such a list is the id's device.
         let used = devices.iter().filter_map(WeakDevices::upgrade);
         if let Some(found) = used.filter_map(|used| used.find(raw)).next() {
             return Ok(Some(found));
@@ -126,7 +128,7 @@ impl EventChannel {
         self.inner.raw.0.as_ptr()
     }
 
-    /// Returns whether another process created the channel and this process inherited it.
+    /// Returns true if this process inherited the channel from its parent.
     pub(super) fn is_inherited(&self) -> bool {
         self.inner.raw.is_inherited()
     }

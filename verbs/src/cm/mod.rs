@@ -5,14 +5,16 @@
 //!
 //! A program creates an [`EventChannel`] and [`CmId`]s on this channel. It calls the operations of
 //! an id (`bind_addr`, `listen`, `resolve_addr`, `resolve_route`, [`create_qp`](CmId::create_qp),
-//! `connect`, `accept`), and reads their results from the channel. Alternatively the program
-//! creates an id with [`CmId::new_sync`], whose operations block until they are complete.
+//! `connect`, `accept`), and reads their results from the channel. Alternatively, the program
+//! creates a synchronous id with [`CmId::new_sync`]. The operations of a synchronous id block until
+//! they are complete.
 //!
 //! # Events
 //!
 //! [`EventChannel::poll_event`] copies the event, takes ownership of the new id of a
-//! CONNECT_REQUEST, and acknowledges the event before it returns. `rdma_destroy_id` waits for
-//! unacknowledged events. It never blocks in this module, because all events are acknowledged.
+//! CONNECT_REQUEST, and acknowledges the event before it returns. `rdma_destroy_id` would block
+//! while an event is unacknowledged. In this module it never blocks, because no event stays
+//! unacknowledged.
 //!
 //! # Thread safety
 //!
@@ -30,9 +32,9 @@
 // This module owns every librdmacm object that the crate uses. It guarantees three things. Each
 // event that was read is acknowledged. No thread uses an id while an event of that id is read. A
 // removed device is released when no object of the crate uses it. The callers of this module are
-// `rsocket`, `valkey`, programs, and the engine. Only the engine's thread uses the ids of the
-// engine. The module starts no thread, sets no deadlines of its own, and retries no call except in
-// [`CmId::listen_on`]. The callers decide how to handle an event.
+// the engine, the crates `rsocket` and `valkey`, and programs. The engine uses its ids only on its
+// own thread. The module starts no thread, sets no deadlines of its own, and retries no call except
+// in [`CmId::listen_on`]. The callers decide how to handle an event.
 
 // These modules are declared first, in this order. As a result, the documentation of `EventChannel`
 // begins with `new`, and that of `CmEvent` with the methods that return its content.

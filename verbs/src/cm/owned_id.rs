@@ -36,7 +36,8 @@ struct IdState {
 /// The part of an id's state that librdmacm does not expose.
 #[derive(Default)]
 pub(super) struct Local {
-    /// Whether the id listens. Its channel may then contain connect requests.
+    /// True after a call of `rdma_listen`. From then on, the id's channel may contain connect
+    /// requests.
     pub(super) listens: bool,
     pub(super) groups: Groups,
 }
@@ -72,9 +73,9 @@ impl OwnedId {
         raw: NonNull<ffi::rdma_cm_id>,
         channel: &EventChannel,
     ) -> Self {
+        // librdmacm has copied the listener's context into the new id. Clear the copy, because that
+        // context identifies only the listener's events.
         // SAFETY: the caller guarantees that `raw` exists and that the channel's lock is held.
-        // librdmacm copied the listener's context into the new id; that context identifies only the
-        // listener's events.
         unsafe { (*raw.as_ptr()).context = ptr::null_mut() };
         Self::new(raw, channel)
     }
@@ -107,7 +108,8 @@ impl OwnedId {
 
     /// Calls a librdmacm function that dereferences the id's pointer to its device.
     ///
-    /// Returns `EINVAL` if that pointer is null, because the id is not bound to a device yet.
+    /// Returns `EINVAL` if that pointer is null, which means that the id is not bound to a device
+    /// yet.
     pub(super) fn call_bound(
         &self,
         name: &'static str,
@@ -129,8 +131,8 @@ impl OwnedId {
         // This clone keeps the old channel alive until the lock in it is released.
         let old = state.channel.clone();
         // While the id moves, no thread may read its events from the old or the new channel.
-        // Therefore both channels are locked, in the order of their addresses, so that two calls
-        // that migrate ids in opposite directions do not deadlock.
+        // Therefore this call locks both channels. It locks them in the order of their addresses,
+        // so that two calls that migrate ids in opposite directions do not deadlock.
         let _locks = match old.as_ptr().cmp(&channel.as_ptr()) {
             Ordering::Equal => return Ok(()),
             Ordering::Less => {
@@ -173,21 +175,21 @@ impl Drop for OwnedId {
             // SAFETY: `id` exists, the lock of its channel is held, and all events that were read
             // have been acknowledged.
             unsafe { local.groups.leave_all(id) };
-            // SAFETY: this is the last handle of the id, because its queue pair, which owned a
-            // handle, was destroyed before. All events that were read have been acknowledged, so
-            // the call does not block.
+            // SAFETY: this is the last handle of the id. A queue pair owns a handle to its id, so
+            // the id's queue pair has already been destroyed. All events that were read have been
+            // acknowledged, so the call does not block.
             cvt("rdma_destroy_id", unsafe { ffi::rdma_destroy_id(id) })
         });
         log_destroy_error(result.map(drop));
     }
 }
 
-/// The multicast groups that an id has joined and not left.
+/// The multicast groups that an id has requested to join and has not left.
 #[derive(Default)]
 pub(super) struct Groups(Vec<SocketAddr>);
 
 impl Groups {
-    /// Records that the id has joined `group`.
+    /// Records that the id has requested to join `group`.
     pub(super) fn joined(&mut self, group: SocketAddr) {
         self.0.push(group);
     }
@@ -211,11 +213,11 @@ impl Groups {
         cvt("rdma_leave_multicast", unsafe { leave(id, group) }).map(drop)
     }
 
-    /// Leaves all groups. This is necessary before the queue pair or the id is destroyed.
+    /// Leaves all groups. The caller does this before it destroys the queue pair or the id.
     ///
     /// The kernel does not destroy a queue pair that is a member of a group, and librdmacm does not
-    /// report that failure. Moreover, librdmacm does not free its memory for a group when it frees
-    /// the id.
+    /// report that failure. When librdmacm frees an id, it does not free the memory that it has
+    /// allocated for the id's groups.
     ///
     /// # Safety
     ///
@@ -225,7 +227,11 @@ impl Groups {
             // SAFETY: the requirements of `leave` and of this function are the same, and the caller
             // fulfils them.
             if let Err(error) = cvt("rdma_leave_multicast", unsafe { leave(id, group) }) {
-                warn!(Rdma, "cannot leave the multicast group {group}: {error}");
+                warn!(
+                    Rdma,
+                    "an id cannot leave the multicast group {group}, so its queue pair and memory \
+                     may leak: {error}"
+                );
             }
         }
     }

@@ -8,9 +8,9 @@ const CAPACITY: usize = u8::MAX as usize;
 /// Private data: bytes that a connect request, an acceptance or a rejection carries to the peer's
 /// program.
 ///
-/// The maximum length depends on the type of message, and on whether the id is for a connection or
-/// for datagrams: see the constants. These limits apply to InfiniBand and RoCE with IP addresses;
-/// this crate also applies them to iWARP. The connection manager may append zeros to the data, so a
+/// The maximum length depends on the type of message, and differs between connections and
+/// datagrams: see the constants. These limits apply to InfiniBand and RoCE with IP addresses; this
+/// crate also applies them to iWARP. The connection manager may append zeros to the data, so a
 /// protocol must transmit the length itself.
 #[derive(Clone, Copy)]
 pub struct PrivateData {

@@ -28,13 +28,14 @@ pub(crate) fn set_nonblocking(fd: BorrowedFd<'_>) -> Result<(), OsError> {
 ///
 /// Returns `None` if `read` returned no value in time.
 ///
-/// `read` must not block. It is called at least once, and once more after the timeout.
+/// `read` must not block. This function calls `read` at least once. Before it returns `None`, it
+/// calls `read` once after the timeout.
 pub(crate) fn wait_readable<T>(
     fd: BorrowedFd<'_>,
     timeout: Duration,
     mut read: impl FnMut() -> Result<Option<T>, OsError>,
 ) -> Result<Option<T>, OsError> {
-    // If the sum exceeds the clock's range, there is no deadline.
+    // If the sum exceeds the range of `Instant`, there is no deadline.
     let deadline = Instant::now().checked_add(timeout);
     loop {
         let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
@@ -46,8 +47,8 @@ pub(crate) fn wait_readable<T>(
         }
         match poll(
             &mut [PollFd::new(fd, PollFlags::POLLIN)],
-            // The timeout is rounded up. If it were rounded down, the last millisecond would be a
-            // busy loop.
+            // The timeout is rounded up to milliseconds. If it were rounded down, the loop would
+            // run without sleeping during the final millisecond.
             left.map_or(PollTimeout::NONE, |left| {
                 PollTimeout::try_from(millis(left)).unwrap_or(PollTimeout::MAX)
             }),

@@ -4,16 +4,20 @@
 use libloading::Library;
 use rdma_status::OsError;
 
-/// Opens a library. The caller must keep the library open while it uses functions of the library.
+/// Opens a library. The caller must keep the library open while the program uses the library's
+/// functions.
 ///
 /// # Errors
 ///
-/// Returns `ELIBACC` with the name of the library.
+/// Returns `ELIBACC` with the name of the library if it cannot be opened.
 pub(crate) fn library(file: &'static str) -> Result<Library, OsError> {
-    // SAFETY: the initialisers of both libraries may run at any time, and the libraries stay open
-    // while their functions are used.
+    // SAFETY: the initialisers of libibverbs and librdmacm may run at any time. The caller keeps
+    // the library open while its functions are used.
     unsafe { Library::new(file) }.map_err(|error| {
-        rdmsg_os::info!(Rdma, "cannot open {file}: {error}");
+        rdmsg_os::info!(
+            Rdma,
+            "cannot open the library {file}, so RDMA calls fail: {error}"
+        );
         OsError::new(file, libc::ELIBACC)
     })
 }
@@ -34,7 +38,10 @@ pub(crate) unsafe fn function<F: Copy>(
     // SAFETY: the caller guarantees that `F` is the type of a pointer to the function.
     let found = unsafe { library.get::<F>(name.as_bytes()) };
     found.map(|function| *function).map_err(|error| {
-        rdmsg_os::info!(Rdma, "cannot find the function {name}: {error}");
+        rdmsg_os::info!(
+            Rdma,
+            "a library lacks the function {name}, so calls that need it fail: {error}"
+        );
         OsError::new(name, libc::ELIBBAD)
     })
 }

@@ -1,9 +1,9 @@
 //! The boundary to C: bindings of librdmacm and libibverbs, and additions to these bindings.
 //!
 //! Only this module depends on how the two libraries are loaded. `ffi` is the module `dlopen`, or
-//! the crate `rdma_sys` if the feature `linked` is enabled. Both provide the same names. This
-//! module owns no object: descriptors, addresses and pointers belong to its callers, `verbs` and
-//! `cm`. Each unsafe function documents its requirements. Only `wait_readable` blocks, and its
+//! the module `linked` if the feature `linked` is enabled. Both modules provide the same names.
+//! This module owns no object: descriptors, addresses and pointers belong to its callers, `verbs`
+//! and `cm`. Each unsafe function documents its requirements. Only `wait_readable` blocks, and its
 //! caller limits the time.
 
 pub(crate) mod consts;

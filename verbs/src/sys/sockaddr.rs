@@ -7,8 +7,8 @@ use std::{
     ptr,
 };
 
-/// Converts an address to the C structure. C functions take `&raw mut` of the result, cast to `*mut
-/// sockaddr`.
+/// Converts an address to the C structure. A caller casts a mutable pointer to the result to a
+/// pointer to `libc::sockaddr`, as C functions require.
 pub(crate) fn from_std(addr: SocketAddr) -> libc::sockaddr_storage {
     let mut storage = zeroed();
     let start = &raw mut storage;
@@ -44,7 +44,7 @@ pub(crate) fn from_std(addr: SocketAddr) -> libc::sockaddr_storage {
     storage
 }
 
-/// Converts an address from the C structure. Returns `None` if its family is neither IPv4 nor IPv6.
+/// Converts an address from the C structure. Returns `None` if the family is neither IPv4 nor IPv6.
 ///
 /// An address that was not set has the family `AF_UNSPEC`, so the result is `None`.
 pub(crate) fn to_std(storage: &libc::sockaddr_storage) -> Option<SocketAddr> {

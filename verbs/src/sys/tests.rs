@@ -1,5 +1,5 @@
-//! Tests that compare the constants of [`rdma_status`] with the constants in the C headers, and
-//! tests of the functions that convert results of C functions.
+//! Tests that compare the constants of [`rdma_status`] with the constants of the C API, and tests
+//! of the functions that convert results of C functions.
 
 #![allow(unsafe_code)]
 
@@ -55,10 +55,15 @@ fn fail_with_ebadf() -> libc::c_int {
     unsafe { libc::close(-1) }
 }
 
-/// Compares constants of this crate with the C enumerators of the same names.
+/// Compares constants of [`rdma_status`] with the C enumerators of the same names.
 macro_rules! same_numbers {
     ($ours:ident, $theirs:ident, $prefix:literal: $($name:ident = $c_name:ident),* $(,)?) => {
-        $( assert_eq!($ours::$name.raw(), ffi::$theirs::$c_name, "{}", stringify!($c_name)); )*
+        $( assert_eq!(
+            $ours::$name.raw(),
+            ffi::$theirs::$c_name,
+            "{} must have the value of the C API",
+            stringify!($c_name),
+        ); )*
         $( assert_eq!(concat!($prefix, stringify!($name)), stringify!($c_name)); )*
     };
 }

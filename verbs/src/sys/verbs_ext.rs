@@ -1,10 +1,10 @@
 //! libibverbs functions that the bindings lack or declare incorrectly.
 //!
-//! `infiniband/verbs.h` implements parts of its interface inline or as macros. Some of this code
-//! reads the `verbs_context` that contains an `ibv_context`. The generated bindings contain the
-//! inline function `verbs_get_ctx`, but it compares with the wrong constant and so never finds a
-//! `verbs_context`. Therefore this crate must not call any function of the bindings that uses
-//! `verbs_get_ctx`.
+//! `infiniband/verbs.h` implements some functions inline or as macros. Some of this code reads the
+//! `verbs_context` that contains an `ibv_context`. The generated bindings contain the inline
+//! function `verbs_get_ctx`. In the bindings, that function compares with a wrong constant and
+//! therefore never finds a `verbs_context`. So this crate must not call any function of the
+//! bindings that uses `verbs_get_ctx`.
 #![allow(unsafe_code)]
 
 use std::{
@@ -50,10 +50,11 @@ pub(crate) unsafe fn ibv_query_gid_table(
     unsafe { ffi::_ibv_query_gid_table(context, entries, max_entries, 0, size) }
 }
 
-/// Returns the `verbs_context` that contains the open `context`, if the `verbs_context` is large
-/// enough to contain the field at the offset `op`.
+/// Returns the `verbs_context` that contains `context`. Returns `None` if no `verbs_context`
+/// contains `context`, or if the `verbs_context` is too small to contain the field at the offset
+/// `op`.
 ///
-/// This is the first half of `verbs_get_ctx_op` of `infiniband/verbs.h`.
+/// `verbs_get_ctx_op` of `infiniband/verbs.h` begins with the same checks.
 ///
 /// # Safety
 ///
@@ -79,7 +80,7 @@ unsafe fn extended_context(
     // every version of libibverbs, the field `sz` directly precedes the context.
     let sz = unsafe { (*extended).sz };
     // Newer versions of libibverbs prepend operations to the structure. Therefore the structure
-    // contains an operation if its size `sz` is at least the distance from the operation to the end
+    // contains an operation if `sz` is at least the distance in bytes from the operation to the end
     // of the structure.
     (sz >= SIZE - op).then_some(extended)
 }
@@ -100,8 +101,8 @@ macro_rules! op {
 /// Queries a port as `ibv_query_port(3)` does. Returns 0 or an error number.
 ///
 /// The function that libibverbs exports under that name fills in an older, shorter structure, which
-/// lacks the flags of the link layer. The inline function `___ibv_query_port` replaces it in C, and
-/// this function replaces it in Rust.
+/// lacks the field `port_cap_flags2`. In C, programs call the inline function `___ibv_query_port`.
+/// This function does the same in Rust.
 ///
 /// # Safety
 ///
@@ -163,8 +164,8 @@ pub(crate) unsafe fn ibv_create_cq_ex(
 
 /// Calls `ibv_create_qp_ex(3)`, which returns a new queue pair, or null with `errno` set.
 ///
-/// `comp_mask` must contain at least one bit besides the one for the protection domain. In C, the
-/// inline function calls `ibv_create_qp` if only that bit is set. This function does not.
+/// `comp_mask` must contain at least one bit besides `IBV_QP_INIT_ATTR_PD`. If only that bit is
+/// set, the inline function in C calls `ibv_create_qp`, but this function does not.
 ///
 /// # Safety
 ///

@@ -1,4 +1,4 @@
-//! libibverbs: devices, memory, queues and work requests. Dropping an object of this module
+//! libibverbs: devices, memory, queues and work requests. Dropping the last handle to an object
 //! destroys the corresponding C object.
 //!
 //! # Objects
@@ -19,23 +19,23 @@
 //!
 //! # Resource cleanup
 //!
-//! All handles are reference counted, and each object owns handles to the objects from which it was
-//! created. Therefore handles may be dropped in any order, and the C objects are destroyed in the
-//! order that libibverbs requires. A queue pair also owns handles to the memory regions of all
-//! requests that were posted to it. The memory of a region is unmapped only after the region has
-//! been deregistered.
+//! Each object owns reference-counted handles to the objects from which it was created. Therefore a
+//! program may drop its handles in any order: the C objects are destroyed in the order that
+//! libibverbs requires. A queue pair also owns handles to the memory regions of all requests that
+//! were posted to it. The memory of a region is unmapped only after the region has been
+//! deregistered.
 //!
-//! When libibverbs destroys an object, it waits until all events of that object that were read have
-//! been acknowledged. This module acknowledges each event before it returns the event, so
-//! destroying an object never blocks.
+//! If an event of an object was read but not acknowledged, libibverbs blocks when it destroys the
+//! object. This module acknowledges each event before it returns the event, so destroying an object
+//! never blocks.
 //!
 //! # Thread safety
 //!
-//! All handles are [`Send`] and [`Sync`], because libibverbs locks each object itself. It does not
-//! lock the queue pairs of a [`ThreadDomain`], so the safe functions of this module lock them. If
-//! several threads post to one queue pair, the requests of each call stay together; the order of
-//! the calls is unspecified. If several threads poll one completion queue, only one of them
-//! receives each completion.
+//! All handles are [`Send`] and [`Sync`], because libibverbs locks the objects. The exception is a
+//! queue pair of a [`ThreadDomain`], which the safe functions of this module lock. If several
+//! threads post to one queue pair, the requests of each call stay together; the order of the calls
+//! is unspecified. If several threads poll one completion queue, only one of them receives each
+//! completion.
 //!
 //! # Memory
 //!
@@ -52,7 +52,8 @@
 // connections nor messages: its callers connect queue pairs.
 //
 // Its submodules depend on each other in one direction only. `memory` and `completion` use
-// `device`, `work_request` uses these three, and `queue_pair` uses all others.
+// `device`. `work_request` uses `device`, `memory` and `completion`. `queue_pair` uses all other
+// submodules.
 
 mod bit_flags;
 mod completion;

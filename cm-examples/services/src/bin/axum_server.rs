@@ -1,5 +1,5 @@
-//! A web server that uses axum. It accepts connections over rdmsg and over plain TCP concurrently,
-//! because `axum::serve` works with either listener.
+//! A web server that uses axum. It accepts connections over rdmsg and, with the option `--tcp`,
+//! over plain TCP. `axum::serve` works with the listeners of both.
 
 use std::{net::SocketAddr, process::ExitCode};
 

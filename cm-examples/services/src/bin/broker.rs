@@ -1,9 +1,10 @@
 //! A publish-subscribe service over rdmsg messages: the broker, a publisher and a subscriber.
 //!
 //! A slow subscriber does not delay other clients. The broker has a queue for each subscriber, with
-//! limits on the number of messages and of bytes. When the queue is full, the broker drops the
-//! oldest messages, and sends the number of dropped messages before the next message. The keepalive
-//! detects a subscriber whose process hangs or whose host has failed.
+//! limits on the number of messages and of bytes. If a new message would exceed a limit, the broker
+//! drops the oldest messages of the queue. Before the next message, the broker tells the subscriber
+//! how many messages it has dropped. The keepalive detects a subscriber whose process hangs or
+//! whose host has failed.
 
 use std::{
     io::{BufRead, stdin},
@@ -27,7 +28,7 @@ use services::{
 };
 use tokio_util::task::TaskTracker;
 
-/// The longest message in bytes that the broker and its clients accept.
+/// The maximum length in bytes of a message that the broker and its clients accept.
 const MAX_MESSAGE: u64 = 1 << 20;
 
 #[derive(Parser)]
@@ -95,7 +96,7 @@ struct Serve {
     /// The maximum number of bytes in the queue of a subscriber
     #[arg(long, default_value_t = 8 << 20)]
     queue_bytes: usize,
-    /// The time after SIGINT or SIGTERM within which clients must finish, in seconds
+    /// The time limit in seconds for clients to finish after SIGINT or SIGTERM
     #[arg(long, value_name = "SECONDS", default_value_t = 5)]
     patience: u64,
     #[command(flatten)]
@@ -168,7 +169,7 @@ async fn serve(options: &Serve) -> Result<()> {
                 return Err(error.into());
             }
             Err(error) => {
-                log::warn!("cannot accept a client: {error}");
+                log::warn!("cannot accept a client; the broker continues to listen: {error}");
                 continue;
             }
         };

@@ -1,6 +1,6 @@
-//! Copies files to and from a server. Each piece of a file is one large message, sent without a
-//! copy in memory. A digest verifies the complete file. After an interruption, the next copy
-//! continues at the same position.
+//! Copies files to and from a server. Each piece of a file is one large message, which rdmsg sends
+//! without copying it in memory. A digest verifies the complete file. If a copy is interrupted, the
+//! next copy of the file continues at the same position.
 
 use std::{
     net::SocketAddr,
@@ -51,7 +51,7 @@ enum Role {
         /// The address and port to listen on; with port 0, the system chooses a free port
         #[arg(default_value = "0.0.0.0:7471")]
         address: SocketAddr,
-        /// The time after SIGINT or SIGTERM within which clients must finish, in seconds
+        /// The time limit in seconds for clients to finish after SIGINT or SIGTERM
         #[arg(long, value_name = "SECONDS", default_value_t = 5)]
         patience: u64,
     },
@@ -67,7 +67,7 @@ struct Copy {
     file: PathBuf,
     /// The address and port of the server
     address: String,
-    /// The name of the file on the server [default: the same as here]
+    /// The name of the file on the server [default: its name on this host]
     #[arg(long)]
     name: Option<String>,
 }
@@ -120,7 +120,7 @@ async fn serve(
                 return Err(error.into());
             }
             Err(error) => {
-                log::warn!("cannot accept a client: {error}");
+                log::warn!("cannot accept a client; the server continues to listen: {error}");
                 continue;
             }
         };
@@ -132,7 +132,7 @@ async fn serve(
                 Err(error) => println!("{peer}: {}", with_causes(&*error)),
             }
             if let Err(error) = endpoint.close().await {
-                log::debug!("{peer}: {error}");
+                log::debug!("{peer}: the close of the connection failed: {error}");
             }
         });
     }
@@ -181,7 +181,7 @@ async fn copy_file(options: &Copy, keepalive: &Keepalive, put: bool) -> Result<(
         copied = copying => copied?,
         () = stop.cancelled() => {
             endpoint.get_ref().abort(0);
-            return Err("interrupted: the next copy of the file continues here".into());
+            return Err("interrupted: the next copy of the file continues at this position".into());
         }
     };
     endpoint.close().await?;

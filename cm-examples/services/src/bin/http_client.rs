@@ -60,8 +60,8 @@ struct Program {
     /// Send this number of requests, and print the rate
     #[arg(short = 'n', long)]
     requests: Option<u64>,
-    /// The number of concurrent requests; each has its own connection with HTTP/1, and all share a
-    /// connection with HTTP/2
+    /// The number of concurrent requests: with HTTP/1, each request uses its own connection, and
+    /// with HTTP/2, all requests share one connection
     #[arg(short, long, default_value_t = 50, value_parser = clap::value_parser!(u64).range(1..))]
     concurrency: u64,
 }

@@ -1,8 +1,8 @@
-//! A web server that uses the unmodified libraries hyper, for HTTP/1 and HTTP/2, and rustls, for
-//! TLS. It accepts connections over rdmsg and over plain TCP concurrently.
+//! A web server that uses the unmodified libraries hyper (HTTP/1 and HTTP/2) and rustls (TLS). It
+//! accepts connections over rdmsg and, with the option `--tcp`, over plain TCP.
 //!
-//! `/` returns a greeting, and `/bytes/N` returns N bytes. `/echo` streams the body of a POST
-//! request back while it arrives.
+//! `/` returns a short text, `/bytes/N` returns N bytes, and `/answered` returns the number of
+//! answered requests. `/echo` sends the body of a POST request back while the body arrives.
 
 use std::{fs, path::PathBuf, process::ExitCode};
 

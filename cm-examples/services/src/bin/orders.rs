@@ -27,7 +27,7 @@ use tokio_util::task::TaskTracker;
 #[derive(Parser)]
 #[command(
     version,
-    about = "A server that executes orders, and clients that outlive its restarts."
+    about = "A server that executes orders, and clients that continue when it is replaced."
 )]
 struct Program {
     #[command(subcommand)]
@@ -35,8 +35,9 @@ struct Program {
     /// Show the log of the library
     #[arg(long, global = true)]
     debug: bool,
-    /// The time limit in seconds for the address to become free, for a server to listen, and for
-    /// clients to move to the next server
+    /// The time limit in seconds for each wait: a new server waits for its address to become free,
+    /// a client for a server that listens, and an old server for its clients to move to the new
+    /// server
     #[arg(long, global = true, value_name = "SECONDS", default_value_t = 60)]
     patience: u64,
     #[command(flatten)]
@@ -45,7 +46,7 @@ struct Program {
 
 #[derive(Subcommand)]
 enum Role {
-    /// Run the server, after the previous server has closed its listener
+    /// Run the server; it starts to listen when the previous server has closed its listener
     Serve {
         /// The address and port to listen on; with port 0, the system chooses a free port
         #[arg(default_value = "0.0.0.0:7471")]
@@ -107,7 +108,7 @@ impl Program {
             };
             let client = match accepted {
                 Ok(client) => client,
-                // The listener is closed, and each client that it has accepted has a task.
+                // The listener is closed, and each accepted client has a task.
                 Err(Error::ListenerClosed) => break,
                 Err(error) => return Err(error.into()),
             };

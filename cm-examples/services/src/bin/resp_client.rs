@@ -92,7 +92,8 @@ async fn bench(
     let start = Instant::now();
     let mut tasks = JoinSet::new();
     for (number, client) in (0..).zip(clients) {
-        // If the division has a remainder, each of the first connections sends one more request.
+        // If the division has a remainder of n, each of the first n connections sends one more
+        // request.
         let share = requests / program.clients + u64::from(number < requests % program.clients);
         tasks.spawn(load(client, command.to_vec(), share, program.pipeline));
     }

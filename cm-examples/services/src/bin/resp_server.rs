@@ -1,10 +1,10 @@
-//! A key-value server for the Redis protocol (RESP). It serves unmodified Redis clients over plain
-//! TCP and programs over rdmsg concurrently.
+//! A key-value server for the Redis protocol (RESP). It serves clients over rdmsg and, with the
+//! option `--tcp`, unmodified Redis clients over plain TCP.
 //!
 //! One function serves both kinds of connections, because it is generic over `AsyncRead +
-//! AsyncWrite`. The server executes requests in order. If a client sends many requests together,
-//! the server also sends the replies together. After a malformed request, the server replies with
-//! an error and ends the connection.
+//! AsyncWrite`. The server executes the requests of a connection in order. If a client sends many
+//! requests together, the server sends their replies together. After a malformed request, the
+//! server replies with an error and closes the connection.
 
 use std::{process::ExitCode, sync::Arc};
 

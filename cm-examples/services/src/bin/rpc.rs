@@ -1,5 +1,5 @@
 //! A tarpc server that stores values by key, and its client. Each request and each response is one
-//! rdmsg message. The transport is in the module `rpc` of the library.
+//! rdmsg message. The module `rpc` of the library contains the tarpc transports.
 
 use std::{
     net::SocketAddr,

@@ -17,7 +17,7 @@ use super::{
 };
 use crate::Result;
 
-/// The task that sends the messages in a subscriber's queue.
+/// The handle of the task that sends the messages in a subscriber's queue.
 type Sending = JoinHandle<Result<(), Error>>;
 
 /// The state of the broker: the subscribers, their topics, and counters.
@@ -28,7 +28,7 @@ pub struct Hub {
     published: AtomicU64,
     delivered: AtomicU64,
     missed: AtomicU64,
-    /// The maximum number of bytes that any subscriber's queue has contained.
+    /// The largest number of bytes that a subscriber's queue has contained so far.
     most_waiting: AtomicU64,
 }
 
@@ -52,8 +52,8 @@ impl Hub {
         })
     }
 
-    /// Serves one client until it closes the connection or `stop` is cancelled. Then sends the
-    /// messages that are still in the client's queue.
+    /// Serves one client until the client closes the connection or `stop` is cancelled. Then sends
+    /// the messages that are still in the client's queue, and closes the connection.
     ///
     /// # Errors
     ///
@@ -125,8 +125,9 @@ impl Hub {
         (subscriber, tokio::spawn(sending))
     }
 
-    /// Sends the messages in the queue to a subscriber. While the subscriber's receive window is
-    /// full, the send waits. If the queue is also full, the queue drops its oldest messages.
+    /// Sends the messages in the subscriber's queue until the queue ends. While the subscriber's
+    /// receive window is full, each send waits. If the queue becomes full during this wait, it
+    /// drops its oldest messages.
     async fn send(
         self: Arc<Self>,
         endpoint: Endpoint,

@@ -44,7 +44,7 @@ pub enum FromBroker<'a> {
     Statistics(&'a str),
 }
 
-/// Returns a message to the broker that publishes `payload` on `topic`.
+/// Returns the message with which a client publishes `payload` on `topic`.
 ///
 /// # Errors
 ///
@@ -72,17 +72,17 @@ impl<'a> ToBroker<'a> {
                 Ok(Self::Publish { topic, payload })
             }
             Some((&ASK, [])) => Ok(Self::Ask),
-            _ => Err("the first byte of the message is not a known type".into()),
+            _ => Err("the message is empty, or its type or its length is invalid".into()),
         }
     }
 
-    /// Returns a message to the broker that subscribes to `topic`.
+    /// Returns the message with which a client subscribes to `topic`.
     #[must_use]
     pub fn subscribe(topic: &str) -> Vec<u8> {
         [&[SUBSCRIBE], topic.as_bytes()].concat()
     }
 
-    /// Returns a message to the broker that requests the statistics.
+    /// Returns the message with which a client requests the statistics.
     #[must_use]
     pub fn ask() -> Vec<u8> {
         vec![ASK]
@@ -103,7 +103,7 @@ impl<'a> FromBroker<'a> {
             }
             Some((&MISSED, count)) => Ok(Self::Missed(u64::from_be_bytes(count.try_into()?))),
             Some((&STATISTICS, text)) => Ok(Self::Statistics(std::str::from_utf8(text)?)),
-            _ => Err("the first byte of the message is not a known type".into()),
+            _ => Err("the message is empty, or its type is invalid".into()),
         }
     }
 
@@ -115,12 +115,12 @@ impl<'a> FromBroker<'a> {
         message.freeze()
     }
 
-    /// Returns a message to a subscriber with the number of dropped messages.
+    /// Returns the message that tells a subscriber the number of dropped messages.
     pub(super) fn missed(count: u64) -> Vec<u8> {
         [&[MISSED], &count.to_be_bytes()[..]].concat()
     }
 
-    /// Returns a message to a client with the statistics.
+    /// Returns the message that sends the statistics to a client.
     pub(super) fn statistics(text: &str) -> Vec<u8> {
         [&[STATISTICS], text.as_bytes()].concat()
     }

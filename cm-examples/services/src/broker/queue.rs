@@ -63,7 +63,8 @@ impl Queue {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Adds a message. Returns the number of older messages dropped to make room.
+    /// Adds a message. First drops the oldest messages until the new message would exceed no limit
+    /// or the queue is empty. Returns the number of dropped messages.
     pub fn push(&self, message: Bytes) -> u64 {
         let mut state = self.state();
         let mut dropped = 0;
@@ -143,7 +144,7 @@ mod tests {
         assert_eq!(
             queue.push("123456789".into()),
             1,
-            "the limit of bytes drops the oldest message"
+            "the queue must drop one message to stay within its byte limit"
         );
         assert_eq!(queue.len(), (2, 10));
         assert_eq!(queue.next().await, Next::Missed(1));

@@ -1,8 +1,8 @@
 //! The tarpc transports of a client and of a server.
 //!
 //! The protocol needs no framing, because each request and each response is one message. serde_json
-//! encodes the messages. The cancellation of a request is a control message, so it reaches a server
-//! even if the receive window is full of requests.
+//! encodes the messages. The client cancels a request with a control message, which reaches the
+//! server even if the receive window is full of requests.
 
 use std::{
     collections::{HashMap, HashSet, VecDeque},
@@ -26,8 +26,8 @@ use tarpc::{ClientMessage, Response};
 pub struct ClientTransport<Q, A> {
     receive: ReceiveHalf,
     send: MessageSink<Vec<u8>>,
-    /// The encoded requests that do not fit into the peer's receive window yet, with their ids.
-    /// tarpc limits the number of requests in flight.
+    /// The encoded requests that wait for space in the peer's receive window, with their ids. The
+    /// length of this queue is limited, because tarpc limits the number of requests in flight.
     waiting: VecDeque<(u64, Vec<u8>)>,
     values: PhantomData<fn(Q) -> A>,
 }
@@ -56,7 +56,7 @@ impl<Q, A> ClientTransport<Q, A> {
         self.send.poll_flush_unpin(cx).map_err(io::Error::from)
     }
 
-    /// Cancels a request that was already sent.
+    /// Sends the cancellation of a request that was already sent.
     fn cancel(&mut self, id: u64, cancellation: Vec<u8>) -> io::Result<()> {
         match self
             .receive
@@ -65,8 +65,8 @@ impl<Q, A> ClientTransport<Q, A> {
             .send_control(&cancellation)
         {
             Ok(()) => Ok(()),
-            // The peer cannot accept a control message, so send the cancellation after the
-            // requests.
+            // The peer does not accept this control message, so send the cancellation as a normal
+            // message after the waiting requests.
             Err(
                 Error::ControlMessagesNotTaken { .. }
                 | Error::ControlMessageTooLong { .. }
@@ -132,8 +132,8 @@ impl<Q: Serialize, A> Sink<ClientMessage<Q>> for ClientTransport<Q, A> {
 
 /// The server's transport, which receives requests of type `Q` and sends responses of type `A`.
 ///
-/// It passes a limited number of requests to tarpc, and holds the other requests in their receive
-/// buffers, so that the clients wait when their windows are full. Cancellations do not wait.
+/// The transport passes a limited number of requests to tarpc. Further requests stay in their
+/// receive buffers, so the client waits when the receive window is full. Cancellations do not wait.
 #[derive(Debug)]
 pub struct ServerTransport<Q, A> {
     receive: ReceiveHalf,
@@ -151,7 +151,7 @@ pub struct ServerTransport<Q, A> {
     cancelled: HashSet<u64>,
     /// The waker of the task that waits until fewer than `most` requests run.
     reader: Option<Waker>,
-    /// Whether the client has finished sending.
+    /// True after the client has finished its sending direction or closed the connection.
     is_over: bool,
     answers: PhantomData<fn() -> A>,
 }
@@ -194,7 +194,8 @@ impl<Q: DeserializeOwned, A> ServerTransport<Q, A> {
         Some(request)
     }
 
-    /// Handles a message or a control message. Returns a cancellation if its request is running.
+    /// Handles a received message or control message. Returns a cancellation if the request that it
+    /// cancels is running.
     fn take(&mut self, message: Message) -> io::Result<Option<ClientMessage<Q>>> {
         let decoded = serde_json::from_slice(&message)?;
         match &decoded {
@@ -224,7 +225,7 @@ impl<Q: DeserializeOwned, A> ServerTransport<Q, A> {
     }
 }
 
-// No field of the type is pinned.
+// `Unpin` is correct, because the methods of this type pin none of its fields.
 impl<Q, A> Unpin for ServerTransport<Q, A> {}
 
 impl<Q: DeserializeOwned, A> Stream for ServerTransport<Q, A> {

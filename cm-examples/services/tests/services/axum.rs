@@ -54,8 +54,8 @@ async fn body(answer: Response<Incoming>) -> Bytes {
     answer.into_body().collect().await.unwrap().to_bytes()
 }
 
-/// Checks the responses of a server with HTTP/1 and with HTTP/2. `peer` is the server address
-/// expected in the extensions of the response.
+/// Checks the responses of a server with HTTP/1 and with HTTP/2. `peer` is the server address that
+/// the extensions of a response must contain, or `None` if the connector does not add it.
 async fn check<C>(connector: C, address: SocketAddr, peer: Option<PeerAddr>)
 where
     C: Connect + Clone + Send + Sync + 'static,

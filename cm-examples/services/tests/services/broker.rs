@@ -17,9 +17,9 @@ const LIMITS: QueueLimits = QueueLimits {
     bytes: 64 * 1024,
 };
 
-/// The number of messages that the test publishes.
+/// The number of messages that the test publishes on each of its two topics.
 const MESSAGES: u64 = 3000;
-/// The maximum number of published messages in flight.
+/// The number of messages that the test publishes on a topic before it receives them.
 const TOGETHER: u64 = 25;
 
 fn start(stop: &CancellationToken) -> (SocketAddr, tokio::task::JoinHandle<()>) {
@@ -112,7 +112,7 @@ fn slow_subscriber_blocks_no_other_and_learns_loss() {
                     assert_eq!(
                         next(&prompt).await,
                         (expected, 0),
-                        "the broker drops no message of this subscriber"
+                        "the broker must drop no message of the prompt subscriber"
                     );
                 }
             }
@@ -133,7 +133,7 @@ fn slow_subscriber_blocks_no_other_and_learns_loss() {
             assert_eq!(
                 number,
                 expected + missed,
-                "each gap is reported at its position"
+                "the broker must report each gap at its position"
             );
             expected = number + 1;
             total_missed += missed;

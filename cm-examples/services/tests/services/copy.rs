@@ -70,8 +70,8 @@ async fn put(address: SocketAddr, file: &Path) -> Copied {
     loop {
         let endpoint = connect(address).await;
         match copy::put(&endpoint, file, "file", &mut |_, _| {}).await {
-            // The server has not detected the end of the previous connection yet, so the
-            // partial file is still locked.
+            // Try again. The partial file is still locked, because the server has not detected the
+            // end of the previous connection yet.
             Err(error) if error.to_string().contains("already received") => {}
             copied => {
                 endpoint.close().await.unwrap();
@@ -159,7 +159,7 @@ fn server_reports_its_refusal() {
         assert_eq!(
             fs::read_dir(folder.path()).unwrap().count(),
             1,
-            "no partial file remains"
+            "the client must not leave a partial file"
         );
     });
 }

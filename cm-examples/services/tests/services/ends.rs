@@ -1,5 +1,5 @@
 //! Tests with peers that are killed or stopped by a signal. Each service must report the lost peer
-//! within the time set by the two keepalive options.
+//! within [`bound`], which depends on the two keepalive options.
 
 use std::{
     fs,
@@ -46,7 +46,7 @@ async fn within_bound<T>(ending: impl Future<Output = T>) -> T {
             return ended;
         }
     }
-    panic!("the end was not detected in time");
+    panic!("the program must detect the lost peer within its time limit");
 }
 
 fn client_of(address: std::net::SocketAddr) -> ClientOptions {
@@ -212,9 +212,9 @@ fn broker_detects_subscriber_end() {
     });
 }
 
-/// Kills or stops a client between two requests, and waits until the connection has ended. The
-/// libraries of the server report no error in this case, so this function checks the number of open
-/// connections.
+/// Kills or stops a client, and waits until its connection has ended on the server. If no request
+/// is in progress at that moment, the libraries of the server report no error. This function
+/// therefore checks the number of open connections.
 async fn connection_ends(service: Service, engine: Engine, program: &str, words: &[&str]) {
     for (signal, _) in ENDS {
         let mut client = Program::start(program, words, service.address());

@@ -1,6 +1,7 @@
-//! Tests of the services. Some tests run client and server in one process. Others kill or stop a
-//! client or a server that runs in its own process. If the environment variable `LAB_ADDR` is set
-//! to the address of an RDMA device, the tests use RDMA, and otherwise TCP.
+//! Tests of the services. Some tests run client and server in one process. Other tests start a
+//! client or a server in its own process, for example to kill or to stop it. If the environment
+//! variable `LAB_ADDR` is set to the address of an RDMA device, the tests use RDMA. Without the
+//! variable, the tests use TCP.
 
 mod axum;
 mod broker;

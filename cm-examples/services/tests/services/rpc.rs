@@ -61,11 +61,12 @@ fn calls_have_their_answers_until_the_client_ends() {
     });
 }
 
-/// A store in which the request for the key `wait` runs until it is cancelled.
+/// A store that never replies to a request for the key `wait`. Such a request runs until the client
+/// cancels it.
 #[derive(Clone)]
 struct Waiting(mpsc::UnboundedSender<&'static str>);
 
-/// Dropping this value reports the end of a request.
+/// A value that a running request owns. Dropping the value reports the cancellation of the request.
 struct Ends(mpsc::UnboundedSender<&'static str>);
 
 impl Drop for Ends {
@@ -118,7 +119,8 @@ fn cancellation_reaches_server_with_full_window() {
         let first = call("wait");
         assert_eq!(happened.recv().await, Some("runs"));
         let others: Vec<_> = (0..20).map(|number| call(&number.to_string())).collect();
-        // The server holds four requests. The client has no credit for further requests.
+        // Wait until the server holds four requests. The client then has no credit for further
+        // requests.
         while statistics.statistics().buffers_held < 4 {
             tokio::task::yield_now().await;
         }

@@ -23,16 +23,17 @@ use toolbox::{Line, Process};
 /// The time limit for each step of a test. It is long enough for a host with emulated processors.
 pub(crate) const TIME_LIMIT: Duration = Duration::from_secs(120);
 
-/// The keepalive options for programs whose peer does not fail. On a busy machine, replies can be
-/// slow.
+/// The keepalive options for programs whose peer does not fail. The times are long, because replies
+/// can be slow on a busy machine.
 const PATIENT: Keepalive = Keepalive {
     keepalive_interval: 60_000,
     keepalive_timeout: 60_000,
     resume: 0,
 };
 
-/// Returns the keepalive options of a side that must detect the loss of its peer. If `LAB_ADDR` is
-/// set, the times are multiplied by 4, because a peer with an emulated processor replies late.
+/// Returns the keepalive options of a program that must detect the loss of its peer. If `LAB_ADDR`
+/// is set, the peer can have an emulated processor and reply slowly, so the times are multiplied by
+/// 4.
 pub(crate) fn keepalive() -> Keepalive {
     let slower = if env::var_os("LAB_ADDR").is_some() {
         4
@@ -46,8 +47,8 @@ pub(crate) fn keepalive() -> Keepalive {
     }
 }
 
-/// Returns the time within which a program must report a lost peer. It is twice the sum of both
-/// options, because the programs themselves also need time.
+/// Returns the time within which a program must report a lost peer. The time is twice the sum of
+/// the keepalive options, because a busy machine can delay the program.
 pub(crate) fn bound() -> Duration {
     let Keepalive {
         keepalive_interval,
@@ -81,9 +82,9 @@ pub(crate) fn run(test: impl Future<Output = ()>) {
         .enable_all()
         .build()
         .unwrap();
-    // Box the test, because the compiler would otherwise instantiate the runtime for each test.
+    // Box the test. With a generic type, the compiler would instantiate the runtime for each test.
     let test: Pin<Box<dyn Future<Output = ()> + '_>> = Box::pin(test);
-    runtime.block_on(async { timeout(TIME_LIMIT, test).await.expect("the test hangs") });
+    runtime.block_on(async { timeout(TIME_LIMIT, test).await.expect("the test must end") });
 }
 
 /// A server in this process that listens over rdmsg and over plain TCP.
@@ -94,7 +95,7 @@ pub(crate) struct Service {
     task: JoinHandle<Result<()>>,
 }
 
-/// Creates a server that listens but does not accept connections.
+/// Creates a server that listens. The caller must accept the connections.
 pub(crate) async fn server(keepalive: Keepalive) -> Server {
     let mut options = ServerOptions::at((ip_and_transport().0, 0).into());
     options.tcp = Some(([127, 0, 0, 1], 0).into());
@@ -117,7 +118,7 @@ impl Service {
         })
     }
 
-    /// Returns the handle of a server. `serving` is the future that accepts connections.
+    /// Spawns `serving`, the future that accepts connections, and returns the handle of the server.
     pub(crate) fn of(
         addrs: &(SocketAddr, Option<SocketAddr>),
         stop: CancellationToken,
@@ -163,7 +164,7 @@ pub(crate) async fn connect(options: &ClientOptions) -> Socket {
         assert_eq!(
             stream.transport(),
             ip_and_transport().1,
-            "the connection uses the transport of the test"
+            "the connection must use the transport of the test"
         );
     }
     socket
@@ -176,7 +177,7 @@ pub(crate) async fn endpoint(address: SocketAddr, config: Config) -> Endpoint {
     assert_eq!(
         endpoint.transport(),
         ip_and_transport().1,
-        "the connection uses the transport of the test"
+        "the connection must use the transport of the test"
     );
     endpoint
 }
@@ -185,8 +186,8 @@ pub(crate) async fn endpoint(address: SocketAddr, config: Config) -> Endpoint {
 pub(crate) struct Program(pub(crate) Process);
 
 impl Program {
-    /// Starts a server with these arguments, with `ADDR` replaced by the address to listen on. Also
-    /// returns the address on which the server listens.
+    /// Starts a server with these arguments. Replaces the argument `ADDR` with an address of this
+    /// host and port 0. Returns the server, and the address and port on which it listens.
     pub(crate) fn serve(program: &str, words: &[&str]) -> (Self, SocketAddr) {
         Self::serve_with(program, words, &PATIENT)
     }
@@ -204,7 +205,7 @@ impl Program {
         (server, address)
     }
 
-    /// Starts a program with these arguments, with `ADDR` replaced by `address`.
+    /// Starts a program with these arguments. Replaces the argument `ADDR` with `address`.
     pub(crate) fn start(program: &str, words: &[&str], address: SocketAddr) -> Self {
         Self::start_with(program, words, address, &PATIENT)
     }

@@ -1,5 +1,5 @@
-//! Tests of tunnels that HTTP CONNECT opens in a stream of an HTTP/2 connection, with the
-//! unmodified hyper library.
+//! A test of tunnels with the unmodified hyper library. HTTP CONNECT opens each tunnel in a stream
+//! of an HTTP/2 connection.
 
 use std::convert::Infallible;
 
@@ -28,8 +28,8 @@ use super::stage::{config, ip_and_transport, run};
 
 const LEN: usize = 1_000_000;
 
-/// Echoes the bytes of a tunnel until the peer ends its sending direction, and then ends the other
-/// direction.
+/// Echoes the bytes of a tunnel until the peer ends its sending direction. Then ends the sending
+/// direction of this side.
 async fn echo(tunnel: Upgraded) {
     let (mut reading, mut writing) = split(TokioIo::new(tunnel));
     copy(&mut reading, &mut writing).await.unwrap();
@@ -42,8 +42,8 @@ async fn answer(request: Request<Incoming>) -> Result<Response<Empty<Bytes>>, In
     Ok(Response::new(Empty::new()))
 }
 
-/// Returns both ends of a connection. The same task connects and then accepts, so the connect must
-/// not wait for the accept.
+/// Returns the connected and the accepted stream of one connection. The same task connects and then
+/// accepts, so the connect must complete before the accept.
 async fn streams() -> (Stream, Stream) {
     let engine = Engine::shared().unwrap();
     let listener = rdmsg::Listener::builder()

@@ -1,4 +1,4 @@
-//! Helpers for the tests: a listener, its clients, and messages between them.
+//! Helpers for the tests, which create listeners and connections and exchange messages.
 
 use std::{
     net::{IpAddr, SocketAddr},
@@ -99,7 +99,7 @@ pub(crate) fn resolved(channel: &EventChannel, addr: SocketAddr, context: u64) -
     id
 }
 
-/// Creates an id and its queue pair, and starts to connect. Returns both.
+/// Creates an id and its queue pair, and starts to connect. Returns the id and the queue pair.
 pub(crate) fn connecting(
     channel: &EventChannel,
     addr: SocketAddr,
@@ -190,7 +190,7 @@ impl Queues {
     }
 }
 
-/// One end of a connection.
+/// One side of a connection.
 pub(crate) struct Side {
     pub(crate) id: CmId,
     pub(crate) queues: Queues,
@@ -229,9 +229,10 @@ pub(crate) fn connected(ip: IpAddr) -> (Side, Side, Server) {
 /// Establishes and ends a connection. Then returns the list of RDMA resources and the number of
 /// open descriptors.
 ///
-/// librdmacm allocates a protection domain for each device that ids use. When the last id is
-/// destroyed, librdmacm frees this domain unless a device list still exists. A connection before
-/// each count makes this condition the same for all counts, so that they are comparable.
+/// librdmacm allocates a protection domain for each device that ids use. When no id uses the device
+/// any more, librdmacm frees this domain, except if a device list exists. This function therefore
+/// establishes a connection before each count, so that the domain is in the same state at all
+/// counts.
 pub(crate) fn count_resources(lab: &Lab) -> (String, usize) {
     drop(connected(lab.addr));
     (lab.resources(), open_fds())

@@ -78,9 +78,13 @@ fn events_carry_the_parameters_of_the_peer() {
     let mut id = event.take_request().unwrap();
     assert!(
         event.take_request().is_none(),
-        "the request was already taken"
+        "a request must be returned only once"
     );
-    assert_eq!(id.context(), 0, "the id has not the listener's context");
+    assert_eq!(
+        id.context(),
+        0,
+        "the id must not inherit the listener's context"
+    );
     let accepting = Queues::of(&mut id);
     let granted = ConnParam {
         responder_resources: 2,
@@ -147,8 +151,8 @@ fn an_id_migrates_with_its_events() {
     let mut id = CmId::new(&old, PortSpace::TCP, CLIENT).unwrap();
     id.migrate(&old).unwrap();
     id.resolve_addr(None, server.addr, TIME_LIMIT).unwrap();
-    // Events arrive in the order of the calls, so the first id's event has arrived when this call
-    // returns.
+    // Events arrive in the order of the calls. When this call returns, the event of `id` has
+    // therefore arrived.
     drop(resolved(&other, server.addr, 9));
     id.migrate(&new).unwrap();
     assert_none(&old);
@@ -170,7 +174,7 @@ fn an_id_migrates_with_its_events() {
     queues.exchange(&accepting);
 }
 
-/// Dropping a client and its unanswered request does not disconnect other connections.
+/// A connection survives if another client, its unanswered request or the listener is dropped.
 #[test]
 fn connections_of_one_listener_are_independent() {
     let lab = DeviceTest::without_credits();

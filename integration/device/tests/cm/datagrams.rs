@@ -50,8 +50,8 @@ fn resolved(channel: &EventChannel, addr: SocketAddr) -> CmId {
     id
 }
 
-/// The connecting id receives the parameters of an address handle for the listening side, and uses
-/// them to send a datagram.
+/// The ESTABLISHED event contains the parameters of an address handle. With this handle, the
+/// connecting side sends a datagram to the accepting side.
 #[test]
 fn a_datagram_peer_is_found() {
     let _test = DeviceTest::without_credits();
@@ -106,7 +106,8 @@ fn a_datagram_peer_can_refuse() {
     let error = request.accept(&param(&too_much)).unwrap_err();
     assert_eq!((error.call, error.errno), ("rdma_accept", EMSGSIZE));
     request.reject(b"no").unwrap();
-    // Datagram ids have other reject reasons, and librdmacm does not translate them.
+    // The reject reasons of datagram ids differ from those of connected ids, and librdmacm does not
+    // translate them.
     let event = channel.wait_event(TIME_LIMIT).unwrap().unwrap();
     assert_eq!(event.context(), CLIENT);
     assert_ne!(event.event(), CmEventType::ESTABLISHED);
@@ -129,8 +130,8 @@ enum Leaves {
     Never,
 }
 
-/// The kernel does not destroy a queue pair that is attached to a group, so dropping a queue pair
-/// must detach it first.
+/// The kernel does not destroy a queue pair that is attached to a group. rdmsg must therefore
+/// detach a queue pair before it destroys the queue pair.
 #[test]
 fn id_that_ends_leaves_its_groups() {
     let lab = DeviceTest::without_credits();
@@ -183,15 +184,16 @@ fn id_that_ends_leaves_its_groups() {
         Leaves::Never,
     ] {
         run(leaves);
-        // When the last id is destroyed, librdmacm frees its own protection domain unless a device
-        // list still exists. Run the same case before each count, so that this condition is the
-        // same for all counts.
+        // When no id uses the device any more, librdmacm frees its own protection domain, except if
+        // a device list exists. Run the same case before each count, so that the domain is in the
+        // same state at all counts.
         run(Leaves::First);
         assert_eq!(lab.resources(), before, "{leaves:?}");
     }
 }
 
-/// An id can join a group before it has a queue pair, and can leave this group again.
+/// A synchronous id can join a group before it has a queue pair, and can leave the group after it
+/// has one.
 #[test]
 fn a_synchronous_id_joins_a_group() {
     let lab = DeviceTest::without_credits();
@@ -208,7 +210,7 @@ fn a_synchronous_id_joins_a_group() {
     assert_eq!(error.errno, EADDRNOTAVAIL);
 }
 
-/// An id for connections cannot join a group.
+/// An id of the port space TCP cannot join a group.
 #[test]
 fn a_connections_id_joins_nothing() {
     let lab = DeviceTest::without_credits();

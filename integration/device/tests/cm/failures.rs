@@ -148,8 +148,8 @@ fn queue_pair_is_created_once_on_device_of_id() {
     assert_einval(result, "rdma_create_qp");
 }
 
-/// Calls that need a device fail on ids without one. Without these checks in rdmsg, librdmacm would
-/// dereference a null pointer in some of the calls.
+/// If an id has no device, calls that need a device fail. rdmsg checks this condition, because
+/// librdmacm would dereference a null pointer in some of these calls.
 #[test]
 fn steps_without_a_device_are_refused() {
     let lab = DeviceTest::without_credits();

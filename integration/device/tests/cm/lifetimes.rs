@@ -12,7 +12,7 @@ use crate::common::{
 
 const COUNT: usize = 13;
 
-/// Creates handles of all kinds, for an established connection and for two half-open ones. One
+/// Creates handles of all kinds, for one established connection and two half-open connections. One
 /// half-open connection has an unread acceptance, and the other has an unread request.
 fn everything() -> [Box<dyn Any + Send>; COUNT] {
     let (client, accepted, server) = connected(Lab::get().addr);
@@ -59,7 +59,7 @@ fn handles_are_dropped_in_any_order() {
             assert_eq!(
                 count_resources(&lab),
                 before,
-                "left after start {start}, step {step}"
+                "start {start}, step {step}: the drops must free all resources"
             );
         }
     }
@@ -80,8 +80,8 @@ fn handles_are_dropped_on_any_thread() {
     }
 }
 
-/// A queue pair stays connected after the handles of the ids, the channels and the listener are
-/// dropped.
+/// A queue pair stays connected after the program has dropped the queue pair's id, its channel, and
+/// the peer's listener.
 #[test]
 fn a_queue_pair_outlives_its_handles() {
     let lab = DeviceTest::without_credits();
@@ -112,8 +112,8 @@ fn unread_events_end_with_their_id() {
     let (client, accepted, server) = connected(lab.addr);
     let mut peer = client.id;
     peer.disconnect().unwrap();
-    // Events arrive in the order of the calls, so DISCONNECTED has arrived when this request
-    // arrives.
+    // Events arrive in the order of the calls, so DISCONNECTED arrives before the request to
+    // `fence`.
     let fence = Server::new(lab.addr);
     let channel = EventChannel::new().unwrap();
     let _third = connecting(&channel, fence.addr, CLIENT, b"");

@@ -81,7 +81,8 @@ fn options_that_make_no_sense_are_refused() {
     }
 }
 
-/// Two ids can bind the same address only if both set `reuseaddr`. Only one of them can listen.
+/// Two ids can bind the same address only if both set `reuseaddr`. An id can listen only if no
+/// other id is bound to its address. While an id listens, no other id can bind the address.
 #[test]
 fn address_is_reused_if_both_ids_allow_it() {
     let lab = DeviceTest::without_credits();
@@ -105,8 +106,8 @@ fn address_is_reused_if_both_ids_allow_it() {
     assert_eq!((error.call, error.errno), ("rdma_bind_addr", EADDRINUSE));
 }
 
-/// A listener on the unspecified IPv6 address also accepts IPv4 connections, unless `afonly` is
-/// set.
+/// Without `afonly`, a listener on the unspecified IPv6 address accepts both IPv6 and IPv4
+/// connections.
 #[test]
 fn afonly_listener_accepts_only_its_family() {
     let lab = DeviceTest::without_credits();

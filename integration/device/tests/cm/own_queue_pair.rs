@@ -106,8 +106,8 @@ fn vendor_options_travel_with_the_connection() {
     run_lifecycle(Some(OFFER), Some(ANSWER));
 }
 
-/// If an id has a queue pair, librdmacm handles establishment and ECE itself, so `establish` and
-/// the calls for ECE fail. A vendor id of 0 is also rejected.
+/// If a queue pair belongs to an id, librdmacm handles establishment and ECE itself, so `establish`
+/// and the calls for ECE fail. `set_local_ece` rejects a vendor id of 0 on every id.
 #[test]
 fn own_queue_pair_is_refused_on_id_with_one() {
     let lab = DeviceTest::without_credits();
@@ -125,8 +125,8 @@ fn own_queue_pair_is_refused_on_id_with_one() {
     assert_eq!((error.call, error.errno), ("rdma_establish", EINVAL));
 }
 
-/// The driver of the lab's device supports no ECE options. The id's queue pair therefore accepts
-/// the vendor id, but none of the options that the peer offers.
+/// The driver of the lab's device supports no ECE options. If a queue pair belongs to the accepting
+/// id, the answer therefore contains the offered vendor id, but no options.
 #[test]
 fn missing_vendor_options_are_not_granted() {
     let lab = DeviceTest::without_credits();

@@ -11,8 +11,8 @@ use crate::common::{CLIENT, Queues, Server, connecting, expect, expect_success, 
 /// `EMSGSIZE` of `errno.h`.
 const EMSGSIZE: i32 = 90;
 
-/// Asserts that `received` is `sent`, padded with zeros to `len` bytes. `len` is the capacity of
-/// the connection manager's message.
+/// Asserts that `received` is `sent`, padded with zeros to `len` bytes. `len` is the length of the
+/// private data field in the connection manager's message.
 fn assert_padded(received: &[u8], sent: &[u8], len: usize) {
     assert_eq!(received.len(), len);
     assert_eq!(received[..sent.len()], *sent);

@@ -20,7 +20,7 @@ fn assert_rejected(channel: &EventChannel, context: u64) {
     assert!(event.private_data().iter().all(|byte| *byte == 0));
 }
 
-/// Dropping a listener discards its unread requests.
+/// Dropping a listener rejects its unread requests.
 #[test]
 fn unread_requests_end_with_their_listener() {
     let lab = DeviceTest::without_credits();
@@ -31,8 +31,8 @@ fn unread_requests_end_with_their_listener() {
         let channel = EventChannel::new().unwrap();
         let _first = connecting(&channel, server.addr, 1, b"");
         let _second = connecting(&EventChannel::new().unwrap(), server.addr, 2, b"");
-        // Requests usually arrive in the order of the calls. When this request arrives, the first
-        // two have therefore usually arrived.
+        // Requests usually arrive in the order of the calls. When the third request arrives, the
+        // first two requests have therefore usually arrived.
         let fence = Server::new(lab.addr);
         let _third = connecting(&EventChannel::new().unwrap(), fence.addr, 3, b"");
         let _request = fence.request();
@@ -45,7 +45,10 @@ fn unread_requests_end_with_their_listener() {
         }
         assert_none(&server.channel);
     }
-    assert!(unread > 0, "no request was unread");
+    assert!(
+        unread > 0,
+        "at least one listener must be dropped with an unread request"
+    );
     assert_eq!(count_resources(&lab), before);
 }
 

@@ -35,7 +35,7 @@ fn next(events: &Receiver<(u64, CmEventType)>, context: u64) -> CmEventType {
     }
 }
 
-/// Connects one id per round, and drops each id in a different state.
+/// Creates one id per round, and drops the id in one of six states.
 fn work(
     worker: u64,
     server: &Server,
@@ -74,7 +74,8 @@ fn work(
     }
 }
 
-/// Accepts all requests until `done` is set. Returns the number of accepted requests.
+/// Takes all requests and tries to accept them, until `done` is set. Returns the number of
+/// requests.
 fn serve(server: &Server, done: &AtomicBool) -> u64 {
     let context = Devices::get().unwrap().contexts().remove(0);
     let pd = ProtectionDomain::new(&context).unwrap();
@@ -145,8 +146,8 @@ fn ids_are_used_while_their_channel_is_read() {
             for result in results {
                 result.unwrap();
             }
-            // In three of six rounds, the worker waits until its connection is established, so the
-            // server has accepted at least half of all requests.
+            // In three of six rounds, the worker waits until its connection is established. The
+            // server has therefore taken at least one request per two rounds.
             assert!(accepted >= WORKERS * ROUNDS / 2, "{accepted}");
         });
     }
@@ -199,6 +200,6 @@ fn ids_migrate_while_their_channels_are_read() {
         for result in results {
             result.unwrap();
         }
-        assert!(read <= 40, "{read} events of 40 steps");
+        assert!(read <= 40, "{read} events for 40 calls of resolve_addr");
     });
 }

@@ -13,7 +13,7 @@ use crate::common::{
     resolved,
 };
 
-/// `EBUSY`, `ECONNREFUSED` of `errno.h`.
+/// `EBUSY` and `ECONNREFUSED` of `errno.h`.
 const EBUSY: i32 = 16;
 const ECONNREFUSED: i32 = 111;
 
@@ -70,8 +70,8 @@ fn a_listener_waits_as_long_as_it_is_told_to() {
     assert!(listener.last_event().is_none());
 }
 
-/// `get_request` fails on ids that are not synchronous listeners. Without this check, the call
-/// would wait forever, or would take an event that another thread expects from the channel.
+/// `get_request` fails if the id is not a synchronous listener. If it did not fail, the call would
+/// wait forever, or would take an event that another thread expects from the channel.
 #[test]
 fn only_synchronous_listeners_wait_for_requests() {
     let lab = DeviceTest::without_credits();
@@ -138,8 +138,8 @@ fn a_listener_with_unread_requests_does_not_migrate() {
     let mut server = Server::new(lab.addr);
     let channel = EventChannel::new().unwrap();
     let first = connecting(&channel, server.addr, 1, b"");
-    // Events arrive in the order of the calls, so the first request has arrived when this request
-    // arrives.
+    // Events arrive in the order of the calls, so the request of `first` arrives before the request
+    // of `_later`.
     let fence = Server::new(lab.addr);
     let _later = connecting(&channel, fence.addr, 2, b"");
     let _request = fence.request();

@@ -28,7 +28,7 @@ fn peer_gone_after_frames_is_disconnect_without_close() {
             assert_eq!(
                 messages.len(),
                 frames,
-                "all frames that had arrived are delivered"
+                "all messages that have arrived must be delivered"
             );
             scene.stage.bystander.assert_unaffected();
         }
@@ -121,7 +121,7 @@ fn peer_gone_during_close_leaves_undelivered() {
         let error = closer.join().unwrap().unwrap_err();
         assert!(
             matches!(error, rdmsg::Error::Undelivered(_)),
-            "only the device has acknowledged the message: {error:?}"
+            "an acknowledgement by the device must not count as delivery: {error:?}"
         );
         scene.stage.bystander.assert_unaffected();
     }

@@ -1,5 +1,5 @@
 //! Tests of announcements of large messages. An announcement costs the peer only 40 bytes, so the
-//! library must commit memory only for bytes that arrive.
+//! library must commit memory in small steps as the bytes arrive.
 
 use std::{
     env, fs,
@@ -29,8 +29,8 @@ const GIB: u64 = 1 << 30;
 /// chunks.
 const READABLE: usize = 256 << 10;
 
-/// The upper bound of the pinned bytes after the stall. It covers four chunks, of 128 KiB, 256 KiB,
-/// 512 KiB and 1 MiB.
+/// The upper bound of the pinned bytes after the stall. This bound covers four chunks, of 128 KiB,
+/// 256 KiB, 512 KiB and 1 MiB.
 const PINNED_LIMIT: u64 = 2 * MIB;
 
 /// Returns a configuration for messages of up to 1 GiB.
@@ -126,7 +126,10 @@ fn announcement_of_a_gibibyte_pins_little() {
                     "{role:?}: {more} further bytes are pinned, after {before}:\n{regions}"
                 );
             }
-            assert!(more_resident < 32 * MIB, "{role:?}: {more_resident} bytes");
+            assert!(
+                more_resident < 32 * MIB,
+                "{role:?}: resident memory grows by {more_resident} bytes"
+            );
         }
         endpoint.abort(0);
         peer.disconnect();
@@ -142,8 +145,8 @@ fn announcement_of_a_gibibyte_pins_little() {
 fn peers_that_announce_and_vanish_leave_nothing() {
     const LEN: u64 = 128 * MIB;
     let scene = Scene::with(long_timeouts());
-    // Do not count the relief thread. Each engine starts its relief thread when it first calls a
-    // waker or the logger.
+    // Do not count the engine's relief thread, because the engine starts this thread only when it
+    // first calls a waker or the logger.
     let threads = || {
         let tasks = fs::read_dir("/proc/self/task").unwrap();
         let names = tasks.map(|task| fs::read_to_string(task.unwrap().path().join("comm")));
@@ -164,7 +167,7 @@ fn peers_that_announce_and_vanish_leave_nothing() {
         endpoint.abort(0);
         end(&endpoint);
     }
-    // The two connections that remain are the two ends of the bystander's connection.
+    // The bystander's connection counts twice, because both of its sides use this engine.
     while scene.stage.engine.statistics().unwrap().connections > 2 {
         scene.stage.bystander.assert_unaffected();
     }
@@ -173,7 +176,7 @@ fn peers_that_announce_and_vanish_leave_nothing() {
     let after = (pinned(), threads());
     assert!(
         after.0 <= before.0 && after.1 <= before.1,
-        "bytes pinned, and threads: {before:?} before, {after:?} after"
+        "pinned bytes and threads must not increase: {before:?} before, {after:?} after"
     );
     scene.finish();
 }
@@ -236,8 +239,9 @@ fn stalled_read_ends_connection_and_frees_budget() {
     engine.shutdown();
 }
 
-/// Connects two honest sides. If a packet of a READ is lost, the device retries after the default
-/// timeout. The timeout of the hostile connections is much longer.
+/// Connects two honest sides. Their configuration does not contain the long acknowledgement timeout
+/// of the hostile connections. If a packet of a READ is lost, the device therefore retries much
+/// earlier.
 fn honest_pair(engine: &Engine, address: SocketAddr) -> (Endpoint, Endpoint) {
     let config = large_messages();
     let listener = Listener::builder()
@@ -252,8 +256,9 @@ fn honest_pair(engine: &Engine, address: SocketAddr) -> (Endpoint, Endpoint) {
     (connecting.join().unwrap(), accepted)
 }
 
-/// Returns a command that runs another test of this program with a limit of `kib` KiB of locked
-/// memory. The command runs as an unprivileged user, because the limit does not apply to root.
+/// Gives all users access to the device files. Returns a command that runs another test of this
+/// program with a limit of `kib` KiB of locked memory. The command runs as an unprivileged user,
+/// because the limit does not apply to root.
 fn as_unprivileged(test: &str, kib: u32) -> Command {
     for entry in fs::read_dir("/dev/infiniband").unwrap() {
         fs::set_permissions(entry.unwrap().path(), Permissions::from_mode(0o666)).unwrap();

@@ -14,7 +14,8 @@ use toolbox::{TIME_LIMIT, pattern};
 /// waits in `assert_unaffected`, there is no pause.
 const PAUSE: Duration = Duration::from_millis(5);
 
-/// A healthy connection, which continuously exchanges messages and checks the content of each one.
+/// A healthy connection, which continuously exchanges messages and checks the content of each
+/// message.
 pub(crate) struct Bystander {
     client: JoinHandle<()>,
     server: JoinHandle<()>,
@@ -71,7 +72,8 @@ impl Bystander {
     /// Checks that the bystander completes a round trip that starts after this call.
     pub(crate) fn assert_unaffected(&self) {
         let mut rounds = self.shared.rounds.lock().unwrap();
-        // The current round may have started before this call, so wait for the round after it.
+        // The current round may have started before this call, so wait until the next round has
+        // ended.
         let goal = rounds.done + 2;
         rounds.wanted = rounds.wanted.max(goal);
         self.shared.changed.notify_all();
@@ -93,10 +95,10 @@ impl Bystander {
         self.shared.enough.store(true, Ordering::Relaxed);
         self.client
             .join()
-            .expect("the bystander's client has not panicked");
+            .expect("the bystander's client must not panic");
         self.server
             .join()
-            .expect("the bystander's server has not panicked");
+            .expect("the bystander's server must not panic");
     }
 }
 
@@ -105,7 +107,8 @@ fn turn(endpoint: &Endpoint, shared: &Shared) {
         if shared.enough.load(Ordering::Relaxed) {
             break;
         }
-        // Lengths below 2000 bytes include messages that are sent inline and messages that are not.
+        // The lengths are below 2000 bytes. Short messages are sent inline, and long messages are
+        // not.
         let len = round as usize * 37 % 2000;
         let message = pattern(round, len);
         endpoint.send_timeout(&message, TIME_LIMIT).unwrap();

@@ -1,5 +1,4 @@
-//! Tests of forbidden frames. Each frame is sent on a new connection, and is the first violation
-//! there.
+//! Tests of forbidden frames. Each forbidden frame is the first violation on a new connection.
 
 use rdmsg::{
     CloseReason, Completion, RemoteAccess,
@@ -92,7 +91,7 @@ fn a_malformed_header_is_named_by_its_field() {
                 .bytes(),
             ),
             case(
-                "a frame that came before",
+                "a repeated frame number",
                 "sequence",
                 Frame {
                     ahead: u16::MAX,
@@ -101,7 +100,7 @@ fn a_malformed_header_is_named_by_its_field() {
                 .bytes(),
             ),
             case(
-                "a frame behind a lost one",
+                "a skipped frame number",
                 "sequence",
                 Frame {
                     ahead: 1,
@@ -183,7 +182,11 @@ fn a_malformed_header_is_named_by_its_field() {
                 payload,
                 ..Frame::control(kind)
             };
-            cases.push(case("of control messages", field, frame.bytes()));
+            cases.push(case(
+                "a bad frame of control messages",
+                field,
+                frame.bytes(),
+            ));
         }
         cases
     });
@@ -197,11 +200,11 @@ fn frame_longer_than_hello_allows_names_length() {
         // With this eager size, the receive buffer is 8 bytes longer than the longest valid frame.
         // The device accepts up to 8 excess bytes, so the library itself must reject such a frame.
         let mut cases = vec![
-            case("longer by one", "len", frame(EAGER_SIZE + 1)),
+            case("one byte too long", "len", frame(EAGER_SIZE + 1)),
             case("as long as the buffer", "len", frame(EAGER_SIZE + 8)),
         ];
         cases.push(Case {
-            what: "longer by one behind one that is allowed",
+            what: "one byte too long, after a valid frame",
             frames: vec![frame(EAGER_SIZE), frame(EAGER_SIZE + 1)],
             field: "len",
             messages: 1,
@@ -219,7 +222,7 @@ fn device_stops_frame_longer_than_buffer() {
         peer.wait_disconnected();
         peer.disconnect();
         let (reason, messages) = end(&endpoint);
-        // Hardware reports the first status, software RoCE the second.
+        // Hardware reports LOC_LEN_ERR, and software RoCE reports LOC_QP_OP_ERR.
         assert!(
             matches!(
                 reason,
@@ -251,7 +254,7 @@ fn a_forged_grant_is_named() {
             }
         }
         cases.push(Case {
-            what: "a grant for a message that was not sent, behind one that repeats the first",
+            what: "a grant for a message that was not sent, after a repeated grant",
             frames: vec![
                 Frame::control(GRANT).bytes(),
                 Frame {
@@ -299,7 +302,7 @@ fn data_without_credit_is_violation_after_delivery() {
         let excess = usize::from(WINDOW) + 1;
         assert!(excess <= usize::from(WINDOW) + CONTROL_RECEIVES);
         vec![Case {
-            what: "one more than the window",
+            what: "one message more than the window",
             frames: vec![Frame::data(b"message").bytes(); excess],
             field: "kind",
             messages: WINDOW.into(),
@@ -318,7 +321,7 @@ fn an_answer_to_nothing_is_named() {
                 Frame::control(CLOSE_ACK).bytes(),
             ),
             Case {
-                what: "a pong behind a ping of its own",
+                what: "a pong after the peer's own ping",
                 frames: vec![Frame::control(PING).bytes(), Frame::control(PONG).bytes()],
                 field: "kind",
                 messages: 0,
@@ -345,7 +348,7 @@ fn messages_behind_a_bad_frame_are_not_delivered() {
         assert_eq!(
             messages.len(),
             1,
-            "no message after a violation is delivered"
+            "messages after a violation must not be delivered"
         );
         assert_eq!(*messages[0], *b"before");
         scene.stage.bystander.assert_unaffected();
@@ -354,8 +357,8 @@ fn messages_behind_a_bad_frame_are_not_delivered() {
 }
 
 /// The library reports the peer's Close as the reason for the end, although a forbidden frame
-/// follows. The library must disconnect immediately. A library that waits for `close_timeout`
-/// exceeds this test's time limit.
+/// follows. The library must disconnect immediately. If the library waited until `close_timeout`
+/// expires, this test would exceed its time limit.
 #[test]
 fn forbidden_frame_after_close_ends_connection() {
     let scene = Scene::new();
@@ -465,14 +468,18 @@ fn immediate_writes_need_credit_like_sends() {
             }
         };
         assert_eq!(violation.field(), "kind");
-        assert_eq!(words, [0, 1, 2], "the last write had no credit");
+        assert_eq!(
+            words,
+            [0, 1, 2],
+            "a WRITE without credit must not be reported"
+        );
         scene.stage.bystander.assert_unaffected();
     }
     scene.finish();
 }
 
 /// A WRITE with immediate data is a violation if the application has no memory that the peer can
-/// write. Without this check, a peer could fill the window of an application that does not expect
+/// write. Without this rule, a peer could fill the window of an application that does not expect
 /// immediate data.
 #[test]
 fn immediates_without_memory_do_not_fill_window() {
@@ -495,16 +502,17 @@ fn immediates_without_memory_do_not_fill_window() {
     scene.finish();
 }
 
-/// The library registers its buffers without remote access, so a peer that reads or writes them
-/// breaks its own connection.
+/// The library registers its buffers without remote access. If a peer tries to read or write them,
+/// this attempt ends only the peer's own connection.
 #[test]
 fn nothing_of_the_library_can_be_read_or_written() {
     let scene = Scene::new();
     for role in ROLES {
         for writes in [false, true] {
             let (mut peer, endpoint) = scene.connect(role);
-            // The peer runs in this process, and this key differs by one from a key of the peer.
-            // The key is therefore probably valid for another memory region of this process.
+            // The peer runs in this process. The index in this key is one below the index in the
+            // key of the peer's own region. The key therefore probably belongs to another region of
+            // this process.
             let target = RemoteAddr {
                 addr: peer.region().addr(),
                 rkey: peer.region().lkey().wrapping_sub(1 << 8),

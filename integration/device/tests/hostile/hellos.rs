@@ -246,8 +246,8 @@ fn a_rejection_of_any_bytes_is_a_rejection() {
 fn unbounded_limits_of_a_peer_allocate_nothing() {
     let scene = Scene::new();
     let hello = Hello {
-        // All feature bits, including unknown ones, except byte stream (1), resume (32) and a long
-        // request (256).
+        // Sets all feature bits, including unknown bits. Three bits stay clear: byte stream (1),
+        // resume (32) and long request (256).
         features: !(1 | 32 | 256),
         window: u16::MAX,
         reserved: u16::MAX,
@@ -263,11 +263,11 @@ fn unbounded_limits_of_a_peer_allocate_nothing() {
         assert_eq!(negotiated.send_window, u16::MAX);
         assert_eq!(
             negotiated.keepalive_interval, None,
-            "this side has no interval"
+            "this side sets no interval, so no keepalive must run"
         );
         assert_eq!(
             negotiated.send_eager, EAGER_SIZE,
-            "this side's eager size applies"
+            "this side's smaller eager size must apply"
         );
         let message = vec![5; EAGER_SIZE as usize];
         endpoint.send(&message).unwrap();
@@ -304,7 +304,8 @@ fn unbounded_limits_of_a_peer_allocate_nothing() {
     scene.finish();
 }
 
-/// If a peer withdraws its request immediately, the listener removes it from the pending requests.
+/// If a peer withdraws its request immediately, the listener removes this request from its pending
+/// requests.
 #[test]
 fn withdrawn_requests_leak_nothing() {
     if !applies("connect requests that can be withdrawn") {

@@ -31,7 +31,7 @@ fn taken(peer: &mut Peer, endpoint: &Endpoint) -> Descriptor {
     assert_eq!(
         read(peer, &offer, 0),
         Some([3; 64]),
-        "the exposed message is readable"
+        "the exposed message must be readable"
     );
     assert_eq!(read(peer, &offer, 5000 - 64), Some([3; 64]));
     peer.send(
@@ -73,7 +73,11 @@ fn old_key_cannot_read_buffer_in_use() {
     refused(|peer, endpoint, _| {
         let offer = taken(peer, endpoint);
         let mut buffer = SendBuffer::new(endpoint, 5000).unwrap();
-        assert_eq!(buffer.as_ptr().addr() as u64, offer.addr, "the same memory");
+        assert_eq!(
+            buffer.as_ptr().addr() as u64,
+            offer.addr,
+            "the buffer must reuse the memory"
+        );
         buffer.fill(SECRET);
         (offer, 0, buffer)
     });
@@ -94,7 +98,10 @@ fn old_key_cannot_read_later_message() {
         let earlier = taken(peer, endpoint);
         endpoint.send(&[SECRET; 5000]).unwrap();
         let later = Descriptor::of(&peer.receive());
-        assert_eq!(later.addr, earlier.addr, "the same memory");
+        assert_eq!(
+            later.addr, earlier.addr,
+            "the message must reuse the memory"
+        );
         assert_ne!(later.rkey, earlier.rkey);
         assert_eq!(read(peer, &later, 0), Some([SECRET; 64]));
         (earlier, 0, ())

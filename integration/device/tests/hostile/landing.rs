@@ -60,16 +60,16 @@ impl Wire {
         Self(socket)
     }
 
-    /// Waits for the packet with the READ request for `exposed`. Returns the address and key of the
-    /// destination (sink) in this request. The request contains the sink's key and address, the
-    /// length, and the source's key and address (RFC 5040, section 4.4).
+    /// Searches the received packets for the READ request for `exposed`. Returns the address and
+    /// key of the destination (sink) in this request. The request contains the sink's key and
+    /// address, the length, and the source's key and address (RFC 5040, section 4.4).
     fn read_destination(&self, exposed: &MemoryRegion) -> RemoteAddr {
         let mut source = exposed.rkey().to_be_bytes().to_vec();
         source.extend(exposed.addr().to_be_bytes());
         let mut packet = vec![0; 1 << 16];
         loop {
             let len = recv(self.0.as_raw_fd(), &mut packet, MsgFlags::empty());
-            let packet = &packet[..len.expect("the READ has been on the wire")];
+            let packet = &packet[..len.expect("a packet must contain the READ")];
             let found = packet.windows(source.len()).position(|it| it == source);
             if let Some(sink) = found.and_then(|at| packet.get(at - 16..at - 4)) {
                 let (rkey, addr) = sink.split_at(4);

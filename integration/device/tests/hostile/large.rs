@@ -97,8 +97,8 @@ fn forged(
     }
 }
 
-/// Receives frames until `enough` returns true. Calls it with two values of each frame: the grant,
-/// and the number of large messages that the library has read.
+/// Receives frames until `enough` returns true. Calls `enough` with two values of each frame: the
+/// grant, and the number of large messages that the library has read.
 fn receive_until(peer: &mut Peer, enough: impl Fn(u32, u32) -> bool) {
     loop {
         let frame = peer.receive();
@@ -179,8 +179,8 @@ fn memory_that_cannot_be_read_is_named_by_its_key() {
             ..good
         }),
     ];
-    // Run all cases concurrently, because each takes long: the library reports a violation only
-    // after it has waited for the peer's disconnect.
+    // Run all cases concurrently, because each case takes long: the library reports a violation
+    // only after it has waited for the peer's disconnect.
     let mut forgers = Vec::new();
     for (what, lie) in lies {
         for role in ROLES {
@@ -209,8 +209,9 @@ fn more_large_messages_than_agreed_are_named() {
         receive_until(&mut peer, |_, taken| taken == 1);
         peer.send(&frame);
         peer.send(&frame);
-        // Wait until the peer's credit covers one message more than the number of large messages
-        // that the hello permits.
+        // Wait until the peer's credit permits six messages: one that the library has read, four
+        // unread large messages, and one more. The protocol permits only four unread large
+        // messages.
         receive_until(&mut peer, |grant, _| grant >= TOGETHER + 2);
         for _ in 2..=TOGETHER {
             peer.send(&frame);
@@ -334,8 +335,8 @@ fn peer_death_during_read_ends_the_connection() {
                 ),
                 "{role:?}, orderly: {orderly}: {reason:?}"
             );
-            // The connection ends before all sixteen READs of the message have completed, so the
-            // message is not delivered, and neither is the message after it.
+            // The connection ends before all READs of the large message have completed. The library
+            // therefore delivers neither this message nor the message after it.
             assert!(messages.is_empty(), "{role:?}, orderly: {orderly}");
             scene.stage.bystander.assert_unaffected();
         }
@@ -343,7 +344,8 @@ fn peer_death_during_read_ends_the_connection() {
     scene.finish();
 }
 
-/// The peer deregisters the memory of a message, but the peer's queue pair stays connected.
+/// The peer deregisters the memory of a message and then announces this message. The peer's queue
+/// pair stays connected.
 #[test]
 fn memory_revoked_during_read_is_named_by_key() {
     if !applies("reads whose refusal names the request") {
@@ -364,8 +366,8 @@ fn memory_revoked_during_read_is_named_by_key() {
     scene.finish();
 }
 
-/// The library allocates memory for the whole message before the first READ. When this READ fails,
-/// the library must free the memory.
+/// Before the first READ, the library reserves address space for the whole message. When this READ
+/// fails, the library must release the address space.
 #[test]
 fn unreadable_long_message_leaks_nothing() {
     if !applies("reads whose refusal names the request") {
@@ -421,8 +423,10 @@ fn taken(count: u32) -> Vec<u8> {
     .bytes()
 }
 
-/// The device acknowledges the small messages. But the peer's library queues them behind a large
-/// message that it has not read yet. This side's library must therefore not report them as sent.
+/// The peer's device acknowledges a small message even if the peer has not read the large message
+/// before it. A peer's library delivers the small message only after the large message. The library
+/// must therefore not report the small message as sent before the peer has confirmed the large
+/// message.
 #[test]
 fn unread_large_message_delays_sent_of_later_ones() {
     let scene = Scene::new();
@@ -485,8 +489,8 @@ fn unread_large_message_delays_sent_of_later_ones() {
     scene.finish();
 }
 
-/// Memory that the library exposes to one peer is unreadable for another peer, even if that peer
-/// knows the address and key.
+/// Memory that the library exposes to one peer is unreadable for another peer, even if the other
+/// peer knows the address and key.
 #[test]
 fn memory_lent_to_one_peer_is_closed_to_others() {
     let scene = Scene::new();

@@ -1,6 +1,6 @@
 //! Tests of peers that violate the protocol, as client and as server. A violation ends only the
-//! connection of its peer: a healthy connection of the same engine continues to exchange messages,
-//! no resource leaks, and no queue runs out of posted receives.
+//! connection of the violating peer: a healthy connection of the same engine continues to exchange
+//! messages, no resource leaks, and no queue runs out of posted receives.
 
 mod abrupt;
 mod announcements;

@@ -40,8 +40,8 @@ impl Random {
         (0..len).map(|_| self.next() as u8).collect()
     }
 
-    /// Returns random bytes, a valid frame, or a valid frame in which one byte or the length is
-    /// changed.
+    /// Returns random bytes, or a frame with a random kind and payload. In some of these frames,
+    /// one byte of the header is replaced by a random byte, or the frame is truncated.
     fn frame(&mut self) -> Vec<u8> {
         let longest = HEADER_LEN + EAGER_SIZE as usize;
         if self.below(4) == 0 {
@@ -83,8 +83,8 @@ fn send_all_frames(mut peer: Peer, frames: &[Vec<u8>]) {
 }
 
 /// Checks that the connection has ended for a reason that `frames` can cause. Also checks that the
-/// delivered messages are the first messages in `frames`. Returns the kind of the end, or the name
-/// of the invalid field.
+/// delivered messages are the first messages in `frames`. Returns a word for the reason. For a
+/// protocol violation, this word is the name of the invalid field.
 fn check(endpoint: &Endpoint, frames: &[Vec<u8>]) -> &'static str {
     let (reason, messages) = end(endpoint);
     let kind = match reason {
@@ -103,7 +103,10 @@ fn check(endpoint: &Endpoint, frames: &[Vec<u8>]) -> &'static str {
         .filter(|frame| frame.len() >= HEADER_LEN && frame[0] == 1)
         .map(|frame| &frame[HEADER_LEN..]);
     for (message, sent) in messages.iter().zip(sent.clone()) {
-        assert!(**message == *sent, "a delivered message was not sent");
+        assert!(
+            **message == *sent,
+            "a delivered message must equal the sent message"
+        );
     }
     assert!(messages.len() <= sent.count().min(WINDOW.into()));
     kind

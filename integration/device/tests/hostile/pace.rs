@@ -1,5 +1,4 @@
-//! Tests of peers that send too many control frames, or that answer requests that the library has
-//! not sent.
+//! Tests of peers that send too many control frames, answer a ping twice, or answer no pings.
 
 use std::time::Duration;
 
@@ -56,8 +55,8 @@ fn a_second_pong_is_named() {
     scene.finish();
 }
 
-/// The peer receives pings and sends no frames. The peer's device acknowledges the pings, but this
-/// does not prove that the peer's program is alive.
+/// The peer receives pings and sends no frames. The peer's device acknowledges the pings, but an
+/// acknowledgement does not prove that the peer's program is alive.
 #[test]
 fn a_peer_that_answers_no_ping_is_dead() {
     let mut config = config();

@@ -95,7 +95,7 @@ impl Server {
     }
 
     /// Accepts the next request, with `private_data` in the acceptance. The server remains usable.
-    /// Also returns the private data of the request.
+    /// Returns the peer and the private data of the request.
     pub(crate) fn answer_next(&self, private_data: &[u8]) -> (Peer, Vec<u8>) {
         let mut event = self.await_event(CmEventType::CONNECT_REQUEST);
         let asked = event.private_data().to_vec();
@@ -109,7 +109,11 @@ impl Server {
         let (mut peer, asked) = self.answer_next(private_data);
         self.await_event(CmEventType::ESTABLISHED);
         if Lab::get().is_iwarp() {
-            assert_eq!(peer.receive()[0], PING, "the connecting side sends first");
+            assert_eq!(
+                peer.receive()[0],
+                PING,
+                "the connecting side must send first"
+            );
             peer.send(&first(PONG, private_data));
         }
         (peer, asked)
@@ -120,7 +124,7 @@ impl Server {
     fn await_event(&self, kind: CmEventType) -> CmEvent {
         loop {
             let event = self.channel.wait_event(TIME_LIMIT).unwrap();
-            let event = event.unwrap_or_else(|| panic!("no {kind} came"));
+            let event = event.unwrap_or_else(|| panic!("no {kind} arrived"));
             if event.event() == kind {
                 return event;
             }
@@ -132,14 +136,18 @@ impl Server {
         let mut peer = self.answer(private_data);
         expect(&peer.channel, CmEventType::ESTABLISHED);
         if Lab::get().is_iwarp() {
-            assert_eq!(peer.receive()[0], PING, "the connecting side sends first");
+            assert_eq!(
+                peer.receive()[0],
+                PING,
+                "the connecting side must send first"
+            );
             peer.send(&first(PONG, private_data));
         }
         peer
     }
 }
 
-/// Returns the first frame of a connection. Its grant is the window of the hello.
+/// Returns the first frame of a connection. The grant in this frame is the window in `hello`.
 fn first(kind: u8, hello: &[u8]) -> Vec<u8> {
     let grant = u16::from_be_bytes([hello[8], hello[9]]).into();
     let frame = Frame {
@@ -171,7 +179,7 @@ impl Peer {
     /// Waits for the library's answer to the connection request, and returns it.
     pub(crate) fn answer(&self) -> CmEvent {
         let answer = self.channel.wait_event(TIME_LIMIT).unwrap();
-        answer.expect("the library answers")
+        answer.expect("the library must answer the request")
     }
 
     /// Sends a connection request, and does not wait for the answer.
@@ -252,8 +260,8 @@ impl Peer {
         self.qp.post_recv(&[wr]).unwrap();
     }
 
-    /// Posts `frame` as one frame. Adds the next frame number of the connection to the number in
-    /// `frame`. A valid `frame` therefore has the number 0.
+    /// Adds the connection's next frame number to the number field of `frame`, and posts the
+    /// result. In a valid `frame`, this field is therefore 0.
     pub(crate) fn send(&mut self, frame: &[u8]) {
         let frame = self.numbered(frame);
         self.send_as(&frame, SendWr::send);
@@ -273,7 +281,10 @@ impl Peer {
     pub(crate) fn send_all(&mut self, frames: &[Vec<u8>]) {
         let first = self.posted;
         self.posted += frames.len() as u32;
-        assert!(self.posted <= DEPTH, "no slot is used twice");
+        assert!(
+            self.posted <= DEPTH,
+            "a slot must not be reused before a flush"
+        );
         let place = |slot: usize| (first as usize + slot) * SLOT;
         for (slot, frame) in frames.iter().enumerate() {
             let frame = self.numbered(frame);
@@ -302,7 +313,10 @@ impl Peer {
         bytes: &[u8],
         make: impl FnOnce(u64, Sge<'a>) -> SendWr<'a>,
     ) {
-        assert!(self.posted < DEPTH, "no slot is used twice");
+        assert!(
+            self.posted < DEPTH,
+            "a slot must not be reused before a flush"
+        );
         let at = self.posted as usize * SLOT;
         self.posted += 1;
         self.region.copy_in(at, bytes);
@@ -319,12 +333,15 @@ impl Peer {
         self.send_as(&bytes, |id, sge| SendWr::read(id, sge, target));
         let done = self.flush();
         self.region.copy_out(at, &mut bytes);
-        assert!(done || bytes == [0; 64], "a refused READ returns no bytes");
+        assert!(
+            done || bytes == [0; 64],
+            "a refused READ must return no bytes"
+        );
         done.then_some(bytes)
     }
 
     /// Waits until the library's device has acknowledged all frames, or the connection has ended.
-    /// Returns whether the connection is still established.
+    /// Returns true if the connection is still established.
     pub(crate) fn flush(&mut self) -> bool {
         let posted = self.posted;
         self.wait(|this| this.acknowledged == posted);
@@ -341,9 +358,9 @@ impl Peer {
         self.qp.to_err().unwrap();
     }
 
-    /// Posts empty WRITEs until a frame arrives. If bytes arrive directly after the library's
-    /// driver has replied to the connection request, the driver processes them only when more bytes
-    /// arrive.
+    /// Posts an empty WRITE about every 20 ms until a frame arrives. These WRITEs are necessary for
+    /// the library's driver: if bytes arrive directly after the driver has replied to the
+    /// connection request, the driver processes these bytes only when more bytes arrive.
     fn nudge_until_frame(&mut self) {
         let last = Cell::new(Instant::now());
         self.wait(|this| {
@@ -360,7 +377,10 @@ impl Peer {
     /// Waits for the library's next frame, and returns it.
     pub(crate) fn receive(&mut self) -> Vec<u8> {
         self.wait(|this| !this.received.is_empty());
-        assert!(!self.received.is_empty(), "a frame arrives before the end");
+        assert!(
+            !self.received.is_empty(),
+            "the connection must not end before a frame arrives"
+        );
         self.received.remove(0)
     }
 
@@ -389,14 +409,15 @@ impl Peer {
                 .map(|event| event.event())
             {
                 Some(CmEventType::DISCONNECTED) => self.disconnected = true,
-                // ESTABLISHED can precede the disconnect. If the peer's hello is in its reply, the
-                // library can reject the hello only after the connection is established.
+                // ESTABLISHED can precede the disconnect: if the peer is the server, its acceptance
+                // contains the hello, so the library can reject the hello only after the connection
+                // is established.
                 Some(CmEventType::ESTABLISHED) | None => {}
-                Some(other) => panic!("{other}"),
+                Some(other) => panic!("unexpected event {other}"),
             }
             assert!(
                 Instant::now() < deadline,
-                "{} of {} frames acknowledged, {} received, and no progress follows",
+                "time limit exceeded: {} of {} frames acknowledged, {} received",
                 self.acknowledged,
                 self.posted,
                 self.received.len()
@@ -409,8 +430,8 @@ impl Peer {
         let mut some = [WorkCompletion::default(); 4];
         let count = self.cq.poll(&mut some).unwrap();
         for wc in &some[..count] {
-            // A work request fails only after the library has disconnected. Ignore the failure,
-            // because the DISCONNECTED event also reports the disconnect.
+            // A work request fails only if the connection ends. Ignore the failure, because the
+            // DISCONNECTED event reports the end of the connection, too.
             let Ok(success) = wc.result() else { continue };
             if success.wr_id == SEND {
                 self.acknowledged += 1;
@@ -421,13 +442,16 @@ impl Peer {
             }
             let slot = success.wr_id as u32;
             let mut frame = vec![0; success.byte_len as usize];
-            assert!(frame.len() >= HEADER_LEN, "the library sends whole frames");
+            assert!(
+                frame.len() >= HEADER_LEN,
+                "a frame must contain a whole header"
+            );
             self.region
                 .copy_out((DEPTH + slot) as usize * SLOT, &mut frame);
             let number = u16::from_be_bytes([frame[2], frame[3]]);
             assert_eq!(
                 number, self.frames_received,
-                "the library numbers its frames"
+                "frame numbers must be consecutive"
             );
             self.frames_received += 1;
             self.received.push(frame);
@@ -436,8 +460,8 @@ impl Peer {
     }
 }
 
-/// The number of concurrent READs that a peer is able to answer, and the number that it wants to
-/// issue.
+/// The READ depths of a peer: the number of concurrent READs that the peer can answer, and the
+/// number of concurrent READs that the peer wants to issue.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Depth {
     pub(crate) responder_resources: u8,
@@ -445,7 +469,7 @@ pub(crate) struct Depth {
 }
 
 impl Depth {
-    /// The maximum; the device reduces it to its own limits.
+    /// The value 255 for both depths, which means the device's maximum.
     pub(crate) const MAX: Self = Self {
         responder_resources: u8::MAX,
         initiator_depth: u8::MAX,

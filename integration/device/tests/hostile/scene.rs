@@ -62,8 +62,8 @@ impl Stage {
     }
 }
 
-/// Returns the library's configuration. All timeouts are longer than these tests take. Tests that
-/// wait for a timeout set a shorter one.
+/// Returns the configuration of the library's side. Each timeout is longer than any of these tests.
+/// A test that waits for a timeout sets a shorter timeout.
 pub(crate) fn config() -> Config {
     let mut config = Config::default();
     config.receive_window = Some(WINDOW);
@@ -85,9 +85,9 @@ impl Scene {
 
     pub(crate) fn with(config: Config) -> Self {
         let lab = DeviceTest::without_credits();
-        // librdmacm retains some objects of an opened device. The set of retained objects depends
-        // on the last calls of librdmacm. The test ends by clearing a stage, so clear a stage
-        // before this count, too.
+        // librdmacm retains some objects of an opened device. The most recent calls of librdmacm
+        // determine which objects it retains. The test clears a stage before its final count, so
+        // clear a stage before this first count, too.
         Stage::new(lab.at(0), config.clone()).clear();
         Self {
             before: (lab.resources(), open_fds()),
@@ -102,7 +102,8 @@ impl Scene {
         self.requests_with(|builder| builder)
     }
 
-    /// Like [`requests`](Self::requests), with further options that `set` sets on the builder.
+    /// Like [`requests`](Self::requests), but calls `set`, which can set further options on the
+    /// builder.
     pub(crate) fn requests_with(
         &self,
         set: impl FnOnce(ListenerBuilder) -> ListenerBuilder,
@@ -155,10 +156,14 @@ impl Scene {
         let rnr_naks = self.rnr_naks;
         let lab = self.lab.clone();
         self.finish_with_rnr_naks();
-        assert_eq!(lab.rnr_naks(), rnr_naks, "receiver not ready");
+        assert_eq!(
+            lab.rnr_naks(),
+            rnr_naks,
+            "a receive must be posted for each frame that arrives (no RNR NAK)"
+        );
     }
 
-    /// Like `finish`, but permits RNR NAKs, for peers that send without credit or do not read.
+    /// Like `finish`, but permits RNR NAKs. Peers that send without credit cause them.
     pub(crate) fn finish_with_rnr_naks(self) {
         self.stage.clear();
         // Wait, because a driver can free a queue pair some time after the call that destroys it
@@ -172,8 +177,8 @@ impl Scene {
     }
 }
 
-/// Returns whether the lab's device has `capability`, which RoCE and InfiniBand have and iWARP
-/// lacks. Prints a missing capability.
+/// Returns true if the lab's device has `capability`. RoCE and InfiniBand have the capability. For
+/// an iWARP device, prints that the device lacks the capability, and returns false.
 pub(crate) fn applies(capability: &str) -> bool {
     toolbox::applies(!Lab::get().is_iwarp(), capability)
 }

@@ -1,5 +1,6 @@
-//! Tests of peers that violate the rules of sessions, as listener or connector. A violation ends
-//! only the current attempt to resume. The session still delivers each message once.
+//! Tests of peers that violate the rules of sessions. In some tests the peer connects, in others it
+//! listens. A violation ends only the current attempt to resume. The session still delivers each
+//! message once.
 
 use std::{net::SocketAddr, thread, time::Duration};
 
@@ -58,8 +59,8 @@ fn rejected(addr: SocketAddr, request: &[u8]) -> u16 {
     u16::from_be_bytes([data[6], data[7]])
 }
 
-/// Sends requests to resume the session, with a higher epoch each time, until the library accepts
-/// one. Returns the peer, and the data that follows the hello of the acceptance.
+/// Sends requests to resume the session, with a higher epoch each time, until the library accepts a
+/// request. Returns the peer, and the data that follows the hello in the acceptance.
 fn resume(addr: SocketAddr, id: &[u8], epoch: &mut u32, received: u32) -> (Peer, Vec<u8>) {
     let mut deadline = Deadline::after(TIME_LIMIT);
     loop {
@@ -173,7 +174,8 @@ fn stranger_is_refused_while_the_peer_answers() {
         assert_eq!(rejected(addr, &request(&id, epoch, 0)), BUSY);
         assert_eq!(peer.receive()[0], PING);
         peer.send(&Frame::control(PONG).bytes());
-        // The library processes this message after the pong.
+        // The library processes frames in order. After this exchange, it has therefore processed
+        // the pong.
         assert_exchange(&mut peer, &endpoint);
     }
     scene.stage.bystander.assert_unaffected();
@@ -181,7 +183,7 @@ fn stranger_is_refused_while_the_peer_answers() {
 }
 
 /// The old connection stays established, but its peer does not answer the library's ping. The
-/// library rejects requests to resume until the answer is overdue, and then accepts one.
+/// library rejects requests to resume until the pong is overdue, and then accepts the next request.
 #[test]
 fn connection_without_answers_gives_way() {
     let scene = Scene::with(with_sessions());
@@ -191,7 +193,7 @@ fn connection_without_answers_gives_way() {
     assert_eq!(*endpoint.recv_timeout(TIME_LIMIT).unwrap(), *b"before");
     let mut epoch = 0;
     let (mut peer, theirs) = resume(addr, &id, &mut epoch, 0);
-    assert!(epoch > 1, "the first request is refused");
+    assert!(epoch > 1, "the library must reject the first request");
     assert_eq!(theirs, 1_u32.to_be_bytes());
     old.wait_disconnected();
     old.disconnect();
@@ -225,7 +227,10 @@ fn wrong_answers_to_a_resume_end_their_attempt_alone() {
         let asked = data_after_hello(&asked);
         assert_eq!(asked[..ID_LEN], id);
         let epoch = u32::from_be_bytes(asked[ID_LEN..][..4].try_into().unwrap());
-        assert!(epoch > last, "{epoch} follows {last}");
+        assert!(
+            epoch > last,
+            "each attempt must have a higher epoch: {epoch} follows {last}"
+        );
         last = epoch;
         peer.wait_disconnected();
         peer.disconnect();

@@ -31,7 +31,8 @@ fn sharing(count: u32) -> Config {
     config
 }
 
-/// The peer sends more invalid frames than there are shared buffers. It does not complete the
+/// In each of five rounds, a peer sends 63 invalid frames at once, which exceeds its credit. Over
+/// all rounds, there are more invalid frames than shared buffers. The peer does not complete the
 /// disconnect that the library then starts.
 #[test]
 fn violation_returns_its_shared_buffers() {
@@ -54,11 +55,11 @@ fn violation_returns_its_shared_buffers() {
             assert_eq!(*server.recv_timeout(TIME_LIMIT).unwrap(), *b"honest");
             rounds += 1;
         }
-        println!("{rounds} messages meanwhile");
+        println!("the honest connection delivered {rounds} messages before the other one ended");
         // On iWARP the connection ends immediately, together with the TCP stream.
         assert!(
             rounds > 10 || Lab::get().is_iwarp(),
-            "only {rounds} messages were delivered meanwhile"
+            "the honest connection must deliver more than 10 messages, not {rounds}"
         );
         assert_eq!(violated_field(&endpoint), "flags");
     }

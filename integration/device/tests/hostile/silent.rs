@@ -68,7 +68,8 @@ fn silent_peers_block_others_until_their_timeout() {
     scene.finish();
 }
 
-/// The library processes the withdrawal before, during or after the application's accept.
+/// The peer withdraws its request while the application accepts. The library can process the
+/// withdrawal before, during or after the accept.
 #[test]
 fn request_withdrawn_during_accept_fails_as_connect() {
     let scene = Scene::new();
@@ -124,7 +125,10 @@ fn long_requests_are_shown_whole_or_turned_away() {
         peer.wait_disconnected();
         peer.disconnect();
     }
-    assert!(listener.requests().is_empty(), "no request was complete");
+    assert!(
+        listener.requests().is_empty(),
+        "no incomplete request must be shown"
+    );
 
     for accepts in [true, false] {
         let mut peer = connect();

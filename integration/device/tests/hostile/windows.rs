@@ -1,6 +1,6 @@
-//! Runs the tests of keys on a device with memory windows, which the library uses to expose
-//! messages. Software RoCE does not check that a READ is within its window, so a preloaded library
-//! performs this check.
+//! Runs the tests of the module `keys` on a device with memory windows. `rdmsg` exposes each
+//! message through a window. Software RoCE does not check that a READ is within its window, so a
+//! preloaded C library performs this check.
 
 use std::{
     env, fs,
@@ -37,6 +37,6 @@ fn keys_of_windows_end_with_their_messages() {
     let binds = text.lines().find_map(|line| line.strip_prefix("binds: "));
     let binds: u32 = binds.expect(&text).parse().unwrap();
     // Each of the five tests exposes at least one message in each of the two roles. In addition,
-    // the library binds three windows when it tests the device.
+    // `rdmsg` binds three windows when it tests the device.
     assert!(binds >= 13, "{text}");
 }

@@ -38,7 +38,7 @@ impl Peer {
         Ok(peer)
     }
 
-    /// Connects, but omits the last step of the setup. The other side therefore does not know
+    /// Connects, but omits the final step of the setup. The other side therefore does not know
     /// whether its acceptance has arrived.
     fn half_connect(address: SocketAddr, version: u8) -> Result<Self, CmEventType> {
         let channel = EventChannel::new().unwrap();
@@ -61,8 +61,8 @@ impl Peer {
             sq_sig_all: true,
             ..QpInitAttr::rc(&cq, cap)
         };
-        // Create the queue pair without the id: if the id had a queue pair, librdmacm would perform
-        // the last step of the connect.
+        // Create the queue pair separately from the id. If the id had a queue pair, librdmacm would
+        // perform the final step of the setup.
         let qp = QueuePair::new(&pd, &attr).unwrap();
         let move_to = |id: &mut CmId, state| qp.modify(&id.init_qp_attr(state).unwrap()).unwrap();
         move_to(&mut id, QpState::INIT);
@@ -104,13 +104,16 @@ impl Peer {
         })
     }
 
-    /// Returns the next immediate value that the other side has sent, except grants.
+    /// Waits for the next immediate value from the other side, and returns it. Skips grants.
     fn receive(&self) -> u32 {
         let deadline = Instant::now() + TIME_LIMIT;
         loop {
             let mut done = [WorkCompletion::default()];
             while self.qp.recv_cq().poll(&mut done).unwrap() == 0 {
-                assert!(Instant::now() < deadline, "nothing arrives");
+                assert!(
+                    Instant::now() < deadline,
+                    "no immediate value arrived in time"
+                );
             }
             let immediate = done[0].imm_data().unwrap();
             if immediate >> 29 != 4 {
@@ -136,8 +139,8 @@ impl Peer {
 /// The work request id of all writes of these peers.
 const WRITE_ID: u64 = 100;
 
-/// If an accepted stream is shut down before the peer has completed the connect, the stream must
-/// send the shutdown after the peer has completed it.
+/// The program shuts down an accepted stream before the peer has completed the connect. The stream
+/// must send the shutdown after the peer has completed the connect.
 #[test]
 fn end_before_establishment_is_reported() {
     const DISCONNECT: u32 = 7 << 29;
@@ -237,7 +240,7 @@ fn protocol_violations_end_the_connection() {
     let server = accepted.recv_timeout(TIME_LIMIT).unwrap();
     write_sequence(&client, 100, 100);
     read_sequence(&server, 100, 100);
-    // The accepting thread ends because it cannot send this connection to the channel.
+    // The accepting thread accepts one more connection, cannot send it to the channel, and ends.
     drop(accepted);
     drop(Stream::connect(address));
     accepting.join().unwrap();

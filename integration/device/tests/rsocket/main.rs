@@ -1,4 +1,4 @@
-//! Tests `rdmsg::rsocket` with streams within this process. The interoperability tests connect such
+//! Tests `rdmsg::rsocket` with connections within this process. The interoperability tests connect
 //! streams to C programs.
 
 mod by_hand;
@@ -174,8 +174,9 @@ fn shutdown_wakes_blocked_readers() {
     }
 }
 
-/// Three threads read: one sleeps in the kernel, and the others wait for it. Meanwhile the stream
-/// sends frequent keepalive probes. When the connection ends, all reads must return.
+/// Three threads read: one thread sleeps in the kernel, and the others wait for this thread.
+/// Meanwhile the stream sends frequent keepalive probes. When the connection ends, all reads must
+/// return.
 #[test]
 fn end_of_peer_wakes_all_waiting_threads() {
     let _test = DeviceTest::start();
@@ -200,7 +201,7 @@ fn keepalive_goes_on_without_calls() {
     client
         .set_keepalive(Some(Duration::from_millis(1)))
         .unwrap();
-    // The client sends more keepalive probes than the receiver has room for at a time.
+    // The client sends more keepalive probes than the server can receive at once.
     server.set_read_timeout(Some(Duration::from_millis(200)));
     let error = server.read(&mut [0; 8]).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::TimedOut);
@@ -263,14 +264,15 @@ fn endpoint_and_rsocket_name_each_other_as_foreign() {
     assert!(error.to_string().contains("rdmsg::Endpoint"), "{error}");
 }
 
-/// If a listener is bound to the port, but to another address, the peer's connection manager
-/// rejects the request.
+/// A listener is bound to an IPv4 address. A client connects to the same port at an IPv6 address of
+/// the same host. The connection manager of this host rejects the request.
 #[test]
 fn ipv6_client_of_ipv4_listener_gets_clear_error() {
     let lab = DeviceTest::start();
     let rsocket = Listener::bind(lab.at(0)).unwrap();
     let endpoints = rdmsg::Listener::bind(lab.at(0)).unwrap();
-    // iWARP uses the port space of TCP, which is separate for IPv4 and IPv6.
+    // iWARP uses the port space of TCP, which is separate for IPv4 and IPv6. The request therefore
+    // finds no listener on its port.
     let hint = if lab.is_iwarp() {
         "no program listens on this port"
     } else {

@@ -127,7 +127,7 @@ impl Peer {
             .unwrap();
     }
 
-    /// Waits for this event.
+    /// Waits for the next event, which must have type `wanted`.
     pub(crate) fn expect(&self, wanted: CmEventType) {
         let event = self.events.wait_event(TIME_LIMIT).unwrap().unwrap();
         assert_eq!(event.event(), wanted);
@@ -142,8 +142,8 @@ impl Peer {
         self.wait_for_send();
     }
 
-    /// Sends an immediate value that announces `len` written bytes, but writes none. Waits until
-    /// the immediate value has arrived.
+    /// Sends an immediate value that announces `len` written bytes, but writes no bytes. Waits
+    /// until the immediate value has arrived.
     pub(crate) fn announce_bytes(&mut self, len: u32) {
         let nowhere = RemoteAddr { addr: 0, rkey: 0 };
         let write = SendWr::write_with_imm(SEND, &[], nowhere, len);
@@ -154,11 +154,12 @@ impl Peer {
     fn wait_for_send(&mut self) {
         let mut deadline = Deadline::after(TIME_LIMIT);
         while self.poll() != Some(SEND) {
-            assert!(!deadline.is_over(), "a send does not complete");
+            assert!(!deadline.is_over(), "a send did not complete in time");
         }
     }
 
-    /// Polls for one completion. Returns the id of its work request.
+    /// Polls for one completion. If a message has arrived, stores it in `received`, and reposts the
+    /// receive. Returns the id of the completed work request.
     fn poll(&mut self) -> Option<u64> {
         let mut done = [WorkCompletion::default()];
         if self.qp.recv_cq().poll(&mut done).unwrap() == 0 {
@@ -185,7 +186,7 @@ impl Peer {
         Some(done.wr_id())
     }
 
-    /// Returns the next message.
+    /// Waits for the next message, and returns it.
     pub(crate) fn receive(&mut self) -> Received {
         let mut deadline = Deadline::after(TIME_LIMIT);
         loop {
@@ -193,7 +194,7 @@ impl Peer {
             if let Some(received) = self.received.pop_front() {
                 return received;
             }
-            assert!(!deadline.is_over(), "nothing arrives");
+            assert!(!deadline.is_over(), "no message arrived in time");
         }
     }
 

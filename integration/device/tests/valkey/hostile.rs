@@ -35,7 +35,7 @@ fn serve(server: Server) -> Peer {
     let own = peer.announcement();
     peer.send(&own);
     let Received::Command(announced) = peer.receive() else {
-        panic!("bytes instead of a command");
+        panic!("the client must send a command, not bytes");
     };
     assert_eq!(announced[..16], command(3)[..16]);
     assert_eq!(announced[24..28], (1_u32 << 20).to_be_bytes());
@@ -93,7 +93,7 @@ fn claims_of_a_hostile_server_end_the_stream() {
         let free = 1 << 20;
         assert_eq!(violation(&error), ProtocolError::Overrun { len, free });
     }
-    // Announce bytes up to the end of the buffer, and then one more.
+    // Announce as many bytes as the buffer can hold, and then one more byte.
     let (mut client, mut peer) = connected(&lab, &Config::default());
     peer.announce_bytes(1 << 20);
     peer.announce_bytes(1);
@@ -101,7 +101,7 @@ fn claims_of_a_hostile_server_end_the_stream() {
     client.read_exact(&mut bytes[1..]).unwrap();
     assert!(
         bytes[1..].iter().all(|byte| *byte == 0),
-        "nothing was written"
+        "the bytes must be zero, because the peer wrote none"
     );
     let expected = ProtocolError::Overrun { len: 1, free: 0 };
     client.read_exact(&mut bytes[..1]).unwrap();
@@ -218,8 +218,8 @@ fn keepalives_arrive_while_nothing_else_happens() {
     for _ in 0..8 {
         (0..16).for_each(|_| peer.send(&keepalive));
         peer.discard_received();
-        // The client may have sent one keepalive before `discard_received`. The second one shows
-        // that the stream still sends keepalives.
+        // One keepalive may have been on its way during `discard_received`. The second keepalive
+        // shows that the stream still sends keepalives.
         assert_eq!(peer.receive(), Received::Command(keepalive));
         assert_eq!(peer.receive(), Received::Command(keepalive));
     }
@@ -227,8 +227,8 @@ fn keepalives_arrive_while_nothing_else_happens() {
     while peer.receive() != Received::Bytes(4) {}
 }
 
-/// A busy server posts no receives. WRITEs that find no posted receive must arrive after the server
-/// has posted one.
+/// A busy server posts no receives. A WRITE that finds no posted receive must arrive after the
+/// server has posted a receive.
 #[test]
 fn writes_wait_for_receives_of_the_server() {
     let lab = DeviceTest::without_credits();
@@ -244,7 +244,10 @@ fn writes_wait_for_receives_of_the_server() {
     }
     let mut deadline = Deadline::after(TIME_LIMIT);
     while lab.rnr_naks() == before {
-        assert!(!deadline.is_over(), "each write found a receive");
+        assert!(
+            !deadline.is_over(),
+            "at least one WRITE must find no posted receive"
+        );
         thread::yield_now();
     }
     for _ in 0..RECEIVES + 20 {

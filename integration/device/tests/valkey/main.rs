@@ -1,5 +1,5 @@
-//! Tests Valkey over RDMA within this process. `integration/interop` tests the streams against
-//! Valkey.
+//! Tests streams of Valkey over RDMA. Both ends of each stream are in this process.
+//! `integration/interop` tests the streams with the program Valkey.
 
 mod by_hand;
 mod hostile;
@@ -43,7 +43,7 @@ fn small() -> Config {
     config.receive_buffer = 2000;
     config.receive_queue = 64;
     config.send_queue = 3;
-    // Without keepalive, only the calls of the application make progress.
+    // Without keepalive, a stream makes progress only in calls of the application.
     config.keepalive = None;
     config
 }
@@ -156,8 +156,8 @@ fn devices_without_immediate_data_are_refused() {
     }
 }
 
-/// An endpoint sends private data, and a Valkey client sends none. A listener can therefore
-/// distinguish them.
+/// A Valkey listener accepts the request of an endpoint. The acceptance contains no private data,
+/// which tells the endpoint that the listener uses another protocol.
 #[test]
 fn endpoint_notices_another_protocol() {
     let Some(lab) = start() else { return };

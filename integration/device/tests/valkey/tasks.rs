@@ -1,4 +1,4 @@
-//! Streams for tasks.
+//! Tests asynchronous streams, which tasks use.
 
 use std::{
     io::{ErrorKind, Read, Write},
@@ -11,7 +11,7 @@ use toolbox::{Lab, read_sequence, sequence, write_sequence};
 
 use crate::{small, start};
 
-/// Connects an asynchronous stream to a blocking one.
+/// Connects an asynchronous stream to a blocking stream.
 async fn pair(config: &Config) -> (Stream, rdmsg_valkey::Stream) {
     let listener = Listener::bind_with(Lab::get().at(0), config).unwrap();
     let address = listener.local_addr().unwrap();

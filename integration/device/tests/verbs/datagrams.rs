@@ -1,4 +1,4 @@
-//! Unreliable datagrams.
+//! Tests unreliable datagrams.
 
 use rdmsg::verbs::{AddressHandle, Inline, QpType, RecvWr, SendWr, Sge};
 

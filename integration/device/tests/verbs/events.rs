@@ -11,8 +11,9 @@ use toolbox::Watchdog;
 
 use crate::pair::{Pair, Setup, TIME_LIMIT, assert_none, completions, connect, open, success};
 
-/// Returns a pair, and a further queue pair that is connected to itself. The completion queue of
-/// the further queue pair has a channel, with the cookie 4711.
+/// Returns a pair, and another queue pair, which is connected to itself. Also returns the
+/// completion queue of this other queue pair, and the channel of the completion queue. The events
+/// of this completion queue have the cookie 4711.
 fn announced() -> (Pair, QueuePair, CompletionQueue, CompletionChannel) {
     let pair = Pair::new();
     let channel = CompletionChannel::new(&pair.context).unwrap();
@@ -24,7 +25,6 @@ fn announced() -> (Pair, QueuePair, CompletionQueue, CompletionChannel) {
         ..QpInitAttr::new(pair.b.qp.qp_type(), &cq, cap)
     };
     let qp = QueuePair::new(&pair.pd, &attr).unwrap();
-    // Connect the queue pair to itself.
     connect(&qp, &qp, &Setup::default());
     (pair, qp, cq, channel)
 }
@@ -99,7 +99,7 @@ fn expect(context: &Context, event_type: AsyncEventType) -> AsyncElement {
     loop {
         match context.poll_async_event().unwrap() {
             Some(event) if event.event_type() == event_type => return event.element(),
-            Some(event) => eprintln!("another event: {event:?}"),
+            Some(event) => eprintln!("skipped an event of another type: {event:?}"),
             None => thread::yield_now(),
         }
     }
@@ -153,7 +153,7 @@ fn a_drained_send_queue_is_announced() {
     assert_eq!(a.qp.state(), Ok(QpState::SQD));
 
     // Requests that are posted in this state are processed after the state has changed to RTS.
-    // Software RoCE starts them only when another request is posted.
+    // Software RoCE starts to process them only when another request is posted.
     b.qp.post_recv(&[1, 2].map(|id| RecvWr::new(id, Sge::new(&b.region, ..8))))
         .unwrap();
     a.qp.post_send(&[SendWr::send(3, Inline(b"first"))])
@@ -185,7 +185,7 @@ fn an_overrun_completion_queue_is_announced() {
     let count = cq.cqe() as usize + 1;
     assert!(
         count <= cap.max_recv_wr as usize,
-        "{} completions fit",
+        "the receive queue must be longer than the completion queue of {} entries",
         cq.cqe()
     );
     let recvs = vec![RecvWr::new(1, Sge::new(&pair.a.region, ..8)); count];

@@ -1,4 +1,4 @@
-//! Tests the extended interface, which has a function for each part of a request and of a
+//! Tests the extended verbs, which have one function for each part of a request and of a
 //! completion. Also tests optional features of devices.
 
 use std::time::Instant;
@@ -28,7 +28,7 @@ fn next(end: &End) -> ExtendedCompletion {
     let deadline = Instant::now() + TIME_LIMIT;
     let mut completions = [ExtendedCompletion::default()];
     while end.cq.poll_extended(&mut completions).unwrap() == 0 {
-        assert!(Instant::now() < deadline, "no completion");
+        assert!(Instant::now() < deadline, "no completion arrived in time");
     }
     completions[0]
 }
@@ -54,8 +54,8 @@ fn messages_arrive() {
         let recv = RecvWr::new(number, Sge::new(&b.region, ..));
         b.qp.post_recv(&[recv]).unwrap();
     }
-    // All requests have the same length, because the driver of software RoCE in rdma-core 44 uses
-    // the length of the first request for all requests.
+    // Both pieces have the same length, because the driver of software RoCE in rdma-core 44 uses
+    // the length of the first piece for all pieces of a request.
     let pieces = [Sge::new(&a.region, 100..106), Sge::new(&a.region, 106..112)];
     let requests = [
         SendWr::send(10, &pieces).signaled(),

@@ -139,8 +139,8 @@ fn pending_work_ends_with_its_objects() {
     assert_eq!(lab.resources(), resources);
 }
 
-/// Four threads post on one queue pair, and another one polls. Every message must arrive exactly
-/// once, with all its bytes.
+/// Four threads post sends on one queue pair, and a fifth thread polls the completions of the
+/// sends. Every message must arrive exactly once, with all its bytes.
 #[test]
 fn threads_share_a_queue_pair() {
     const THREADS: u64 = 4;
@@ -205,7 +205,7 @@ fn threads_share_a_queue_pair() {
     assert_eq!(arrived, expected);
 }
 
-/// One thread destroys a completion queue while another one reads the queue's event from the
+/// One thread destroys a completion queue while another thread reads the queue's event from the
 /// channel.
 #[test]
 fn queue_is_destroyed_while_its_event_is_read() {

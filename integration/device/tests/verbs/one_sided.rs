@@ -181,7 +181,7 @@ fn a_queue_pair_without_the_right_refuses() {
     let status = failure(&a.cq).status;
     assert!(
         matches!(status, WcStatus::REM_ACCESS_ERR | WcStatus::REM_INV_REQ_ERR),
-        "neither an access error nor the invalid request of soft-RoCE: {status}"
+        "the status must be an access error, or an invalid request on software RoCE: {status}"
     );
     assert_eq!(bytes(&b.region, 0, 1), [0]);
 }

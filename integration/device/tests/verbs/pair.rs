@@ -67,8 +67,8 @@ pub(crate) struct Setup {
     pub(crate) cap: QpCap,
     pub(crate) rnr_retry: u8,
     pub(crate) peer_access: AccessFlags,
-    /// Whether the pair uses the extended interface, which has a function for each part of a
-    /// request and of a completion.
+    /// Whether the pair uses the extended verbs, which have one function for each part of a request
+    /// and of a completion.
     pub(crate) extended: bool,
 }
 

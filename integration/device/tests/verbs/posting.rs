@@ -71,7 +71,10 @@ fn requests_that_fit_the_queue_are_posted() {
         .collect();
     let error = a.qp.post_recv(&recvs).unwrap_err();
     assert_eq!(error.error.errno, ENOMEM, "{error}");
-    assert!(error.posted >= depth, "{error} with {depth} granted");
+    assert!(
+        error.posted >= depth,
+        "the queue must hold {depth} receives: {error}"
+    );
 
     // Check that exactly the reported number of receives was posted: each receives a message, and
     // the receives complete in order.

@@ -1,4 +1,4 @@
-//! Shared receive queues.
+//! Tests shared receive queues.
 
 use rdmsg::verbs::{Inline, ProtectionDomain, RecvWr, SendWr, Sge, SharedReceiveQueue, SrqAttr};
 
@@ -71,7 +71,7 @@ fn requests_that_fit_the_queue_are_posted() {
     assert_eq!(error.error.errno, ENOMEM, "{error}");
     assert!(
         error.posted >= srq.max_wr() as usize,
-        "{error} with {} granted",
+        "the queue must hold {} receives: {error}",
         srq.max_wr()
     );
     assert_eq!(srq.post_recv(&wrs[..1]).unwrap_err().posted, 0);

@@ -14,8 +14,8 @@ const READ: AccessFlags = AccessFlags::REMOTE_READ;
 
 /// A pair, a region of end `b` of the pair, and a window that can be bound to this region.
 struct Scene {
-    /// The window. This field comes first because the driver requires that the window is dropped
-    /// before the pair.
+    /// The window. The driver requires that the window is dropped before the pair. Fields are
+    /// dropped in the order of declaration, so this field comes first.
     window: MemoryWindow,
     region: MemoryRegion,
     pair: Pair,
@@ -168,7 +168,7 @@ fn send_behind_a_bind_needs_no_wait() {
             .iter()
             .map(|done| done.wr_id())
             .collect::<Vec<_>>();
-        assert_eq!(ids, [3, 5], "the bind has no completion");
+        assert_eq!(ids, [3, 5], "the unsignaled bind must have no completion");
     }
 }
 

@@ -1,4 +1,4 @@
-//! The operations that the application and the clock perform.
+//! The operations that the application performs, and the passage of time.
 
 use std::time::Duration;
 
@@ -28,7 +28,7 @@ impl Device {
                 let (len, mut offset) = (len as u32, 0);
                 for _ in 0..count {
                     let sent = self.conn.send_fragment(len, offset);
-                    let (transmit, here) = sent.expect("there is room for all");
+                    let (transmit, here) = sent.expect("there is a slot for each fragment");
                     self.post(&transmit, here);
                     offset += here;
                 }
@@ -73,11 +73,9 @@ impl Device {
         };
         assert!(
             len <= room.bytes,
-            "a window of such messages fits into a frame"
+            "a full window of held messages must fit into one frame"
         );
-        let transmit = self.conn.send_held(count, len).expect("there is room");
-        // Update `held` first: `post` asserts that no Close or Finish frame is sent while messages
-        // are held.
+        let transmit = self.conn.send_held(count, len).expect("window has room");
         self.held -= count;
         self.post(&transmit, len as u32);
         self.credit.0 += count - 1;
@@ -99,7 +97,10 @@ impl Device {
         let result = self.conn.operate(takes_receive).map(|slot| {
             self.take_slot(slot, READS + CONTROL_SENDS, true, None);
             self.credit.0 += u32::from(takes_receive);
-            assert!(self.credit.0 <= self.credit.1, "no receive without credit");
+            assert!(
+                self.credit.0 <= self.credit.1,
+                "each used receive must have a credit"
+            );
         });
         self.check_refusal(result.err());
     }
@@ -110,7 +111,7 @@ impl Device {
             Ok(()) => self.control.0 += 1,
             Err(ControlRefused::Full) => assert_eq!(self.control.0, self.control.1),
             Err(ControlRefused::TooLong { limit }) => assert!(len > limit as usize),
-            Err(ControlRefused::NotTaken) => panic!("the peer takes them"),
+            Err(ControlRefused::NotTaken) => panic!("the peer must accept control messages"),
             Err(ControlRefused::Closed(_)) => {}
         }
     }
@@ -138,7 +139,7 @@ impl Device {
         let flushed = result
             .as_ref()
             .is_ok_and(|flush| self.conn.is_flushed(flush));
-        assert!(!flushed, "the peer has not answered yet");
+        assert!(!flushed, "a flush must wait for the peer's answer");
         self.check_refusal(result.err());
     }
 
@@ -148,7 +149,7 @@ impl Device {
                 assert_eq!(Some(&reason), self.conn.close_reason());
             }
             Some(SendRefused::TooLong { limit }) => {
-                let negotiated = self.conn.negotiated().expect("it was established");
+                let negotiated = self.conn.negotiated().expect("the limit is negotiated");
                 assert_eq!(limit, negotiated.send_limit);
             }
             Some(SendRefused::Finished) => assert!(self.finished),

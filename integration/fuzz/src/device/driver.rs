@@ -10,8 +10,8 @@ use crate::{
 };
 
 impl Device {
-    /// Makes the next requested call of the connection manager succeed, and delivers the event that
-    /// results from the call.
+    /// Makes the next requested call of the connection manager succeed. If the call results in an
+    /// event, delivers the event.
     pub(crate) fn perform_well(&mut self, theirs: &Params) {
         let hello = hello(theirs, self.long);
         let Some(op) = self.wanted.pop_front() else {
@@ -33,7 +33,7 @@ impl Device {
                     reads: BOTH_WAYS,
                 }
             }
-            // Permit the connection to connect immediately, without a queue of connection attempts.
+            // Permit the setup immediately: the simulation has no limit on concurrent setups.
             CmOp::AwaitTurn => return self.conn.take_turn(self.now),
             CmOp::Discard => {
                 assert!(self.sending.is_empty() && !self.established);
@@ -50,7 +50,9 @@ impl Device {
         self.conn.handle_cm_event(event, self.now);
     }
 
-    /// Establishes the connection: makes all requested calls of the connection manager succeed.
+    /// Establishes the connection: makes all requested calls of the connection manager succeed. If
+    /// private data are sent in separate frames, also receives the peer's frame, and accepts a
+    /// request.
     pub(crate) fn establish(&mut self, theirs: &Params) {
         let is_active = self.conn.peer_engine().is_none();
         self.conn.accept(b"", self.now);
@@ -88,7 +90,7 @@ impl Device {
 
     /// Receives the frames, at most one for each posted receive. All of them arrive before the
     /// connection processes the first one. Adds the expected frame number to the number in each
-    /// frame.
+    /// frame, so a valid frame in `frames` has the number 0.
     pub(crate) fn frames(&mut self, frames: &[Vec<u8>]) {
         let arrived: Vec<_> = frames
             .iter()
@@ -114,8 +116,8 @@ impl Device {
     }
 
     fn frame(&mut self, buffer: u32, frame: &[u8]) {
-        // Record the descriptor here for `read`, which compares the READs with it. The connection
-        // processes the frame later, or never.
+        // The connection processes the frame later, or never, so record the frame's descriptor
+        // here. `read` compares the READs with the descriptor.
         if let Some(descriptor) = large(frame) {
             self.announced += 1;
             self.inbound.push_back(Large::new(descriptor, 0));
@@ -162,8 +164,8 @@ impl Device {
 
     /// Receives the immediate data of an RDMA WRITE from the peer.
     pub(crate) fn immediate(&mut self, imm_data: u32, len: u32) {
-        // In half of the cases, the application has not exposed writable memory before the WRITE
-        // arrives.
+        // If `imm_data` is odd, the application exposes writable memory before the WRITE arrives.
+        // If it is even, the WRITE can arrive before any writable memory is exposed.
         if imm_data & 1 == 1 {
             self.conn.allow_immediates();
         }
@@ -191,7 +193,7 @@ impl Device {
             .inbound
             .iter_mut()
             .find(|large| large.completed < large.requested)
-            .expect("it is being read");
+            .expect("the READ belongs to a message");
         first.completed += chunk;
         self.taken += u32::from(first.completed == first.descriptor.len);
         self.conn.handle_read(slot, self.now);
@@ -218,7 +220,8 @@ impl Device {
         self.conn.handle_work_error(work, status, 0x81, self.now);
     }
 
-    /// Flushes the oldest work request of a queue, if the queue pair is in the error state.
+    /// If the queue pair is in the error state, flushes the oldest work request of a queue. If the
+    /// queue is empty, completes its drain marker.
     pub(crate) fn flush(&mut self, recv: bool) {
         if !self.broken || self.ended.is_some() {
             return;
@@ -250,7 +253,7 @@ fn work(sent: &Sent) -> Work {
     }
 }
 
-/// Parses a fragment of a message. Returns the length of the remaining message, including this
+/// Parses a fragment of a message. Returns the remaining length of the message, including this
 /// fragment, and the length of the fragment, both in bytes. Returns `None` for other frames.
 fn fragment(frame: &[u8]) -> Option<(u32, u32)> {
     let (header, payload) = frame.split_first_chunk::<16>()?;
@@ -259,7 +262,8 @@ fn fragment(frame: &[u8]) -> Option<(u32, u32)> {
     (header[..2] == [18, 0] && fits).then_some((rest, payload.len() as u32))
 }
 
-/// Parses the descriptor of a large message. Returns `None` if the frame does not announce one.
+/// Parses the descriptor of a large message. Returns `None` if the frame does not announce a large
+/// message.
 fn large(frame: &[u8]) -> Option<Descriptor> {
     let word = |at: usize| u32::from_be_bytes(frame[at..at + 4].try_into().unwrap());
     let long = |at: usize| u64::from_be_bytes(frame[at..at + 8].try_into().unwrap());

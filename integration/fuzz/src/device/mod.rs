@@ -13,10 +13,11 @@ use crate::proto::{
     Event, FragmentCopy, Output, Params, READS, Read, Transmit, parts,
 };
 
-/// The maximum length in bytes of a chunk, the part of a large message that one READ fetches.
+/// The maximum length in bytes of a chunk. A chunk is the part of a large message that one READ
+/// fetches.
 const CHUNK: u64 = 1 << 20;
-/// The maximum number of large messages that the peer has announced, and that this side has not yet
-/// reported as read.
+/// The maximum number of large messages in flight: the peer has announced them, and this side has
+/// not yet reported them as read.
 const LARGE_IN_FLIGHT: u32 = 4;
 
 /// A work request in the send queue.
@@ -34,7 +35,8 @@ pub(crate) struct Large {
     id: Option<u32>,
     pub(crate) requested: u64,
     completed: u64,
-    /// The number of bytes that are expected in further fragments.
+    /// The number of bytes that later fragments of this message must still carry. 0 if the
+    /// connection fetches the message with READs.
     missing: u32,
 }
 
@@ -53,9 +55,9 @@ impl Large {
 /// A simulated driver, queue pair and device for one connection. The device behaves correctly. The
 /// simulation checks every output of the connection.
 ///
-/// The input determines the behaviour of the connection manager and of the peer. A frame of the
-/// peer arrives only if a receive is posted. The device completes work requests in order. If the
-/// queue pair enters the error state, the device flushes the pending work requests.
+/// The fuzz input determines the behaviour of the connection manager and of the peer. A frame of
+/// the peer arrives only if a receive is posted. The device completes work requests in order. If
+/// the queue pair enters the error state, the device flushes the pending work requests.
 #[derive(Debug)]
 pub(crate) struct Device {
     pub(crate) conn: Connection,
@@ -67,8 +69,8 @@ pub(crate) struct Device {
     markers: Option<Vec<DrainSide>>,
     /// Whether the queue pair is in the error state.
     broken: bool,
-    /// The calls of the connection manager that the connection has requested, and that are not yet
-    /// performed.
+    /// The calls to the connection manager that the connection has requested and that are still to
+    /// be performed.
     pub(crate) wanted: VecDeque<CmOp>,
     /// Whether the queue pair is connected. If it is not, no frame arrives and no send completes.
     pub(crate) connected: bool,
@@ -82,15 +84,16 @@ pub(crate) struct Device {
     /// The received frame in each filled buffer. An entry is removed when the connection delivers
     /// the frame or reposts the buffer.
     filled: HashMap<u32, Vec<u8>>,
-    /// The buffers of the messages that the application holds. A buffer is listed once for each
-    /// held message in it.
+    /// The buffers of the messages that the application holds. A buffer with several of these
+    /// messages is listed once for each of them.
     pub(crate) kept: VecDeque<u32>,
     /// Maps each buffer that contains several messages to the number of its messages that the
     /// application still holds.
     shared: HashMap<u32, u32>,
     /// The lengths in bytes of the large messages that the application holds.
     pub(crate) large: VecDeque<u64>,
-    /// The large messages that are announced but not yet delivered, the oldest first.
+    /// The large messages that the peer has started to send or has announced, and that the
+    /// connection has not delivered yet. The oldest message is first.
     pub(crate) inbound: VecDeque<Large>,
     /// The number of large messages that the peer has announced.
     announced: u32,
@@ -99,10 +102,11 @@ pub(crate) struct Device {
     disowned: bool,
     /// The number of large messages that this side has read completely.
     taken: u32,
-    /// The number of messages that the application has released.
+    /// The number of messages that the application or, with `Output::Release`, the connection has
+    /// released.
     released: u32,
-    /// The last values that this side has sent to the peer: first the grant, then the number of
-    /// large messages read.
+    /// The most recent counters that this side has sent to the peer: first the grant, then the
+    /// number of large messages read.
     reported: (u32, u32),
     /// The number of the next frame that this side receives, modulo 2¹⁶.
     frames_received: u16,
@@ -126,7 +130,8 @@ pub(crate) struct Device {
     pub(crate) granted: u32,
     /// The number of control messages that the application holds.
     pub(crate) untaken: u32,
-    /// The number of held messages, which must be sent before all other messages.
+    /// The number of messages that the application holds back, to send several of them in one
+    /// frame. They must be sent before all other messages.
     held: u32,
     lengths: VecDeque<u64>,
     /// Whether the application has finished sending.
@@ -196,15 +201,18 @@ impl Device {
         let mut outputs = 0;
         let mut bad = false;
         while let Some(output) = self.conn.poll_output() {
-            assert_eq!(self.ended, None, "nothing comes after the end: {output:?}");
+            assert_eq!(
+                self.ended, None,
+                "no output may follow the end of the connection: {output:?}"
+            );
             outputs += 1;
-            assert!(outputs < 1000, "it comes to rest");
+            assert!(outputs < 1000, "the connection must stop producing outputs");
             match output {
                 Output::Cm(op) => self.wanted.push_back(op),
                 Output::Post(transmit) => {
                     assert!(
                         !matches!(transmit.header[0], 1 | 10 | 13 | 14 | 16..=18),
-                        "control frames only"
+                        "a frame without payload must be a control frame"
                     );
                     self.post(&transmit, 0);
                 }
@@ -213,16 +221,25 @@ impl Device {
                     self.post(&transmit, message.len() as u32);
                 }
                 Output::Repost(buffer) => {
-                    let frame = self.filled.remove(&buffer).expect("it was received");
-                    // The connection may repost a control frame's buffer. If a frame with data
-                    // violates the protocol, the connection may also repost the buffer of this
-                    // frame.
+                    let frame = self
+                        .filled
+                        .remove(&buffer)
+                        .expect("the buffer must be filled");
+                    // The connection may repost the buffer of a message or of immediate data only
+                    // if the connection closes. An assertion below checks this. The connection may
+                    // always repost the buffers of other frames.
                     bad |= frame.first().is_none_or(|kind| matches!(kind, 1 | 16..=18));
                     self.repost(buffer);
                 }
                 Output::Release(buffer) => {
-                    let frame = self.filled.remove(&buffer).expect("it was received");
-                    assert!(matches!(frame[0], 16 | 18), "large messages only");
+                    let frame = self
+                        .filled
+                        .remove(&buffer)
+                        .expect("the buffer must be filled");
+                    assert!(
+                        matches!(frame[0], 16 | 18),
+                        "the buffer must belong to a large message"
+                    );
                     self.released += 1;
                     self.repost(buffer);
                     self.conn.release(self.now);
@@ -231,11 +248,15 @@ impl Device {
                 Output::Prepare { len, .. } => self.conn.handle_prepared(len, self.now),
                 Output::Read(read) => self.read(&read),
                 Output::Copy(copy) => self.copy(&copy),
-                Output::Nudge { .. } => unreachable!("on iWARP only"),
+                Output::Nudge { .. } => unreachable!("a nudge must be posted only on iWARP"),
                 Output::PostDrainMarkers => {
                     self.broken = true;
                     let markers = vec![DrainSide::Recv, DrainSide::Send];
-                    assert_eq!(self.markers.replace(markers), None, "once");
+                    assert_eq!(
+                        self.markers.replace(markers),
+                        None,
+                        "the drain markers must be posted only once"
+                    );
                 }
                 Output::Timer => self.timer = self.conn.next_timeout(),
                 Output::Event(event) => self.event(event),
@@ -246,7 +267,7 @@ impl Device {
             assert_eq!(
                 self.timer,
                 self.conn.next_timeout(),
-                "the deadline is reported"
+                "the connection must report each new deadline"
             );
         } else {
             assert_eq!(self.conn.next_timeout(), None);
@@ -258,7 +279,7 @@ impl Device {
         );
         assert!(
             !bad || self.conn.close_reason().is_some(),
-            "what is taken is kept"
+            "an open connection must not discard a message"
         );
         if self.established && self.conn.close_reason().is_none() {
             assert!(self.announced - self.reported.1 <= LARGE_IN_FLIGHT);
@@ -304,32 +325,44 @@ impl Device {
                 offset,
                 len,
             }) => {
-                let frame = self.filled.remove(&buffer).expect("it was received");
+                let frame = self
+                    .filled
+                    .remove(&buffer)
+                    .expect("the buffer must be filled");
                 assert_eq!(frame[0], 1);
                 assert_eq!((offset, len as usize), (16, frame.len() - 16));
                 assert!(len <= self.params.eager_size);
                 self.kept.push_back(buffer);
             }
             Event::Arrived(Arrival::Batch { buffer, len, count }) => {
-                let frame = self.filled.remove(&buffer).expect("it was received");
+                let frame = self
+                    .filled
+                    .remove(&buffer)
+                    .expect("the buffer must be filled");
                 assert_eq!((frame[0], len as usize), (17, frame.len() - 16));
                 assert!(len <= self.params.eager_size && count > 0);
                 let parts: Vec<_> = parts(&frame[16..]).collect();
                 assert_eq!(parts.len(), count as usize);
                 let lens: u32 = parts.iter().map(|(_, len)| 4 + len).sum();
-                assert_eq!(lens, len, "no byte is left out");
+                assert_eq!(lens, len, "the batch must contain only whole messages");
                 // `release` reposts the buffer after the application has released all messages in
                 // it.
                 self.shared.insert(buffer, count);
                 self.kept.extend(parts.iter().map(|_| buffer));
             }
             Event::Arrived(Arrival::Immediate { buffer, .. }) => {
-                let frame = self.filled.remove(&buffer).expect("it was received");
+                let frame = self
+                    .filled
+                    .remove(&buffer)
+                    .expect("the buffer must be filled");
                 assert!(frame.is_empty());
                 self.kept.push_back(buffer);
             }
             Event::Arrived(Arrival::Large { id, len }) => {
-                let large = self.inbound.pop_front().expect("it was announced");
+                let large = self
+                    .inbound
+                    .pop_front()
+                    .expect("a large message must be announced");
                 assert_eq!(
                     (large.id, large.descriptor.len, large.completed),
                     (Some(id), len, len)
@@ -344,11 +377,14 @@ impl Device {
             }
             Event::ControlMessage { buffer, len } => {
                 // The connection reposts the buffer after this event.
-                let frame = self.filled.get(&buffer).expect("it was received");
+                let frame = self.filled.get(&buffer).expect("the buffer must be filled");
                 assert_eq!((frame[0], len as usize), (10, frame.len() - 16));
                 assert!(len <= self.params.eager_size.min(256));
                 let number = u32::from_be_bytes(frame[12..16].try_into().unwrap());
-                assert_eq!(number, self.control_received, "in order, none twice");
+                assert_eq!(
+                    number, self.control_received,
+                    "control messages must be in order, without repetition"
+                );
                 self.control_received += 1;
                 self.untaken += 1;
                 assert!(self.untaken <= 2 && self.control_received <= self.granted);
@@ -356,7 +392,10 @@ impl Device {
             Event::PeerLeaving => assert!(!std::mem::replace(&mut self.peer_leaves, true)),
             Event::Answered | Event::Writable => {}
             Event::Disconnected { reason, delivered } => {
-                assert!(!delivered || self.lengths.is_empty(), "all of it was taken");
+                assert!(
+                    !delivered || self.lengths.is_empty(),
+                    "if `delivered` is set, the peer must have taken all large messages"
+                );
                 self.ended = Some(reason);
             }
         }
@@ -365,10 +404,10 @@ impl Device {
     fn take_slot(&mut self, slot: u32, reserved: u32, signalled: bool, read: Option<u64>) {
         assert!(self.ended.is_none());
         let slots = self.params.send_slots + READS + CONTROL_SENDS;
-        assert!(slot < slots, "the slot exists");
+        assert!(slot < slots, "the connection must use an existing slot");
         assert!(
             self.sending.iter().all(|sent| sent.slot != slot),
-            "the slot is free"
+            "the slot must be free"
         );
         self.sending.push_back(Sent {
             slot,
@@ -378,7 +417,7 @@ impl Device {
         assert!(self.sending.len() <= (slots - reserved) as usize);
         assert!(
             self.sending.len() < slots as usize || self.sending.iter().any(|sent| sent.signalled),
-            "a full ring is heard of again"
+            "a full send queue must contain a signalled work request"
         );
     }
 
@@ -393,7 +432,7 @@ impl Device {
         assert!(!self.has_sent_finish || !matches!(header[0], 1 | 9 | 16..=18));
         assert!(
             self.held == 0 || !matches!(header[0], 5 | 9) || self.conn.close_reason().is_some(),
-            "not before what is held"
+            "no Close or Finish may be sent before the held messages"
         );
         self.has_sent_finish |= header[0] == 9;
         self.take_slot(transmit.slot, reserved, transmit.signalled, None);
@@ -406,21 +445,29 @@ impl Device {
         } else {
             assert_eq!(word(8), len);
         }
-        // A grant never decreases, and never exceeds the total number of posted receives.
+        // A grant must never decrease. It must not exceed the number of released messages plus the
+        // window.
         let grant = word(4);
         assert!(grant >= self.reported.0 && grant <= self.released + u32::from(self.params.window));
         self.reported.0 = grant;
         match header[0] {
             10 => {
-                assert_eq!(word(12), self.control_posted, "in order");
+                assert_eq!(
+                    word(12),
+                    self.control_posted,
+                    "control messages must be sent in order"
+                );
                 self.control_posted += 1;
                 assert!(
                     self.control.0 <= self.control.1,
-                    "no message without credit"
+                    "a control message must have a credit"
                 );
             }
             11 => {
-                assert_eq!(self.granted, self.control_received, "it is used up");
+                assert_eq!(
+                    self.granted, self.control_received,
+                    "a Permit may be sent only after the peer has used all its credits"
+                );
                 assert!(word(12) > self.granted);
                 self.granted = word(12);
                 assert_eq!(self.granted, self.control_received - self.untaken + 2);
@@ -437,12 +484,15 @@ impl Device {
         if matches!(header[0], 1 | 16..=18) {
             self.credit.0 += 1;
         }
-        assert!(self.credit.0 <= self.credit.1, "no message without credit");
+        assert!(
+            self.credit.0 <= self.credit.1,
+            "a message must have a credit"
+        );
     }
 
     fn begin(&mut self, id: u32, len: u64) {
         let first = self.inbound.iter_mut().find(|large| large.id.is_none());
-        let first = first.expect("it was announced");
+        let first = first.expect("the peer must have announced the large message");
         assert_eq!(len, first.descriptor.len);
         first.id = Some(id);
         self.conn.handle_memory(id, self.now);
@@ -453,8 +503,11 @@ impl Device {
             .inbound
             .iter_mut()
             .find(|large| large.requested < large.descriptor.len)
-            .expect("it was announced");
-        assert_eq!(read.offset, first.requested, "no byte twice, none left out");
+            .expect("the connection must read only announced messages");
+        assert_eq!(
+            read.offset, first.requested,
+            "READs must neither repeat nor omit bytes"
+        );
         assert!(read.len > 0 && read.len <= CHUNK);
         assert!(read.offset + read.len <= first.descriptor.len);
         assert_eq!(read.remote_addr, first.descriptor.addr + read.offset);
@@ -473,7 +526,7 @@ impl Device {
             .inbound
             .iter_mut()
             .find(|large| large.requested < large.descriptor.len)
-            .expect("it has begun");
+            .expect("a fragment must belong to a message that has begun");
         assert_eq!((first.id, first.requested), (Some(copy.id), copy.offset));
         first.requested += u64::from(copy.len);
         first.completed = first.requested;
@@ -481,8 +534,8 @@ impl Device {
         self.conn.handle_copied(self.now);
     }
 
-    /// Returns how many bytes are missing from a message that the peer sends in fragments. Returns
-    /// `None` if no message is incomplete.
+    /// Returns how many bytes the peer must still send to complete a message that it sends in
+    /// fragments. Returns `None` if no such message is incomplete.
     pub(crate) fn missing(&self) -> Option<u32> {
         let last = self.inbound.back()?;
         (last.missing > 0).then_some(last.missing)
@@ -490,7 +543,10 @@ impl Device {
 
     fn repost(&mut self, buffer: u32) {
         let count = u32::from(self.params.window) + CONTROL_RECEIVES;
-        assert!(buffer < count, "the buffer exists");
+        assert!(
+            buffer < count,
+            "the connection must repost an existing buffer"
+        );
         assert!(!self.posted.contains(&buffer) && !self.kept.contains(&buffer));
         self.posted.push_back(buffer);
     }

@@ -27,7 +27,7 @@ pub(super) struct Site {
     /// The maximum number of writes per second by all attackers together.
     writes: u32,
     /// The length in bytes of the longest message that the victim accepts. Over RDMA, an attacker
-    /// registers this much memory for the messages that it announces.
+    /// registers at most this much memory for the messages that it announces.
     pub(super) longest: u64,
     /// The factor by which honest clients lengthen their pauses.
     pub(super) slower: u64,
@@ -86,8 +86,8 @@ pub(super) enum Kind {
 }
 
 impl Kind {
-    /// Returns whether a connection of this kind lasts long and sends little. The attackers open
-    /// many connections of these kinds at a time.
+    /// Returns true if connections of this kind last long and send little. Some attacker threads
+    /// open only such connections, and the other threads open none of them.
     pub(super) fn is_slow(self) -> bool {
         matches!(
             self,
@@ -144,7 +144,7 @@ impl<'a> Arena<'a> {
 
     fn wait_for_rate(&self, next: &Mutex<Instant>, per_second: u32) -> bool {
         let mut next = lock(next);
-        // Use the current time if `next` is in the past. Otherwise, threads could connect or write
+        // If `next` is in the past, use the current time, so that threads do not connect or write
         // in a burst after a pause.
         let time = next.max(Instant::now());
         *next = time.min(self.end) + Duration::from_secs(1) / per_second;
@@ -162,11 +162,12 @@ pub(super) struct Attacker {
     pub(super) seed: u64,
     /// The number of this thread's next connection.
     pub(super) next: u64,
-    /// The increment from one connection number to the next.
+    /// The increment from one connection number to the next. With 0, the thread repeats the same
+    /// connection.
     pub(super) step: u64,
     /// The number of mutated frames and PDUs sent so far.
     pub(super) mutations: u64,
-    /// A description of the last connection. It is printed if the test fails.
+    /// A description of the most recent connection. It is printed if the test fails.
     pub(super) last: String,
 }
 

@@ -39,7 +39,8 @@ pub(super) enum Pace {
 pub(super) enum Leave {
     Close,
     Reset,
-    /// Shuts down the sending direction, and continues to receive.
+    /// Over TCP, shuts down the sending direction, and continues to receive. Over RDMA,
+    /// disconnects.
     Half,
 }
 
@@ -65,7 +66,7 @@ pub(super) trait Wire {
     fn operate(&mut self, token: [u8; 24], rng: &mut Rng);
     /// Returns the descriptor of `len` bytes of memory, for the announcement of a large message.
     fn memory(&mut self, len: u64) -> Descriptor;
-    /// Writes queued bytes, at the pace of `state` and within the arena's rate limits.
+    /// Writes queued bytes at the pace in `state`. Complies with the arena's rate limit for writes.
     fn flush(&mut self, arena: &Arena<'_>);
     /// Receives the data that has arrived, without waiting.
     fn poll(&mut self);
@@ -73,7 +74,8 @@ pub(super) trait Wire {
     /// this value is dropped.
     fn leave(&mut self, leave: Leave);
 
-    /// Flushes and polls repeatedly for up to `time`, until a frame arrives or the connection ends.
+    /// Flushes and polls repeatedly until a frame arrives, the connection ends, or `time` has
+    /// passed.
     fn pump(&mut self, arena: &Arena<'_>, time: Duration) {
         let end = arena.end.min(Instant::now() + time);
         loop {
@@ -88,7 +90,7 @@ pub(super) trait Wire {
     }
 }
 
-/// A connection of an attacker, and the attack on this connection.
+/// A running attack, and its connection to the victim.
 pub(super) struct Attack<'a> {
     arena: &'a Arena<'a>,
     attacker: &'a mut Attacker,
@@ -206,8 +208,8 @@ impl<'a> Attack<'a> {
         !self.wire.state().has_ended && !self.arena.is_over()
     }
 
-    /// Calls `act` a random number of times in the range `times`, until the connection or the phase
-    /// ends.
+    /// Calls `act` repeatedly. The number of calls is random, in the range `times`. Stops earlier
+    /// if the connection or the phase ends.
     fn repeat(&mut self, times: Range<u32>, mut act: impl FnMut(&mut Self)) {
         for _ in 0..self.rng.u32(times) {
             if self.is_active() {
@@ -221,7 +223,8 @@ impl<'a> Attack<'a> {
         self.wire.send_frame(&frame);
     }
 
-    /// Flushes and polls for up to `time`. Then sends the answers that the protocol requires.
+    /// Flushes and polls until a frame arrives, for at most `time`. Then sends the answers that the
+    /// protocol requires.
     fn pump(&mut self, time: Duration) {
         self.wire.pump(self.arena, time);
         while let Some(frame) = self.wire.state().received.pop_front() {
@@ -231,7 +234,8 @@ impl<'a> Attack<'a> {
         }
     }
 
-    /// Stops writing on this connection. After this call, the attacker also sends no answers.
+    /// Stops writing on this connection. After this call, the attacker sends nothing, not even
+    /// answers.
     fn stall(&mut self) {
         self.wire.state().pace = Pace::Stuck;
         self.wire.flush(self.arena);
@@ -255,8 +259,9 @@ impl<'a> Attack<'a> {
         }
     }
 
-    /// Sends a valid frame. In a quarter of the cases, violates the protocol instead: for example,
-    /// changes the frame, sends it twice, or sends it later.
+    /// Sends `frame`, followed by the frame in `held`, if any. In a quarter of the calls, violates
+    /// the protocol instead: for example, changes `frame`, sends it twice, or stores it in `held`
+    /// for a later call.
     fn send_or_mutate(&mut self, mut frame: Vec<u8>, held: &mut Option<Vec<u8>>) {
         let (rng, wire) = (&mut self.rng, &mut self.wire);
         let roll = rng.u8(0..40);
@@ -322,7 +327,7 @@ impl<'a> Attack<'a> {
             this.send_frame(|session| session.data(&payload));
             this.wire.flush(this.arena);
         });
-        // Pause without polling: the attacker must receive nothing.
+        // Pause without polling, so that the attacker does not receive the echoes.
         let time = self.millis(100..4000);
         self.arena.pause(time);
     }

@@ -36,11 +36,11 @@ use crate::{
 /// The number of rounds. Each round is a quiet phase followed by an attack.
 const ROUNDS: usize = 4;
 
-/// The test fails if an operation's 99th percentile during attacks is at least this many times its
-/// 99th percentile in quiet phases.
+/// The lowest ratio at which the test fails. The ratio is the 99th percentile of an operation's
+/// durations during attacks, divided by the 99th percentile in quiet phases.
 const MAX_RATIO: f64 = 10.0;
 
-/// The difference between the first connection numbers of two attacker threads.
+/// The difference between the first connection numbers of consecutive attacker threads.
 const NUMBERS: u64 = 1_000_000;
 
 /// Attacks a live listener with hostile peers while honest clients use the listener
@@ -139,7 +139,7 @@ fn run(options: &Options, site: &'static Site) -> Result<()> {
     battle.engine.shutdown();
     if result.is_err() {
         for Attacker { last, .. } in battle.attackers.iter().filter(|one| !one.last.is_empty()) {
-            eprintln!("seed {seed}, {last}");
+            eprintln!("last attack of a thread: seed {seed}, {last}");
         }
     }
     result?;
@@ -160,7 +160,8 @@ struct AttackRun {
 }
 
 impl AttackRun {
-    /// Runs all phases, and compares the victim's resources before and after each attack.
+    /// Runs all phases. Fails if the victim has more resources after an attack than before the
+    /// first attack.
     fn rounds(&mut self) -> Result<()> {
         let mut before = None;
         for _ in 0..ROUNDS {
@@ -180,13 +181,15 @@ impl AttackRun {
                 .iter()
                 .map(|attacker| attacker.mutations)
                 .sum();
-            println!("attack: {mutations} mutations\n  before: {before:?}\n  after:  {after:?}");
+            println!(
+                "attack: {mutations} mutations; victim\n  before: {before:?}\n  after:  {after:?}"
+            );
         }
         Ok(())
     }
 
-    /// Runs the honest clients, and also the attackers if `attacks` is set. Fails if a client
-    /// fails, or if the victim has ended, panicked, or logged too many lines.
+    /// Runs one phase: the honest clients and, if `attacks` is set, the attackers. Fails if a
+    /// client fails, or if the victim has ended, panicked, or logged too many lines.
     fn phase(&mut self, attacks: bool) -> Result<()> {
         let (engine, end) = (&self.engine, Instant::now() + self.length);
         let arena = &Arena::new(self.victim.site, &self.victim.services, end);
@@ -225,8 +228,9 @@ fn attackers(options: &Options, site: &Site) -> Vec<Attacker> {
     }
 }
 
-/// Returns the kinds of attack that slow or busy attackers choose from. About half of the busy
-/// attackers' connections send mutants, because mutants cover most of the protocol.
+/// Returns the kinds of attack from which an attacker thread chooses: the slow kinds if `is_slow`
+/// is set, otherwise the other kinds. About half of the returned elements are `Mutants` if they are
+/// included, because mutants cover most of the protocol.
 fn kinds(only: &[Kind], is_slow: bool) -> Vec<Kind> {
     let all = Kind::value_variants().iter().copied();
     let chosen = all.filter(|kind| only.is_empty() || only.contains(kind));
@@ -237,8 +241,8 @@ fn kinds(only: &[Kind], is_slow: bool) -> Vec<Kind> {
     kinds
 }
 
-/// Waits until the victim's resources no longer change, because the victim has then released all
-/// closed connections. Returns the resources.
+/// Waits until the victim's resources no longer change, and returns them. The victim has then
+/// released the resources of all closed connections.
 fn baseline(victim: &mut Victim) -> Result<Health> {
     let mut last = victim.health()?;
     settle(
@@ -268,7 +272,7 @@ fn compare(floor: Duration, clients: &[HonestClient]) -> Result<()> {
             slow.push(client.to_string());
         }
     }
-    let what = format!("clients without an operation, or at least {MAX_RATIO} times as slow");
+    let what = format!("clients without operations, or {MAX_RATIO} times slower in attacks");
     ensure!(slow.is_empty(), "{what}: {slow:?}");
     Ok(())
 }

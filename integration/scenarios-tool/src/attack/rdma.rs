@@ -1,5 +1,5 @@
 //! An attacker's side of a connection over RDMA. It calls the verbs and the connection manager
-//! directly, instead of the library.
+//! directly, without the library's endpoints and streams.
 
 use std::{
     net::SocketAddr,
@@ -25,7 +25,7 @@ use super::{
     wire::Descriptor,
 };
 
-/// The depth of the send queue and of the receive queue in work requests.
+/// The depth of the send queue and of the receive queue, in work requests.
 const DEPTH: u32 = 64;
 /// The size of a slot, in bytes. A slot is the buffer of one work request, and is longer than the
 /// victim's longest frame.
@@ -116,9 +116,9 @@ impl Rdma {
         Ok(())
     }
 
-    /// Copies the bytes to the next slot and posts a send from it. If more than `DEPTH` sends are
-    /// in flight, the copy can overwrite a slot whose send is still pending, or the post can fail.
-    /// Both are harmless in an attack.
+    /// Copies the bytes to the next slot, and posts a work request that uses this slot. If more
+    /// than `DEPTH` work requests are in flight, the copy can overwrite a slot that is still in
+    /// use, or the post can fail. Both are harmless in an attack.
     fn post<'a>(&'a mut self, bytes: &[u8], make: impl FnOnce(Sge<'a>) -> SendWr<'a>) {
         let at = (self.posted % DEPTH) as usize * SLOT;
         self.posted = self.posted.wrapping_add(1);
@@ -126,8 +126,8 @@ impl Rdma {
         self.region.copy_in(at, &bytes[..len]);
         let this: &'a Self = self;
         let wr = make(Sge::new(&this.region, at..at + len));
-        // Ignore the error: posting fails if the connection has ended, and an event reports the
-        // end.
+        // Ignore the error. Posting fails if the send queue is full, which is harmless, or if the
+        // connection has ended, which an event reports.
         let _ = this.qp.post_send(&[wr]);
     }
 }
@@ -229,7 +229,11 @@ impl Wire for Rdma {
 fn expect(channel: &EventChannel, event: CmEventType, arena: &Arena<'_>) -> Result<CmEvent> {
     let left = arena.end.saturating_duration_since(Instant::now());
     let received = channel.wait_event(left.clamp(Duration::from_millis(1), STEP))?;
-    let received = received.context("no event arrived")?;
-    ensure!(received.event() == event, "{}", received.event());
+    let received = received.context("no event of the connection manager arrived")?;
+    ensure!(
+        received.event() == event,
+        "the event is {} instead of {event}",
+        received.event()
+    );
     Ok(received)
 }

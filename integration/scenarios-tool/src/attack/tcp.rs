@@ -34,7 +34,7 @@ const READ_PART: u8 = 17;
 const SIGNALLED: u8 = 1;
 const LAST: u8 = 2;
 
-/// The maximum payload of one PDU of a READ answer, in bytes.
+/// The maximum payload in bytes of a PDU that answers a READ.
 const LONGEST_PART: usize = 256 << 10;
 
 /// The time limit for the answer to a connection request.
@@ -130,7 +130,7 @@ impl Tcp {
         }
     }
 
-    /// Queues the answer to a READ. `arguments` contains the requested number of bytes.
+    /// Queues the answer to a READ. `arguments` specifies how many bytes the READ requests.
     fn answer(&mut self, arguments: &[u8]) {
         let length = arguments.get(12..16).and_then(|bytes| bytes.first_chunk());
         let len = length.map_or(0, |bytes| u32::from_be_bytes(*bytes) as usize);
@@ -142,7 +142,8 @@ impl Tcp {
         }
     }
 
-    /// Queues `bytes` for writing. Returns an empty vector, because no answer has arrived yet.
+    /// Queues `bytes` for writing. Returns an empty vector in place of the victim's hello, because
+    /// this function does not wait for an answer.
     pub(super) fn put(&mut self, bytes: &[u8]) -> Vec<u8> {
         self.outgoing.extend(bytes);
         Vec::new()

@@ -1,5 +1,5 @@
-//! The victim and its honest clients. The victim is a process with three listeners on one engine,
-//! which echo messages.
+//! The victim and its honest clients. The victim is a process that echoes messages. It has three
+//! listeners on one engine.
 
 use std::{
     array, fmt,
@@ -25,9 +25,9 @@ use crate::{
 
 /// The names of the listeners, in the order in which the victim prints their addresses.
 pub(super) const SERVICES: [&str; 3] = ["messages", "shared", "stream"];
-/// The index of the service with shared receives in `SERVICES`.
+/// The index in `SERVICES` of the service with shared receives.
 pub(super) const SHARED: usize = 1;
-/// The index of the stream service in `SERVICES`.
+/// The index in `SERVICES` of the stream service.
 pub(super) const STREAM: usize = 2;
 
 /// The message with which a peer requests the token of a writable memory region.
@@ -39,8 +39,7 @@ const SEND_LIMIT: Duration = Duration::from_secs(1);
 /// The maximum number of lines that the victim may log per second.
 const LINES_A_SECOND: u64 = 10;
 
-/// The number of log lines of the victim that are printed after a failure: the last lines of the
-/// log.
+/// The number of lines from the end of the victim's log that are printed after a failure.
 const LOG_TAIL_LINES: usize = 20;
 
 /// The length of a small message in bytes.
@@ -92,7 +91,7 @@ impl Victim {
             .context("the victim does not answer")
     }
 
-    /// Fails if the victim has ended, panicked, or logged too many lines.
+    /// Fails if the victim has panicked, ended with an error, or logged too many lines.
     pub(super) fn check(&mut self) -> Result<()> {
         while self.host.notes.ended.is_none() && self.host.listen(Duration::ZERO)? {}
         let Notes { log, ended, .. } = &self.host.notes;
@@ -100,14 +99,14 @@ impl Victim {
         let problem = if log.iter().any(|line| line.contains("panicked")) {
             "has panicked"
         } else if ended.as_ref().is_some_and(|ended| !ended.succeeded()) {
-            "has ended"
+            "has ended with an error"
         } else if log.len() as u64 > allowed {
             "has logged too many lines"
         } else {
             return Ok(());
         };
         let lines = log[log.len().saturating_sub(LOG_TAIL_LINES)..].join("\n  ");
-        bail!("the victim {problem}. Its last lines:\n  {lines}")
+        bail!("the victim {problem}. The last lines of its log:\n  {lines}")
     }
 
     pub(super) fn finish(mut self) -> Result<()> {
@@ -128,9 +127,9 @@ pub(super) struct HonestClient {
     pause: Duration,
     /// The open connection, which stays open between phases.
     connection: Option<Echo>,
-    /// The 99th percentile of the durations of the operations, once per phase. The first list is
-    /// for quiet phases, the second for attacks. The value is `Duration::MAX` for a phase without
-    /// operations.
+    /// The 99th percentiles of the durations of the operations, one value per phase. The first list
+    /// is for quiet phases, the second for attacks. The value is `Duration::MAX` for a phase
+    /// without operations.
     pub(super) percentiles: [Vec<Duration>; 2],
 }
 
@@ -178,7 +177,10 @@ impl HonestClient {
             let echo = self.echo(arena.services[self.service], &connector, &sent);
             let echo = echo.with_context(|| format!("the honest client {self}"))?;
             times.push(started.elapsed());
-            ensure!(echo == sent, "the honest client {self}: wrong bytes");
+            ensure!(
+                echo == sent,
+                "the honest client {self} received wrong bytes"
+            );
             arena.pause(self.pause);
         }
         times.sort_unstable();
@@ -213,8 +215,9 @@ impl HonestClient {
         let mut writer = stream.try_clone()?;
         Ok(Box::new(move |sent| {
             let mut echo = vec![0; sent.len()];
-            // Write in another thread, because the server echoes before it has read the whole
-            // message.
+            // Write in another thread. The server echoes before it has read the whole message. If
+            // this thread wrote the whole message before it reads the echo, both sides could wait
+            // forever.
             thread::scope(|scope| {
                 let writing = scope.spawn(|| writer.write_all(sent));
                 stream.read_exact(&mut echo)?;
@@ -253,8 +256,8 @@ pub(crate) fn run(over_rdma: bool) -> Result<()> {
         Some(lab) => (lab.at(0), &RDMA),
         None => ("127.0.0.1:0".parse()?, &TCP),
     };
-    // The limits suffice for four messages of the maximum length, or for a hundred messages of
-    // honest clients. Attackers announce more than that.
+    // `held` is the size of four messages of the maximum length. The honest clients need much less.
+    // Attackers announce more.
     let mut limits = EngineLimits::default();
     limits.pinned = 32 << 20;
     limits.held = 4 * site.longest;
@@ -299,9 +302,9 @@ pub(crate) fn run(over_rdma: bool) -> Result<()> {
     Ok(())
 }
 
-/// Counts the objects that all processes have on the device, but only those of the kinds that each
-/// connection creates. Memory regions are not counted, because messages create them at any time.
-/// Their bytes are counted in the budget, as pinned bytes.
+/// Counts the objects that all processes together have on the device. Includes only the kinds of
+/// objects that each connection creates. Excludes memory regions, because messages create them at
+/// any time. The budget includes the bytes of memory regions as pinned bytes.
 fn objects(lab: &Lab) -> String {
     let words = words(&lab.resources());
     let pairs = words.chunks(2);
@@ -311,8 +314,8 @@ fn objects(lab: &Lab) -> String {
 
 /// Echoes each message. Returns when the peer disconnects, or does not receive an echo within 1 s.
 fn echo(endpoint: &Endpoint) -> Option<()> {
-    // The writable memory region of this connection. The peer requests the region's
-    // token with `REQUEST_REGION`.
+    // The writable memory region of this connection. The peer requests the region's token with
+    // `REQUEST_REGION`.
     let mut region = None;
     loop {
         match endpoint.next_completion().ok()? {

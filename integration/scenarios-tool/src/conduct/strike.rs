@@ -18,10 +18,10 @@ use crate::{
 /// The `netem` arguments that cut the network.
 const CUT: &str = "loss 100%";
 
-/// The time from the start of one cut to the start of the next.
+/// The time from the end of one cut to the end of the next.
 const PERIOD: Duration = Duration::from_secs(20);
 
-/// The durations of cuts in milliseconds, repeated in this order. The first one exceeds the
+/// The durations of cuts in milliseconds, repeated in this order. The first duration exceeds the
 /// keepalive limits.
 const CUTS: [u64; 3] = [6_000, 1_000, 100];
 
@@ -87,8 +87,8 @@ impl Conductor {
         Ok(began)
     }
 
-    /// Orders both workers to stop, unless the fault itself ends their connections. Waits until
-    /// both workers have ended.
+    /// Orders the workers to stop if the fault does not end their connections. Waits until all
+    /// workers that the fault has not killed have ended.
     fn finish(&mut self, scenario: &Scenario) -> Result<()> {
         let fault = scenario.fault;
         let leaves = fault == Fault::ProcessLeaves;
@@ -153,7 +153,6 @@ impl Conductor {
             // is equally likely.
             thread::sleep(Duration::from_millis(1 << rng.u32(..=10)));
         }
-        // The last cut is long enough to break every connection.
         self.both(&cut)?;
         thread::sleep(Duration::from_millis(2 * LONGEST_FLAP));
         self.both(&none)
@@ -167,7 +166,10 @@ impl Conductor {
         let server = args.len() - 1;
         for round in 1..=rounds {
             self.a.kill()?;
-            println!("{} clients were killed", round * scenario.connections());
+            println!(
+                "{} clients have been killed so far",
+                round * scenario.connections()
+            );
             if round == rounds {
                 break;
             }
@@ -191,8 +193,8 @@ impl Conductor {
         Ok([self.a.shell(script)?, self.b.shell(script)?])
     }
 
-    /// Impairs the networks of both hosts. Returns the time from which packets in both directions
-    /// are affected, by the clock of each host.
+    /// Impairs the networks of both hosts. Returns, by the clock of each host, the time from which
+    /// packets in both directions are affected.
     pub(super) fn impair(&mut self, netem: &str) -> Result<[u64; 2]> {
         let script = toolbox::network::impair(netem);
         self.a.shell(&script)?;

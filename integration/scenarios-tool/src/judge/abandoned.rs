@@ -1,4 +1,4 @@
-//! Checks sessions whose clients were killed. Only the server has records of them.
+//! Checks sessions whose clients were killed. Only the server has records of these sessions.
 
 use std::collections::BTreeSet;
 
@@ -59,7 +59,9 @@ fn lost(record: &Record) -> Result<(), String> {
     complete(Side::Server, record)?;
     match &record.end {
         End::Broken(_) if !record.delivered && record.resumes == 0 => Ok(()),
-        _ => Err(format!("a session did not end as lost: {record:?}")),
+        _ => Err(format!(
+            "a session must end because its connection was lost: {record:?}"
+        )),
     }
 }
 

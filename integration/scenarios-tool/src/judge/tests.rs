@@ -69,7 +69,7 @@ fn evidence() -> Evidence {
 }
 
 fn found(problem: Option<String>, text: &str) {
-    let problem = problem.expect("it is found");
+    let problem = problem.expect("the judge must report a problem");
     assert!(problem.contains(text), "{problem}");
 }
 
@@ -207,7 +207,7 @@ fn find_an_end_that_is_not_planned() {
 fn only_abort_permits_missing_messages() {
     let is_abort = |ending| matches!(ending, Ending::Abort(Side::Client, _));
     let Ending::Abort(_, code) = a_plan(is_abort).ending else {
-        unreachable!("it was looked for")
+        unreachable!("`a_plan` returns only endings that satisfy `is_abort`")
     };
     let records = |received, code| {
         let [client, server] = closed();

@@ -16,8 +16,8 @@ use toolbox::TIME_LIMIT;
 use super::{Report, Worker, conversation::Conversation, problem, report};
 use crate::{plan::listener_configs, record::End, scenario::Fault};
 
-/// Establishes all connections concurrently, each in its own thread. Waits until all connections
-/// have ended. The numbers of the connections start at `first`.
+/// Establishes all connections concurrently, each in its own thread. The numbers of the connections
+/// start at `first`. Waits until all connections have ended, and shuts down the engine.
 pub(super) fn connect(worker: &Arc<Worker>, first: u32) -> Result<()> {
     let addresses = &worker
         .wait(|state| !state.addresses.is_empty())
@@ -42,8 +42,8 @@ fn release(engine: Engine) -> Result<()> {
 }
 
 /// Runs one connection. In an endless scenario, runs further connections, one after the other,
-/// until the order `stop` arrives. If the server restarts, runs further connections until one of
-/// them closes in an orderly way.
+/// until the order `stop` arrives. If the server restarts, runs further connections until this side
+/// has closed one of them.
 fn run_in_sequence(worker: &Arc<Worker>, first: u32, addresses: &[SocketAddr], engine: &Engine) {
     let connect = |conversation: &Conversation| {
         Connector::new()
@@ -69,8 +69,9 @@ fn run_in_sequence(worker: &Arc<Worker>, first: u32, addresses: &[SocketAddr], e
 }
 
 /// Listens, prints the addresses, and serves connections. In a scenario with restarts, shuts down
-/// the engine whenever all clients have connected, and listens again. In a scenario that kills the
-/// clients, shuts down the engine at the end, because suspended sessions still exist.
+/// the engine when all clients have connected, and listens again, the given number of times. In a
+/// scenario that kills the clients, suspended sessions still exist at the end, so the function then
+/// shuts down the engine without waiting for them.
 pub(super) fn serve(worker: &Arc<Worker>, address: SocketAddr) -> Result<()> {
     let configs = listener_configs(&worker.scenario, worker.seed);
     let (restarts, leaves) = match worker.scenario.fault {
@@ -111,8 +112,8 @@ pub(super) fn serve(worker: &Arc<Worker>, address: SocketAddr) -> Result<()> {
     Ok(())
 }
 
-/// Accepts connections until the sender of `end` is dropped. Each connection runs in its own
-/// thread.
+/// Accepts connections from all `listeners` until the sender of `end` is dropped. Each connection
+/// runs in its own thread.
 fn accept<'a>(
     scope: &'a Scope<'a, '_>,
     worker: &Arc<Worker>,
@@ -133,8 +134,9 @@ fn accept<'a>(
         match ready.recv(listener.requests()) {
             Ok(request) => converse(scope, worker, request),
             Err(_) => {
-                // The listener has ended because its device or its address was removed. Its
-                // connections end for the same reason.
+                // The listener has ended, because its device or its address was removed. Its
+                // connections break for the same reason. Accept no more connections, and wait until
+                // the sender of `end` is dropped.
                 let _ = end.recv();
                 return;
             }
@@ -145,7 +147,7 @@ fn accept<'a>(
 fn converse<'a>(scope: &'a Scope<'a, '_>, worker: &Arc<Worker>, request: Request) {
     let Ok(connection) = request.private_data().try_into() else {
         return problem(format!(
-            "unexpected private data: {:?}",
+            "a connection request has unexpected private data: {:?}",
             request.private_data()
         ));
     };

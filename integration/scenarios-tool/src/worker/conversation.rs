@@ -20,7 +20,7 @@ use crate::{
 };
 
 /// One side of a connection. The value is created before the connection is established, and exists
-/// until the connection has ended.
+/// at least until the connection has ended.
 #[derive(Debug)]
 pub(super) struct Conversation {
     pub(super) worker: Arc<Worker>,
@@ -30,9 +30,10 @@ pub(super) struct Conversation {
     pub(super) operations: OnceLock<Operations>,
     record: Mutex<Record>,
     /// Whether this connection was counted as flowing. The connection is counted when its first
-    /// message arrives, or when it becomes known that no message will arrive.
+    /// message arrives, or when it ends without a message. With [`Ending::Leave`], the connection
+    /// is counted when it is established.
     flows: AtomicBool,
-    /// Whether the peer's last message has arrived.
+    /// Whether the final message of the peer has arrived.
     pub(super) last_has_arrived: AtomicBool,
     has_ended: AtomicBool,
 }
@@ -57,7 +58,8 @@ impl Conversation {
         conversation
     }
 
-    /// Sends and receives until the connection has ended.
+    /// Sends and receives until the connection has ended. Prints the record, and returns how the
+    /// connection ended.
     pub(super) fn run(self: Arc<Self>, endpoint: Result<Endpoint, Error>) -> End {
         let end = match endpoint {
             Ok(endpoint) => self.exchange(endpoint),
@@ -71,7 +73,8 @@ impl Conversation {
         end
     }
 
-    /// Records how the connection has ended. Only the first call has an effect.
+    /// Records how the connection has ended, and wakes the threads in [`wait`](Self::wait). Later
+    /// calls do not change the record.
     pub(super) fn end(&self, end: &End) {
         self.write(|record| {
             if record.end == End::Open {
@@ -83,8 +86,8 @@ impl Conversation {
 
     fn exchange(self: &Arc<Self>, endpoint: Endpoint) -> End {
         if self.plan.ending == Ending::Leave {
-            // Count this connection as flowing now, because an idle connection receives no message
-            // before the order `stop`.
+            // Count this connection as flowing now, because neither side sends a message before the
+            // order `stop`.
             self.is_flowing();
             if self.worker.side == Side::Server {
                 self.wait(|state| state.stop);
@@ -96,7 +99,9 @@ impl Conversation {
             match Operations::offer(&endpoint) {
                 // The call succeeds, because no other thread sets this cell.
                 Ok(operations) => drop(self.operations.set(operations)),
-                Err(error) => return End::Broken(format!("no memory for operations: {error:?}")),
+                Err(error) => {
+                    return End::Broken(format!("cannot offer memory for operations: {error:?}"));
+                }
             }
         }
         let reader = Reader::new(self, endpoint.clone());
@@ -115,7 +120,7 @@ impl Conversation {
         end
     }
 
-    /// Returns the part of the plan for this side.
+    /// Returns this side's part of the plan.
     pub(super) fn half(&self) -> &Half {
         self.plan.half(self.worker.side)
     }
@@ -125,13 +130,14 @@ impl Conversation {
         Content::new(self.worker.seed, self.connection, from, &self.plan)
     }
 
+    /// Counts this connection as flowing, if it was not yet counted.
     pub(super) fn is_flowing(&self) {
         if !self.flows.swap(true, Relaxed) {
             self.worker.flows();
         }
     }
 
-    /// Reports a violation of the rules on this connection.
+    /// Reports to the conductor that a rule was violated on this connection.
     pub(super) fn problem(&self, text: &str) {
         problem(format!("{text}; {self}"));
     }

@@ -2,9 +2,9 @@
 //! records.
 //!
 //! The worker prints one [`Report`] as JSON per line of stdout. It reads orders from stdin. The
-//! client receives the server's addresses as JSON. Both sides receive `go` after the first
-//! messages, and later `stop`. The server receives `over` after the client has ended. A side that
-//! hangs receives `quit`.
+//! client receives the server's addresses as JSON. Both sides receive `go` after all connections
+//! have received their first messages, and later `stop`. The server receives `over` after the
+//! client has ended. If the scenario hangs or fails, both sides receive `quit`.
 
 mod connections;
 mod conversation;
@@ -37,7 +37,7 @@ use crate::{
     scenario::{Fault, Scenario},
 };
 
-/// The limit of open descriptors. Each connection needs up to four descriptors.
+/// The maximum number of open file descriptors. Each connection needs up to four descriptors.
 const DESCRIPTORS: u64 = 16 << 10;
 
 #[derive(Args, Debug)]
@@ -56,8 +56,9 @@ pub(crate) struct Order {
 pub(crate) enum Report {
     /// The server listens on these addresses.
     Listens(Vec<SocketAddr>),
-    /// All connections are established, and each has received a message. A server with restarts
-    /// prints this line after each start.
+    /// All connections are counted as flowing. Normally, this means that each has received a
+    /// message: see `Conversation::flows`. A server with restarts prints this line after each
+    /// start.
     Flowing,
     /// The record of a connection that has ended.
     Record(Record),
@@ -76,11 +77,11 @@ struct Worker {
     /// and the second with `try_recv`.
     readers: [Sender<Job>; 2],
     state: Mutex<State>,
-    /// Notified when `state` changes, when a connection has received its last message, and when a
+    /// Notified when `state` changes, when a connection has received its final message, and when a
     /// connection ends.
     changed: Condvar,
-    /// This sender is dropped with the last reference to the worker, which wakes the receiver in
-    /// `run`.
+    /// This sender is dropped when no reference to the worker remains. The drop wakes the receiver
+    /// in `run`.
     _alive: Sender<()>,
 }
 
@@ -88,17 +89,18 @@ struct Worker {
 struct State {
     /// The addresses on which the server listens.
     addresses: Vec<SocketAddr>,
-    /// Whether the order `go` has arrived: every connection has received its first message on both
-    /// sides.
+    /// Whether the order `go` has arrived. The conductor sends `go` after both sides have reported
+    /// [`Report::Flowing`].
     go: bool,
-    /// Whether the order `stop` has arrived. Each side then sends a few more messages, including
-    /// its last one.
+    /// Whether the order `stop` has arrived. On each connection without a planned number of
+    /// messages, each side then sends only a few more messages.
     stop: bool,
-    /// The number of connections that have received a message since the server last began to
-    /// listen.
+    /// The number of connections that were counted as flowing since the most recent start of the
+    /// server: see `Conversation::flows`.
     flowing: u32,
     /// While this sender exists, the server accepts connections. A server that restarts or exits
-    /// drops the sender when all connections have received a message.
+    /// drops the sender when all connections are counted as flowing. Any other server drops the
+    /// sender when the order `over` arrives.
     accepting: Option<Sender<()>>,
     ends_when_flowing: bool,
     /// The connections that have not yet ended.
@@ -126,11 +128,11 @@ pub(crate) fn run(order: &Order) -> Result<()> {
         _alive: alive,
     });
     let obeying = Arc::downgrade(&worker);
-    // Do not join this thread, because it runs until the process exits.
+    // Do not join this thread: it can wait for input until the process exits.
     thread::spawn(move || obey(&obeying));
     warm_up(&lab)?;
     let before = count(&lab)?;
-    // These threads end when the worker is dropped, after all connections.
+    // These threads end when the worker is dropped. At that time, all connections have ended.
     thread::spawn(move || reader::read_several(&to_select, true));
     thread::spawn(move || reader::read_several(&to_try, false));
     let (fault, most) = (worker.scenario.fault, worker.scenario.most_connections());
@@ -142,7 +144,8 @@ pub(crate) fn run(order: &Order) -> Result<()> {
         return Ok(());
     }
     drop(worker);
-    // Held messages have references to the worker. Wait until all of them are released.
+    // Held messages have references to the worker. Wait until all held messages are released,
+    // because they occupy resources that are counted next.
     let _ = ended.recv();
     // The counters of a device that was removed and created again have restarted at zero, so do not
     // compare them.
@@ -175,7 +178,8 @@ fn obey(worker: &Weak<Worker>) {
 }
 
 /// Makes one connection within this process. The first connection of a process allocates memory and
-/// descriptors that the process retains, so all later counts must include them.
+/// descriptors that the process retains. Call this function before the first count, so that all
+/// counts include this memory and these descriptors.
 fn warm_up(lab: &Lab) -> Result<()> {
     let engine = Engine::new()?;
     let listener = Listener::builder().engine(&engine).bind(lab.at(0))?;
@@ -193,8 +197,8 @@ fn warm_up(lab: &Lab) -> Result<()> {
 }
 
 /// Counts the resources while no connection exists. The memory that librdmacm uses for an open
-/// device depends on the last call for this device. This function binds a listener before each
-/// count, so that this last call is always the same.
+/// device depends on the most recent call for this device. Each count must follow the same call, so
+/// this function first binds a listener.
 fn count(lab: &Lab) -> Result<Health> {
     let engine = Engine::new()?;
     drop(Listener::builder().engine(&engine).bind(lab.at(0))?);
@@ -204,19 +208,21 @@ fn count(lab: &Lab) -> Result<Health> {
 
 /// Prints a line for the conductor.
 pub(crate) fn report(report: &Report) {
-    let line = serde_json::to_string(report).expect("it has no map");
+    let line = serde_json::to_string(report)
+        .expect("a report must be valid JSON, because it contains no map");
     let mut stdout = io::stdout().lock();
     // Ignore the error: writing fails only if the conductor has ended.
     let _ = writeln!(stdout, "{line}").and_then(|()| stdout.flush());
 }
 
-/// Reports a violation of the rules to the conductor.
+/// Reports to the conductor that a rule was violated.
 fn problem(text: String) {
     report(&Report::Problem(text));
 }
 
 impl Worker {
-    /// Counts one more connection as flowing. Prints [`Report::Flowing`] if it was the last one.
+    /// Counts one more connection as flowing. When all connections are counted, prints
+    /// [`Report::Flowing`]. A server that restarts or exits then also stops accepting connections.
     fn flows(&self) {
         let mut state = self.state();
         state.flowing += 1;
@@ -229,10 +235,10 @@ impl Worker {
         }
     }
 
-    /// Prints the records and plans of all open connections, and exits the process.
+    /// Prints the records and plans of all open connections, and exits the process with status 1.
     fn report_and_exit(&self) -> ! {
         for conversation in &self.state().open {
-            problem(format!("open: {conversation}"));
+            problem(format!("a connection is still open: {conversation}"));
         }
         process::exit(1);
     }

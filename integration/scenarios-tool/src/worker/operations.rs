@@ -20,7 +20,7 @@ const FIRST_ID: u64 = 1 << 63;
 /// sometimes reports success for an atomic operation that the peer has not answered.
 #[derive(Debug)]
 pub(super) struct Operations {
-    /// The peer's memory. Empty until the peer has sent the description of this memory.
+    /// The peer's memory. Empty until the description of this memory has arrived.
     pub(super) remote: OnceLock<RemoteRegion>,
     /// This side's memory that the peer writes and reads.
     _open: Region,
@@ -47,15 +47,20 @@ impl Operations {
     /// Stores the description of the peer's memory.
     pub(super) fn accept(&self, message: &Message) -> Result<(), String> {
         let bytes = message.as_ref().try_into();
-        let bytes = bytes.map_err(|_| format!("no memory region in {} bytes", message.len()))?;
-        // The call succeeds: only this thread sets the cell, and the caller has checked that it is
-        // empty.
+        let bytes = bytes.map_err(|_| {
+            format!(
+                "a message of {} bytes describes no memory region",
+                message.len()
+            )
+        })?;
+        // The call succeeds: only this thread sets the cell, and the caller has checked that the
+        // cell is empty.
         let _ = self.remote.set(RemoteRegion::from_bytes(bytes));
         Ok(())
     }
 
-    /// Starts a round, unless the peer's memory is unknown or a round is in progress. Calls `count`
-    /// once for each posted operation.
+    /// Starts a round. Does nothing if the peer's memory is unknown or a round is in progress.
+    /// Calls `count` once for each posted operation.
     pub(super) fn begin(
         &self,
         endpoint: &Endpoint,
@@ -86,7 +91,7 @@ impl Operations {
         self.is_busy.store(false, Ordering::Release);
         if bytes != pattern(round, LEN) {
             return Err(format!(
-                "round {round} read bytes that differ from those it wrote"
+                "operations: round {round} read other bytes than it wrote"
             ));
         }
         Ok(())

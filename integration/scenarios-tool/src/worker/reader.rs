@@ -26,8 +26,8 @@ const IDLE_PAUSE: Duration = Duration::from_millis(1);
 /// A function that drops a held message, after it has checked that the bytes are unchanged.
 type Release = Box<dyn FnOnce() + Send>;
 
-/// A reader, and a channel. The thread that runs the reader reports on the channel how the
-/// connection has ended.
+/// A reader, and a channel. The thread that runs the reader sends to the channel how the connection
+/// has ended.
 pub(super) type Job = (Reader, Sender<End>);
 
 /// Receives all messages and completions of one side of a connection.
@@ -51,7 +51,8 @@ impl Reader {
         }
     }
 
-    /// Reads until the connection has ended, or until this side drops its handles.
+    /// Reads until the connection has ended, or until this side drops its handles. Returns how the
+    /// connection ended.
     pub(super) fn read(mut self) -> End {
         let reading = self.conversation.half().reading;
         let worker = &self.conversation.worker;
@@ -75,12 +76,14 @@ impl Reader {
             },
         };
         let (sender, end) = bounded(1);
-        several.send((self, sender)).expect("its thread ends later");
+        several
+            .send((self, sender))
+            .expect("the thread that reads several connections must still run");
         end.recv().unwrap_or(End::Open)
     }
 
-    /// Handles the result of one receive. If the connection has ended on this side, returns how it
-    /// ended.
+    /// Handles the result of one receive. If the connection has ended on this side, returns how the
+    /// connection ended.
     fn take(&mut self, next: Result<Completion, Error>) -> Option<End> {
         let conversation = Arc::clone(&self.conversation);
         let succeed = || conversation.write(|record| record.succeeded += 1);
@@ -103,7 +106,8 @@ impl Reader {
                 let operations = conversation.operations.get();
                 operations.map_or(Ok(()), |operations| operations.check_read(id))
             }
-            // Do nothing: the sending thread itself blocks in `send` until the window has room.
+            // Do nothing: `send` blocks in the sending thread while the window is full or the
+            // session is suspended.
             Ok(Completion::Room | Completion::Suspended { .. } | Completion::Resumed { .. })
             | Err(Error::TimedOut) => Ok(()),
             Ok(Completion::Disconnected(reason)) | Err(Error::Disconnected(reason)) => {
@@ -113,8 +117,8 @@ impl Reader {
         };
         if let Err(problem) = taken {
             conversation.problem(&problem);
-            // Abort after the first violation, so that only this one is reported. The abort
-            // notifies the peer.
+            // Abort after the first violation, so that no further violations are reported. The
+            // abort notifies the peer.
             self.endpoint.abort(2);
             return Some(self.end(End::Broken(problem)));
         }
@@ -130,8 +134,8 @@ impl Reader {
         })
     }
 
-    /// Records how the connection ended. Other threads release the held messages within 1 s, so
-    /// that some messages outlive the connection.
+    /// Records how the connection ended, and returns `end`. Other threads release the held messages
+    /// within 1 s, so that some messages outlive the connection.
     fn end(&mut self, end: End) -> End {
         for (number, release) in self.held.drain(..) {
             release_later(self.content.random(number, b't'), release);
@@ -174,8 +178,9 @@ impl Reader {
         Ok(())
     }
 
-    /// Chooses at random whether to drop a message immediately, to hold it until a later message
-    /// arrives, or to hold it for up to a second. First releases the held messages that are due.
+    /// Releases the held messages that are due. Then chooses at random whether to drop the new
+    /// message immediately, to hold it until a later message arrives, or to hold it for up to a
+    /// second.
     fn hold_some(&mut self, number: u64, is_short: bool, release: Release) {
         let due = self.held.extract_if(.., |(until, _)| *until <= number);
         due.for_each(|(_, release)| release());
@@ -186,8 +191,9 @@ impl Reader {
             Some(_) => window.min(2),
             None => window,
         };
-        // Leave one receive for the message whose arrival releases the held ones. Hold no large
-        // messages, because one of them can use up the memory for large messages.
+        // Keep one receive free for the later message, whose arrival releases the held messages. Do
+        // not hold a large message until a later message arrives: it can use up the memory for
+        // large messages, and the later message could then not arrive.
         let has_room = self.held.len() + 1 < usize::from(window) && is_short;
         let mut rng = self.content.random(number, b'k');
         match rng.u32(..8) {
@@ -269,8 +275,9 @@ pub(super) fn read_several(new_jobs: &Receiver<Job>, selects: bool) {
     }
 }
 
-/// Passes a result to a reader. Returns whether the connection is still open.
+/// Passes a result to a reader. If the connection has then ended, sends to the job's channel how
+/// the connection ended, and returns false.
 fn pass_result((reader, ended): &mut Job, next: Result<Completion, Error>) -> bool {
-    // The send on the channel succeeds, because the thread of the conversation waits for the end.
+    // The send succeeds, because the thread of the conversation waits on the channel.
     reader.take(next).map(|end| ended.send(end)).is_none()
 }

@@ -9,7 +9,8 @@ use crate::{
     scenario::{Reading, Traffic},
 };
 
-/// The number of messages that each side sends after the order `stop`.
+/// The number of messages that each side sends on a connection after the order `stop`, unless the
+/// plan contains the number of messages.
 const TAIL: u64 = 5;
 
 /// Sends all messages of this side, and ends the connection as planned.
@@ -40,7 +41,9 @@ pub(super) fn send_all(conversation: &Conversation, endpoint: &Endpoint) {
             Ok(()) => {}
             Err(Error::Disconnected(_)) => return,
             Err(error) => {
-                conversation.problem(&format!("sending message {number} failed: {error}"));
+                conversation.problem(&format!(
+                    "cannot send message {number}, or start its operations: {error}"
+                ));
                 // The peer expects this message, which cannot be sent. Abort the connection, so
                 // that the peer does not wait forever.
                 endpoint.abort(1);
@@ -78,8 +81,8 @@ fn send(
 ) -> Result<(), Error> {
     let message = content.message(number, last);
     let mut rng = content.random(number, b's');
-    // Use an id only if the reader receives completions until the end, and if the connection has no
-    // one-sided operations, which use ids themselves.
+    // Use an id only if the reader receives completions until the connection ends. With one-sided
+    // operations, messages have no ids, because the operations use ids.
     let takes_ids = match (conversation.half().reading, conversation.plan.ending) {
         (Reading::Receiving | Reading::Trying, _) => false,
         (_, Ending::Drop(by, _)) if by == conversation.worker.side => false,
@@ -116,8 +119,9 @@ fn send(
     Ok(())
 }
 
-/// Sends a message with an id. If the reader has too many unread completions, retries for up to
-/// [`TIME_LIMIT`], because on a busy host the reader can take longer than the library waits.
+/// Sends a message with an id. The send fails if the reader leaves too many completions unread for
+/// too long. On a busy host, the reader can be that slow, so this function retries for up to
+/// [`TIME_LIMIT`].
 fn send_with_id(endpoint: &Endpoint, message: Outgoing<'_>, id: u64) -> Result<(), Error> {
     let mut message = message.with_id(id);
     let start = Instant::now();

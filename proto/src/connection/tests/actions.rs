@@ -78,7 +78,7 @@ impl Pair {
             let (mut offset, mut frames) = (0, 0);
             while offset < len {
                 let sent = side.conn.send_fragment(len, offset);
-                let (transmit, here) = sent.expect("there is room for all");
+                let (transmit, here) = sent.expect("there is room for all fragments");
                 let words = side.sent.to_le_bytes().repeat(here as usize / 4);
                 side.post(transmit, &words);
                 (offset, frames) = (offset + here, frames + 1);
@@ -133,8 +133,9 @@ impl Pair {
         self.perform_outputs(at);
     }
 
-    /// Passes a message to the driver, which holds it back, because it cannot be sent now. Returns
-    /// false if the connection does not permit the driver to hold back messages.
+    /// Makes the driver hold back the next message. Returns false and holds back nothing in three
+    /// cases: the message can be sent now, the frame of the held-back messages is full, or the
+    /// connection does not permit the driver to hold back messages.
     pub(super) fn hold_back(&mut self, at: usize) -> bool {
         let side = &mut self.sides[at];
         let frame = side.conn.negotiated().map_or(0, |sides| sides.send_eager);
@@ -199,7 +200,7 @@ impl Pair {
                     let settled = releasing.release(self.now);
                     assert!(
                         !settled || side.conn.is_settled(),
-                        "`release` reported that no output is pending"
+                        "no output may be pending after `release` has returned true"
                     );
                 }
                 Some(Kept::Part(buffer)) => {
@@ -216,7 +217,7 @@ impl Pair {
                 Some(Kept::Buffer(_)) => {
                     assert!(
                         side.conn.releasing().is_none(),
-                        "the connection accepts no receives"
+                        "a connection that accepts no receives must not return a `Releasing`"
                     )
                 }
                 None => {}
@@ -339,7 +340,7 @@ impl Pair {
     }
 }
 
-/// Returns the payload of a batch of `count` messages.
+/// Returns the payload of a batch of `count` messages, whose numbers begin at `first`.
 fn batch(first: u32, count: u32) -> Vec<u8> {
     (first..)
         .take(count as usize)

@@ -321,7 +321,10 @@ fn session_delivers_each_control_message_once() {
     );
     pair.run();
     assert_eq!(pair.sides[B].control_received, 5);
-    assert!(!pair.send_control_message(A), "four messages are not taken");
+    assert!(
+        !pair.send_control_message(A),
+        "four untaken messages fill the window"
+    );
 }
 
 #[test]

@@ -78,12 +78,16 @@ fn abort_is_the_reason_of_an_unconfirmed_close() {
                     assert_eq!(
                         pair.reason(A),
                         &expected,
-                        "{order:?}, {between} between, closes first: {closes_first}"
+                        "the reason must match `delivered`: {order:?}, {between} steps between \
+                         the two calls, closes first: {closes_first}"
                     );
                     confirmed[usize::from(delivered)] += 1;
                 }
             }
         }
     }
-    assert!(confirmed.iter().all(|count| *count > 0), "{confirmed:?}");
+    assert!(
+        confirmed.iter().all(|count| *count > 0),
+        "some orders must confirm the close, and some must not: {confirmed:?}"
+    );
 }

@@ -174,7 +174,7 @@ fn device_failure_is_the_reason() {
     assert_eq!(
         pair.reason(A),
         &expected,
-        "the first cause that is not a mere symptom"
+        "the reason is the first cause that is not a mere symptom"
     );
     assert!(!pair.delivered(A));
 }
@@ -195,7 +195,10 @@ fn close_acked_only_by_peer_device_is_undelivered() {
         }
         pair.finish();
         assert_eq!(pair.reason(A), &CloseReason::LocallyClosed);
-        assert!(!pair.delivered(A), "no library has received the message");
+        assert!(
+            !pair.delivered(A),
+            "B's library has not received the message"
+        );
     }
 }
 

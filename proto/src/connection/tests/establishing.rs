@@ -250,7 +250,7 @@ fn queued_attempt_has_no_objects_and_ends_in_time() {
         assert_eq!(conn.next_timeout(), Some(deadline));
         assert!(matches!(ops(conn)[..], [CmOp::AwaitTurn]));
     }
-    // A call of `take_turn` after the deadline has no effect.
+    // A call of `take_turn` at the deadline ends the attempt and does not start it.
     active.take_turn(deadline);
     assert_eq!(active.close_reason(), Some(&late));
     assert!(matches!(ops(&mut active)[..], []));
@@ -359,7 +359,7 @@ fn iwarp_peer_is_nudged_until_it_answers() {
         waited > Duration::from_secs(1),
         "the pauses grow: {waited:?}"
     );
-    // The peer's driver reads all nudges, and the peer's answer stops further nudges.
+    // B answers A's Ping. After the Pong has arrived, A sends no further nudges.
     pair.run();
     assert!(pair.sides[B].established);
     assert!(pair.pass());
@@ -368,8 +368,8 @@ fn iwarp_peer_is_nudged_until_it_answers() {
     pair.finish();
 }
 
-/// Checks that the active side nudges the passive side even after the active side has closed,
-/// because the passive side might not have noticed the Close.
+/// Checks that an active side that has closed still nudges the passive side. The passive side might
+/// not have noticed the first frames, which include the Close.
 #[test]
 fn on_iwarp_a_side_that_is_closed_at_once_is_nudged() {
     let mut pair = over_iwarp();
@@ -426,7 +426,8 @@ fn both_sides_know_what_both_devices_can_do() {
             assert_eq!(able, Some(traits.capabilities));
         }
     }
-    // The peer's hello contains neither feature bit, so the peer supports neither operation.
+    // The peer's hello contains no feature bits, so the peer supports neither atomic operations nor
+    // writes with immediate data.
     let now = Instant::now();
     let mut conn =
         Connection::requested(params(), &hello(VERSION, 4).emit(b""), BOTH_WAYS, now).unwrap();

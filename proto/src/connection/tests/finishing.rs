@@ -66,7 +66,7 @@ fn held_messages_precede_finish_and_close() {
     for closes in [false, true] {
         let mut pair = pair();
         while pair.send(A) {}
-        // Six messages exceed the window.
+        // The window allows only four of these six messages at once.
         assert!((0..6).all(|_| pair.hold_back(A)));
         pair.finish_sending(A);
         if closes {

@@ -33,7 +33,7 @@ fn header(kind: Kind, len: u32) -> Vec<u8> {
     header.emit().to_vec()
 }
 
-/// Creates a pair whose windows and send rings have room for two messages of four fragments each.
+/// Creates a pair whose windows and send rings suffice for two messages of four fragments each.
 fn pair_of_fragments() -> Pair {
     let sides = Params {
         window: 8,
@@ -221,8 +221,12 @@ fn fragments_that_do_not_fit_name_the_field() {
     let control = |control| header(Kind::Control(control), 0);
     let begun = fragment(100, 50);
     let cases: [(&str, &str, Vec<Vec<u8>>); 10] = [
-        ("an empty one", "len", vec![fragment(100, 0)]),
-        ("more than the message", "len", vec![fragment(9, 10)]),
+        ("an empty fragment", "len", vec![fragment(100, 0)]),
+        (
+            "a fragment longer than its message",
+            "len",
+            vec![fragment(9, 10)],
+        ),
         (
             "a message that is too long",
             "len",

@@ -21,7 +21,7 @@ fn roomy() -> Params {
 }
 
 /// Creates a pair whose active side has sent a long request with these data. The application of the
-/// passive side has received the request and has not decided yet.
+/// passive side has received the request and has not answered it yet.
 fn requested(data: &[u8]) -> Pair {
     let traits = TransportTraits::UNRESTRICTED;
     let mut pair = Pair::with_request(traits, roomy(), roomy(), data);

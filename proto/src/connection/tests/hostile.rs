@@ -192,10 +192,10 @@ fn a_close_is_acknowledged_once_and_after_both() {
     let cases: [(bool, &[Vec<u8>]); 4] = [
         // B has not sent its Close yet.
         (false, &[close_ack()]),
-        // The peer has not sent its Close yet.
+        // A has not sent its Close yet.
         (true, &[close_ack()]),
         (true, &[close_ack(), control(Control::Close)]),
-        // The peer sends two CloseAcks.
+        // A sends two CloseAcks.
         (true, &[control(Control::Close), close_ack(), close_ack()]),
     ];
     for (closes, frames) in cases {

@@ -25,11 +25,11 @@ fn later_message_arrives_after_large_message() {
     }
     assert_eq!(
         pair.sides[B].received, 1,
-        "the last message waits for the large one"
+        "the third message must wait for the large message"
     );
     assert!(
         pair.sides[B].sending.is_empty(),
-        "no memory is reserved yet"
+        "B must not post a READ before memory is reserved"
     );
     pair.take(Step::Memory(B));
     assert_eq!(
@@ -41,7 +41,7 @@ fn later_message_arrives_after_large_message() {
     assert_eq!(pair.sides[B].received, 3);
     assert!(
         pair.sides[A].exposed.is_empty(),
-        "the peer has reported the message as taken"
+        "B must report the large message as taken"
     );
 }
 
@@ -135,7 +135,7 @@ fn close_without_further_reads_is_undelivered() {
     pair.finish();
     assert!(
         !pair.delivered(A),
-        "no memory was left for the third message"
+        "the third message must count as undelivered, because B has no memory for it"
     );
     assert_eq!(pair.sides[B].received, 2);
 }
@@ -149,7 +149,10 @@ fn a_truncated_conversation_is_no_clean_end() {
         assert!(pair.send_large(A, 2 * MIB));
         pair.run();
     }
-    assert!(pair.send(A), "one message waits behind the third");
+    assert!(
+        pair.send(A),
+        "the fourth message must be accepted behind the third"
+    );
     pair.run();
     pair.close(A);
     pair.finish();
@@ -338,7 +341,7 @@ fn a_flush_waits_for_what_was_sent_before_it() {
     assert!(pair.sides[A].conn.is_flushed(&first) && pair.sides[A].conn.is_flushed(&second));
     assert!(pair.sides[A].answered >= 1);
 
-    // The receiver has no memory for the last message, so a flush after this message must wait.
+    // The receiver has no memory for the following message, so a flush after it must wait.
     assert!(pair.send_large(A, 3 * MIB));
     let third = pair.flush(A);
     pair.run();

@@ -10,7 +10,8 @@ use crate::{Activity, CloseReason, MovedBytes, Params, PeerTimeout};
 
 const INTERVAL: Duration = Duration::from_secs(1);
 const TIMEOUT: Duration = Duration::from_secs(3);
-/// The maximum time for sending a last notice to the peer.
+/// The maximum time between the detection of a dead peer and the end of the connection. In this
+/// time, the connection tries to send a Failure to the peer.
 const NOTICE: Duration = Duration::from_millis(100);
 
 fn alive() -> Params {
@@ -303,9 +304,9 @@ fn engine_alive_elsewhere_needs_few_probes() {
         assert!(pair.sides.iter().all(|side| side.ended.is_none()));
     }
     let probed = pings(&pair);
-    assert!((4..=12).contains(&probed), "in 80 intervals: {probed}");
-    // No sign of life arrives on any connection, so the peer must be detected as dead after the
-    // usual timeout.
+    assert!((4..=12).contains(&probed), "{probed} Pings in 80 intervals");
+    // From now on, no sign of life arrives on any connection. The peer must therefore be detected
+    // as dead within the usual time.
     let start = pair.now;
     pair.vanish(B);
     pair.finish();
@@ -316,7 +317,7 @@ fn engine_alive_elsewhere_needs_few_probes() {
 #[test]
 fn busy_side_does_not_time_out_its_peer() {
     let mut pair = Pair::established(alive(), alive());
-    // Neither side polls for 20 s, ten times in a row. A side may therefore read a Pong up to 20 s
+    // Neither side polls for 20 s, ten times in a row. A side can therefore read a Pong up to 20 s
     // after its arrival.
     for _ in 0..10 {
         pair.wait(Duration::from_secs(20));

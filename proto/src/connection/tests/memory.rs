@@ -1,5 +1,5 @@
-//! Tests of large messages that cannot be received: either no memory is available, or the bytes of
-//! the message never arrive.
+//! Tests of large messages that are not received in time: no memory is available, or the bytes of
+//! the message arrive slowly or never.
 
 use std::time::Duration;
 
@@ -96,8 +96,8 @@ fn slow_link_with_progress_is_alive() {
     announced(&mut pair);
     pair.take(Step::Memory(B));
     for _ in 0..20 {
-        // In 1.9 s, a link of 1 Mbit/s transfers 64 KiB, and some bytes of other connections. Pings
-        // wait behind all these bytes.
+        // In 1.9 s, a link of 1 Mbit/s transfers about 230 KiB: a chunk of 64 KiB, and bytes of
+        // other connections. Pings wait behind all these bytes.
         pair.wait(Duration::from_millis(1900));
         for step in [Step::Wire(B), Step::Ack(B), Step::Cq(B)] {
             pair.take(step);
@@ -168,8 +168,8 @@ fn message_waits_until_memory_is_available() {
     assert_eq!(pair.sides[B].received, 1);
 }
 
-/// Checks that the peer receives a Failure. Otherwise the peer would see a disconnect without a
-/// reason.
+/// Checks that the peer receives a Failure. Without the Failure, the peer would see a disconnect
+/// without a reason.
 #[test]
 fn peer_learns_of_missing_memory_for_message() {
     let mut pair = pair();

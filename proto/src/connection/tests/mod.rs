@@ -2,10 +2,10 @@
 //!
 //! [`pair`] connects two connections with a simulated wire and a simulated connection manager, and
 //! [`actions`] adds the actions of their applications, processes and devices. [`establishing`],
-//! [`greeting`], [`refusing`], [`transferring`], [`control_messages`], [`large`], [`finishing`],
-//! [`living`], [`suspecting`], [`memory`], [`ending`], [`crossing`] and [`hostile`] test fixed
-//! sequences of events. [`random`] tests random sequences, [`exhaustive`] tests every order of a
-//! few events, and [`table`] checks each input in each state.
+//! [`greeting`], [`refusing`], [`transferring`], [`control_messages`], [`fragments`], [`large`],
+//! [`streaming`], [`finishing`], [`living`], [`suspecting`], [`memory`], [`ending`], [`crossing`]
+//! and [`hostile`] test fixed sequences of events. [`random`] tests random sequences,
+//! [`exhaustive`] tests every order of a few events, and [`table`] checks each input in each state.
 
 mod actions;
 mod control_messages;
@@ -66,7 +66,7 @@ fn params() -> Params {
     }
 }
 
-/// Creates a pair with an established connection.
+/// Creates a pair whose connection is established.
 fn pair() -> Pair {
     Pair::established(params(), params())
 }

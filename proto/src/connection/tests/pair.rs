@@ -35,7 +35,7 @@ pub(super) const fn no_memory() -> OsError {
 pub(super) struct Pair {
     pub(super) sides: [Side; 2],
     pub(super) now: Instant,
-    /// Whether the device's last acknowledgements are lost when its queue pair fails.
+    /// Whether a device's pending acknowledgements are lost when its queue pair fails.
     pub(super) acknowledgements_get_lost: bool,
     traits: TransportTraits,
 }
@@ -43,9 +43,9 @@ pub(super) struct Pair {
 /// A possible step of the simulation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Step {
-    /// The frame at the front of this side's send queue arrives at the other side.
+    /// The frame or READ at the front of this side's send queue arrives at the peer.
     Wire(usize),
-    /// The peer's device acknowledges the oldest frame of this side.
+    /// The peer's device acknowledges the oldest unacknowledged frame or READ of this side.
     Ack(usize),
     /// This side's driver polls the next completion.
     Cq(usize),
@@ -91,7 +91,7 @@ impl Pair {
         pair
     }
 
-    /// Creates two sides whose counters will soon wrap around.
+    /// Creates two sides whose counters will soon wrap around. Neither hello offers a feature.
     pub(super) fn near_the_wrap(a: Params, b: Params) -> Self {
         let mut pair = Self::established(a, b);
         for side in [A, B] {
@@ -156,11 +156,17 @@ impl Pair {
                 Output::Timer => side.timer = side.conn.next_timeout(),
                 Output::Note(_) => {}
                 Output::Event(Event::Established) => {
-                    assert!(!std::mem::replace(&mut side.established, true), "once");
+                    assert!(
+                        !std::mem::replace(&mut side.established, true),
+                        "the connection must be established only once"
+                    );
                     side.requested = false;
                 }
                 Output::Event(Event::Requested) => {
-                    assert!(!std::mem::replace(&mut side.requested, true), "once");
+                    assert!(
+                        !std::mem::replace(&mut side.requested, true),
+                        "the long request must be reported only once"
+                    );
                 }
                 Output::Begin { .. } | Output::Prepare { .. } | Output::Copy(_)
                     if side.lacks_memory =>
@@ -183,7 +189,10 @@ impl Pair {
                     side.control_message(buffer, len);
                 }
                 Output::Event(Event::PeerLeaving) => {
-                    assert!(!std::mem::replace(&mut side.peer_leaves, true), "once");
+                    assert!(
+                        !std::mem::replace(&mut side.peer_leaves, true),
+                        "the peer's Leave must be reported only once"
+                    );
                 }
                 Output::Event(Event::Answered) => side.answered += 1,
                 Output::Event(Event::Taken(count)) => {
@@ -207,7 +216,7 @@ impl Pair {
             assert_eq!(
                 side.timer,
                 side.conn.next_timeout(),
-                "the driver knows the deadline"
+                "the connection must report each change of its deadline"
             );
         }
     }
@@ -468,8 +477,8 @@ impl Pair {
         true
     }
 
-    /// Lets this time pass. If the deadline of a side has passed, the side first polls its
-    /// completions, as `handle_timeout` requires.
+    /// Lets this time pass, and then handles the timeouts of both sides. A side whose deadline has
+    /// passed first polls its completions, as `handle_timeout` requires.
     pub(super) fn wait(&mut self, time: Duration) {
         self.now += time;
         for at in [A, B] {
@@ -486,7 +495,8 @@ impl Pair {
         }
     }
 
-    /// Takes steps and lets time pass until both connections have ended.
+    /// Takes steps and lets time pass until both connections have ended, or until no deadline
+    /// remains.
     pub(super) fn finish(&mut self) {
         for _ in 0..100 {
             self.run();

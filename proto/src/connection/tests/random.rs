@@ -100,8 +100,8 @@ fn sizes() -> impl Strategy<Value = Params> {
             shared,
             send_slots,
             keepalive_interval: keepalive.map(Duration::from_millis),
-            // Time passes while neither side polls. A side must not consider its peer dead for this
-            // reason alone.
+            // Time passes while neither side polls. The timeout is a day, so that a side does not
+            // consider its peer dead for this reason alone.
             keepalive_timeout: Duration::from_secs(86_400),
             ..params()
         })
@@ -119,7 +119,7 @@ fn apply(pair: &mut Pair, op: Op) {
             pair.send_batch(at, 3);
         }
         Op::SendLarge { at, len } if alive(pair, at) => {
-            // Half of the messages are sent in fragments if there is room.
+            // Messages of even length are sent in fragments if enough credits and slots are free.
             let words = len as u32 % 50 + 17;
             if len % 2 == 0 || !pair.send_fragments(at, 4 * words) {
                 pair.send_large(at, len.max(65));
@@ -161,9 +161,9 @@ proptest! {
     #![proptest_config(cases(250))]
 
     /// Checks that no credit is lost, that a close delivers everything, and that both sides report
-    /// the delivery. This must hold even if the last acknowledgements of a device are lost when its
-    /// queue pair fails. The pair itself checks that each frame finds a receive, that no slot is
-    /// used twice, and that messages stay in order.
+    /// the delivery. All this must hold even if pending acknowledgements of a device are lost when
+    /// its queue pair fails. The pair itself checks that each frame finds a receive, that no slot
+    /// is used twice, and that messages stay in order.
     #[test]
     fn nothing_is_lost_and_no_credit_leaks(
         a in sizes(),
@@ -178,13 +178,13 @@ proptest! {
         for op in ops {
             apply(&mut pair, op);
         }
-        // The applications release everything, which makes room for more large messages. Then both
-        // sides must be able to send again.
+        // The applications release all messages, so that memory for further large messages is
+        // available. Then both sides must be able to send again.
         pair.run_until_idle();
         for at in [A, B] {
             prop_assert!(pair.sides[at].ended.is_none(), "{:?}", pair.sides[at].ended);
-            prop_assert!(pair.sides[at].writable, "the stalled sender is woken");
-            prop_assert!(pair.send(at), "the stalled sender can send again");
+            prop_assert!(pair.sides[at].writable, "the stalled sender must be notified");
+            prop_assert!(pair.send(at), "the stalled sender must be able to send again");
         }
         pair.close(A);
         if both_close {
@@ -252,8 +252,7 @@ proptest! {
         }
     }
 
-    /// Checks that random bytes from a peer never cause a panic of the state machine, and that
-    /// every invalid frame ends the connection.
+    /// Checks that random bytes from a peer never cause a panic of the state machine.
     #[test]
     fn random_frames_do_no_harm(
         frames in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..40), 1..4),

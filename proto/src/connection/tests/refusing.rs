@@ -1,4 +1,4 @@
-//! Tests of refusals: each side finds errors in the other side's hello or rejection.
+//! Tests of refusals: rejections by the peer, and errors that a side finds in the peer's hello.
 
 use std::time::{Duration, Instant};
 
@@ -293,7 +293,11 @@ fn local_port_in_use_is_retried_with_another() {
             conn.handle_timeout(now + Duration::from_secs(1));
             assert!(matches!(ops(&mut conn)[..], [CmOp::AwaitTurn]));
             conn.handle_timeout(now + Duration::from_secs(5));
-            assert_eq!(conn.close_reason(), Some(&cause), "the only failure");
+            assert_eq!(
+                conn.close_reason(),
+                Some(&cause),
+                "the only failure must be the reason"
+            );
         }
     }
 }
@@ -472,7 +476,7 @@ fn peer_without_reads_both_ways_is_refused() {
         let now = Instant::now();
         let refusal = Connection::requested(params(), &good, reads, now).unwrap_err();
         assert_eq!(refusal.reason, expected);
-        // The rejected side reports the same error from its own point of view.
+        // The rejected side reports the same error, with the values of the two sides exchanged.
         let mut conn = connecting(now);
         conn.handle_cm_event(
             CmInput::Rejected {

@@ -114,8 +114,8 @@ pub(super) struct Side {
     pub(super) posted: VecDeque<u32>,
     /// The posted sends. The first one is the next to arrive at the peer.
     pub(super) sending: VecDeque<InFlight>,
-    /// The sends that have arrived but are not acknowledged. A reply to such a send can arrive
-    /// before the acknowledgement.
+    /// The sends that have arrived at the peer but are not acknowledged. A reply to such a send can
+    /// arrive before the acknowledgement.
     pub(super) unacknowledged: VecDeque<InFlight>,
     /// The slots whose sends have not been reported as completed, oldest first.
     pub(super) slots: VecDeque<u32>,
@@ -125,7 +125,8 @@ pub(super) struct Side {
     pub(super) buffers: BTreeMap<u32, Vec<u8>>,
     /// Whether the queue pair is in its error state.
     pub(super) broken: bool,
-    /// Whether the connection manager has reported, or will report, the event DISCONNECTED.
+    /// Whether the event DISCONNECTED has been queued for this side, or will never occur, because
+    /// the peer's host has failed or this side's device has been removed.
     pub(super) disconnected: bool,
     /// Whether this side's process has ended.
     pub(super) killed: bool,
@@ -162,9 +163,9 @@ pub(super) struct Side {
     pub(super) control_received: u32,
     /// The number of received control messages that the application has not taken.
     pub(super) control_kept: u32,
-    /// The number of messages that the driver holds back until there is room.
+    /// The number of messages that the driver holds back until they can be sent.
     pub(super) held: u32,
-    /// Whether no send has been refused since the last `Writable` event.
+    /// False after a refused send, until the next `Writable` event.
     pub(super) writable: bool,
     /// The shared receives. `None` if the connection does not share receives.
     pub(super) shared: Option<Shared>,
@@ -223,7 +224,7 @@ impl Side {
         if data.iter().any(|data| data.number() == kind) {
             assert!(
                 self.slots.len() < self.params.send_slots as usize,
-                "data frames use no slots of reads and control frames"
+                "data frames must not use the slots of reads and control frames"
             );
         }
         let what = WorkKind::Frame([&transmit.header[..], payload].concat());
@@ -302,7 +303,7 @@ impl Side {
         self.received += 1;
     }
 
-    /// Begins to receive a large message, for which memory must be reserved.
+    /// Begins to receive a large message. Memory for the message is reserved in a later step.
     pub(super) fn begin(&mut self, id: u32, len: u64) {
         self.reads.push_back(Reading {
             id,
@@ -316,11 +317,11 @@ impl Side {
         let held = self.held() + self.reads.iter().map(|reading| reading.len).sum::<u64>();
         assert!(
             held <= self.params.large_memory || held == len,
-            "the held messages respect the limit"
+            "the held large messages must not exceed the memory limit"
         );
     }
 
-    /// Returns the large message that waits for memory.
+    /// Returns the id of the first large message that waits for memory, if there is one.
     pub(super) fn waiting_for_memory(&self) -> Option<u32> {
         self.reads
             .iter()
@@ -328,8 +329,8 @@ impl Side {
             .map(|reading| reading.id)
     }
 
-    /// Prepares memory for a chunk, or sometimes for only the first part of it. Returns the number
-    /// of bytes for which memory is prepared.
+    /// Prepares memory for a chunk. At some offsets, prepares memory only for the first part of the
+    /// chunk. Returns the number of bytes for which memory is prepared.
     pub(super) fn prepare(&mut self, id: u32, offset: u64, len: u64) -> u64 {
         let reading = self.reads.back().expect("the message was started");
         assert!(reading.has_memory && len > 0 && len <= self.params.longest_chunk);
@@ -353,7 +354,7 @@ impl Side {
         let first = copy.offset == 0;
         assert!(
             first || number == reading.number,
-            "all fragments are of one message"
+            "all fragments must belong to the same message"
         );
         reading.number = number;
         reading.is_copied = true;
@@ -389,7 +390,7 @@ impl Side {
         reading.completed += read.len;
     }
 
-    /// Frees the slot of a completed send, and all slots that were posted before it.
+    /// Frees the slot of a completed work request, and the slots of all earlier work requests.
     pub(super) fn slots_are_free_up_to(&mut self, slot: u32) {
         while self.slots.pop_front().is_some_and(|done| done != slot) {}
     }
@@ -403,8 +404,8 @@ impl Side {
         self.kept.iter().map(large).sum()
     }
 
-    /// Destroys the queue pair of an ended connection, and checks that all receives promised to its
-    /// peer become free.
+    /// Frees the receives that an ended connection has promised to its peer. Checks that each
+    /// receive of the account is then free, promised to another connection, or held with a message.
     pub(super) fn release_account(&mut self) {
         let buffers = self.kept.iter().filter_map(|kept| match kept {
             Kept::Buffer(buffer) | Kept::Part(buffer) => Some(*buffer),
@@ -422,8 +423,8 @@ impl Side {
         }
     }
 
-    /// Promises up to `count` more receives to the peers of the other connections, or fewer if the
-    /// account does not have enough free receives.
+    /// Promises `count` more receives to the peers of the other connections, or fewer if the
+    /// account has fewer free receives.
     pub(super) fn others_claim(&mut self, count: u32) {
         if let Some(shared) = &mut self.shared {
             shared.promised += shared.account.trade(0, 0, count);
@@ -517,7 +518,8 @@ impl Side {
         }
     }
 
-    /// Fails this side's oldest send, if any, and moves the queue pair to its error state.
+    /// Completes this side's oldest work request with the error `status`, and moves the queue pair
+    /// to its error state. Has no effect if no send or READ is in flight.
     pub(super) fn give_up(&mut self, status: WcStatus) {
         let oldest = self.unacknowledged.front().or_else(|| self.sending.front());
         if let Some(in_flight) = oldest {

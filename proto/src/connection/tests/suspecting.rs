@@ -11,7 +11,8 @@ use crate::{Activity, CloseReason, DeviceFault, Params};
 const INTERVAL: Duration = Duration::from_secs(2);
 const TIMEOUT: Duration = Duration::from_secs(3);
 const SHORT: Duration = Duration::from_millis(500);
-/// The maximum time for sending a last notice to the peer.
+/// The maximum time between the detection of a dead peer and the end of the connection. In this
+/// time, the connection tries to send a Failure to the peer.
 const NOTICE: Duration = Duration::from_millis(100);
 
 fn alive() -> Params {
@@ -32,8 +33,8 @@ fn pings(pair: &Pair) -> u64 {
     pair.sides[A].conn.statistics().pings_sent
 }
 
-/// Runs until both sides have ended, and returns the time that passed. Checks that side A ended
-/// because of its keepalive.
+/// Runs until both sides have ended. Checks that the keepalive has ended side A. Returns the time
+/// that passed.
 fn time_to_end(pair: &mut Pair) -> Duration {
     let start = pair.now;
     pair.finish();

@@ -1,4 +1,4 @@
-//! Tests each input in each state. Tables contain the resulting states.
+//! Tests each input in each state. The tables contain the expected states after the input.
 
 use std::time::{Duration, Instant};
 
@@ -137,7 +137,7 @@ fn expect(what: &str, input: impl Fn(&mut Connection, Instant), expected: [&str;
         } else if to != "Established" {
             assert!(
                 conn.next_timeout().is_some(),
-                "{what} in {from}: each state has a deadline"
+                "{what} in {from}: only Established and Closed may have no deadline"
             );
         }
     }

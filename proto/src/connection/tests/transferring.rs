@@ -51,7 +51,9 @@ fn fragments_get_slots_of_unsignalled_frames() {
         ..params()
     };
     let longest = 16 * params.eager_size;
-    // The refused send finds completed frames, or frames in flight of which some are signalled.
+    // Earlier frames occupy slots. If `completes_first` is true, all frames have arrived, and only
+    // unsignalled ones still occupy slots. If it is false, all frames are in flight, and some of
+    // them are signalled.
     for (sends, completes_first) in (0..16).flat_map(|sends| [(sends, true), (sends, false)]) {
         let mut pair = Pair::established(params.clone(), params.clone());
         for _ in 0..sends {
@@ -124,14 +126,14 @@ fn batch_takes_one_credit_per_message() {
     assert!(!pair.send(A));
     pair.run();
     assert_eq!(pair.sides[B].received, 4);
-    // B's application still holds the last message of the first batch. This message occupies a
-    // buffer and one credit of the window.
+    // B's application releases all messages except the third message of the first batch. The third
+    // message occupies a buffer and one credit of the window.
     pair.release(B, true);
     pair.release(B, true);
     pair.release(B, false);
     pair.run();
-    // B grants the remaining credit in its next frame. B sends no Grant for this credit, because
-    // one credit is less than half of the window.
+    // B has sent a Grant for two of the three released credits. One credit is less than half of the
+    // window, so B grants the third credit only with its next frame.
     assert_eq!(pair.send_batch(A, 10), 2);
     pair.run();
     assert_eq!(pair.sides[B].received, 6);
@@ -152,7 +154,7 @@ fn a_batch_behind_a_large_message_waits_for_it() {
     pair.run();
     assert_eq!(
         pair.sides[B].received, 3,
-        "the pair counts messages only in order"
+        "all three messages must arrive, in order"
     );
 }
 
@@ -294,7 +296,7 @@ fn sender_without_slot_is_notified_of_room() {
     };
     let mut pair = Pair::established(few.clone(), few);
     assert!(pair.send(A));
-    assert!(!pair.send(A), "a credit is left, but no slot");
+    assert!(!pair.send(A), "a credit is available, but no slot");
     pair.take(Step::Wire(A));
     assert!(!pair.can(Step::Cq(A)), "the frame is not acknowledged yet");
     pair.take(Step::Ack(A));
@@ -311,7 +313,7 @@ fn message_for_blocked_sender_takes_general_path() {
     pair.take(Step::Wire(B));
     let side = &mut pair.sides[A];
     let Some(Completion::Recv { frame, .. }) = side.cq.front() else {
-        panic!("a frame has arrived");
+        panic!("a frame must have arrived");
     };
     let frame = frame.clone();
     assert_eq!(side.conn.take_message(&frame), None);
@@ -324,14 +326,14 @@ fn message_for_blocked_sender_takes_general_path() {
     pair.take(Step::Wire(B));
     let side = &mut pair.sides[A];
     let Some(Completion::Recv { frame, .. }) = side.cq.pop_front() else {
-        panic!("a frame has arrived");
+        panic!("a frame must have arrived");
     };
     assert_eq!(side.conn.take_message(&frame), Some(4));
     assert!(side.conn.is_settled());
 }
 
-/// Checks that B sends a Grant later if no slot is free. B's sends do not complete, so B's Grants
-/// fill the slots that are reserved for control frames.
+/// Checks that B delays a Grant while no slot is free. In this test, B's sends do not complete, so
+/// B's Grants fill the slots that are reserved for control frames.
 #[test]
 fn grant_without_slot_is_sent_at_next_completion() {
     let tiny = Params {

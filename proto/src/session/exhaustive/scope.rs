@@ -9,12 +9,14 @@ pub(super) const P: usize = 1;
 pub(super) struct Scope {
     /// The number of messages that each side sends.
     pub(super) messages: [u8; 2],
-    /// A bit set of each side's messages above the eager size. Bit 0 is the first message.
+    /// The messages of each side that are above the eager size, as a bit set. Bit 0 is the first
+    /// message.
     pub(super) large: [u8; 2],
     pub(super) window: u8,
     /// The maximum number of faults. A fault breaks a connection, or loses or duplicates a request.
     pub(super) cuts: u8,
-    /// The maximum number of times that a side gives up a working connection or attempt.
+    /// The maximum number of times that the two sides together give up a working connection or
+    /// attempt.
     pub(super) suspicions: u8,
     /// The maximum number of times that the active side checks whether another path to the peer
     /// works. A check after which the active side leaves its connection also counts towards
@@ -22,7 +24,7 @@ pub(super) struct Scope {
     pub(super) trials: u8,
     /// The maximum number of requests from another host that knows the identity of the session.
     pub(super) forged_requests: u8,
-    /// The number of each side's first message.
+    /// The message number of each side's first message.
     pub(super) start: u32,
     pub(super) mistake: Option<Mistake>,
 }
@@ -30,10 +32,11 @@ pub(super) struct Scope {
 /// A mistake that a driver can make when it uses a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Mistake {
-    /// This side states the number of messages that it has received while its last connection can
-    /// still deliver messages.
+    /// The side with this index states the number of messages that it has received, although its
+    /// previous connection can still deliver messages.
     CountBeforeFence(usize),
-    /// Each side keeps at most the peer's window of messages, and discards older messages.
+    /// Each side keeps only as many messages as the peer's window permits, and discards older
+    /// messages.
     KeepWindow,
     /// Each side considers a message received as soon as its device has sent the message.
     TrustDevice,
@@ -41,7 +44,8 @@ pub(super) enum Mistake {
     SendBeforeCount,
     /// Each side resends all kept messages, even if the peer has received some of them.
     RepeatEverything,
-    /// The passive side accepts a request whose epoch is not higher than the last epoch.
+    /// The passive side accepts a request whose epoch is not higher than the epoch of an earlier
+    /// accepted request.
     AcceptOldRequest,
     /// The passive side gives up a working connection because of a request alone, without a Ping.
     TrustRequest,
@@ -70,7 +74,7 @@ pub(super) const fn scope(
     }
 }
 
-/// Returns the scope, with `trials` as the maximum number of checks of another path to the peer.
+/// Returns the scope, but with at most `trials` checks whether another path to the peer works.
 pub(super) const fn with_trials(trials: u8, scope: Scope) -> Scope {
     Scope { trials, ..scope }
 }
@@ -88,8 +92,7 @@ impl Scope {
         self.large[at] >> message & 1 == 1
     }
 
-    /// Returns the maximum number of messages above the eager size that are in flight at the same
-    /// time.
+    /// Returns the maximum number of messages above the eager size that a side can have in flight.
     pub(super) fn most_large(&self) -> u32 {
         let most = self.large.map(u8::count_ones).into_iter().max();
         most.unwrap_or(0)

@@ -1,4 +1,4 @@
-//! Models two sessions, the connections between them, and all possible steps.
+//! Models the two sides of a session, their connections, and all possible steps.
 
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -14,7 +14,7 @@ use crate::session::{ResumeRefused, Session, Unconfirmed};
 pub(super) enum Act {
     /// The side sends its next new message, or resends a message.
     Send(usize),
-    /// The connection's next message arrives at the side.
+    /// The side receives the next message of the connection.
     Take(usize, u32),
     /// The side finishes reading a large message.
     Read(usize),
@@ -83,7 +83,7 @@ struct Conn {
     open: [bool; 2],
     /// The messages from each side.
     flows: [Flow; 2],
-    /// The numbers of messages received, as stated in the request and in the reply.
+    /// The numbers of received messages that the request and the reply state.
     received: [u32; 2],
 }
 
@@ -106,16 +106,16 @@ pub(super) struct World {
     sides: [Side; 2],
     /// The connections by epoch. The session's first connection has epoch 0.
     conns: BTreeMap<u32, Conn>,
-    /// The requests in flight: the epoch and the number of messages that the active side has
-    /// received.
+    /// The requests in flight. Each consists of the epoch and the number of messages that the
+    /// active side has received.
     requests: Vec<(u32, u32)>,
     cuts: u8,
     suspicions: u8,
     trials: u8,
     forged_requests: u8,
     /// Whether the passive side has refused a request because the passive side's connection seemed
-    /// to work. At the next request, the passive side gives up this connection, unless the active
-    /// side answers Pings over it.
+    /// to work. When the next request arrives, the passive side gives up this connection if the
+    /// active side does not answer Pings over it.
     is_doubted: bool,
 }
 
@@ -211,7 +211,7 @@ impl World {
             .all(|at| self.sides[at].delivered == scope.messages[1 - at])
     }
 
-    /// Returns whether the side's connection or attempt can no longer succeed.
+    /// Returns whether the side's connection or attempt with this epoch has failed or will fail.
     fn is_hopeless(&self, at: usize, epoch: u32) -> bool {
         match self.conns.get(&epoch) {
             Some(conn) => !conn.is_whole || !conn.open[1 - at],
@@ -219,7 +219,8 @@ impl World {
         }
     }
 
-    /// Returns the epoch of the connection over which the side can send a message now.
+    /// Returns the epoch of the connection over which the side can send a message now. Returns
+    /// `None` if the side cannot send.
     fn sends_on(&self, at: usize, scope: &Scope) -> Option<u32> {
         let side = &self.sides[at];
         let epoch = match side.link {
@@ -358,7 +359,7 @@ impl World {
             }
             Act::Establish(at) => self.establish(at, scope)?,
         }
-        // The model removes connections that neither side uses, because they have no effect.
+        // Connections that neither side uses have no effect, so the model removes them.
         let sides = &self.sides;
         self.conns.retain(|&epoch, conn| {
             let uses = |side: &Side| side.link.epoch() == Some(epoch);
@@ -436,7 +437,8 @@ impl World {
             .try_for_each(|message| side.deliver(message))
     }
 
-    /// Makes a side give up its connection or attempt, which then delivers nothing more.
+    /// Makes a side give up its connection or attempt. The connection then delivers nothing more to
+    /// this side, except with the mistake `CountBeforeFence`.
     fn leave(&mut self, at: usize, scope: &Scope) {
         self.is_doubted &= at != P;
         let side = &mut self.sides[at];

@@ -48,7 +48,8 @@ pub(super) fn of(
     })
 }
 
-/// Converts a finding to JSON. Leaves out its commands, which are useful only on the examined host.
+/// Converts the result of a finding to JSON. Leaves out the reason, the commands and the hint: they
+/// are useful only on the examined host.
 fn of_finding(finding: &Finding) -> Value {
     json!({
         "host": finding.host,

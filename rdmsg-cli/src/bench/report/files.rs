@@ -26,7 +26,8 @@ impl Files {
     ///
     /// # Errors
     ///
-    /// Fails if one of the files exists or cannot be created. Neither file remains after an error.
+    /// Fails if one of the files exists or cannot be created. In this case, removes any file that
+    /// it has created.
     pub(super) fn create(name: &Path) -> Result<Self> {
         let create = |extension: &str| {
             let mut path = name.as_os_str().to_owned();

@@ -74,7 +74,8 @@ fn table(out: &mut String, columns: &[&str], rows: &[Value]) {
     }
 }
 
-/// Returns a value as one line of text. Characters that Markdown would interpret are escaped.
+/// Returns a value as one line of text. Replaces control characters with spaces, and escapes the
+/// characters that Markdown would interpret.
 fn cell(value: &Value) -> String {
     let text = match value {
         Value::Null => "–".into(),

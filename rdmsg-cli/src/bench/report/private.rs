@@ -13,8 +13,8 @@ use crate::doctor;
 const ADDRESS: &str = "(address)";
 const HOME: &str = "(home)";
 
-/// The minimum number of digits of hexadecimal numbers that identify hardware. A MAC address has 12
-/// digits.
+/// A hexadecimal number with at least this number of digits is considered a hardware address. A MAC
+/// address has 12 digits.
 const IDENTIFIER: usize = 12;
 
 /// Replaces private data in texts: IP and hardware addresses, GIDs, GUIDs, names of hosts and
@@ -28,7 +28,7 @@ pub(super) struct Private {
     versions: Vec<String>,
 }
 
-/// The names of the user of this process, and the paths of the home directories.
+/// The names of the user who runs this process, and the paths of the home directories.
 #[derive(Debug, Default)]
 struct Identity {
     users: Vec<String>,
@@ -59,8 +59,8 @@ impl Identity {
 }
 
 impl Private {
-    /// Creates a replacer for the names of both hosts and of this process's user. `peer` is the
-    /// peer's name on the command line.
+    /// Creates a replacer for the names of both hosts, and for the names and home directories of
+    /// the user who runs this process. `peer` is the peer's name on the command line.
     pub(super) fn new(examined: &doctor::Report, peer: &str) -> Self {
         let about = examined.there.as_ref().and_then(|it| it.about.as_ref());
         let typed = match peer.rsplit_once(':') {
@@ -86,7 +86,7 @@ impl Private {
     ) -> Self {
         let is_address = |host: &str| host.trim_matches(['[', ']']).parse::<IpAddr>().is_ok();
         let hosts = hosts.into_iter().filter(|host| !is_address(host));
-        // Also replace each host name without its domain.
+        // Replace each host name both with and without its domain.
         let hosts = hosts.flat_map(|host| [host, host.split('.').next().unwrap_or(host)]);
         let hosts = hosts.map(|name| (name.to_owned(), "(host)"));
         let users = identity.users.into_iter().map(|name| (name, "(user)"));
@@ -159,8 +159,8 @@ impl Private {
     }
 }
 
-/// Searches the text from byte `from` for `name` as a whole word, ignoring ASCII case. Returns the
-/// position of its first byte.
+/// Searches the text for `name` as a whole word, beginning at byte `from` and ignoring ASCII case.
+/// Returns the byte offset of the word.
 fn find_word(text: &str, name: &str, from: usize) -> Option<usize> {
     let lower = text.to_ascii_lowercase();
     let name = name.to_ascii_lowercase();
@@ -176,8 +176,8 @@ fn find_word(text: &str, name: &str, from: usize) -> Option<usize> {
 fn addresses_hidden(text: &str) -> String {
     let is_v4 = |run: &str, _: bool| run.parse::<Ipv4Addr>().is_ok();
     let text = replaced(text, |c| c.is_ascii_digit() || c == '.', is_v4);
-    // A Rust path such as `a::b` also contains colons, but has letters next to them. An address
-    // must be a whole word, so a Rust path is not replaced.
+    // An address must be a whole word. Therefore a Rust path such as `rdmsg::Config` is not
+    // replaced: the run `::C` is only a part of a word.
     let has_colons = |run: &str, is_word: bool| {
         let is_number = |part: &str| part.len() <= 4 && !part.contains('.');
         is_word && run.matches(':').count() > 1 && run.split(':').all(is_number)
@@ -195,8 +195,9 @@ fn addresses_hidden(text: &str) -> String {
 }
 
 /// Replaces all addresses in a text. Splits the text into runs of characters for which `is_part`
-/// returns true. `is_address` returns whether a run, without the punctuation around it, is an
-/// address; its second argument is true if the run is a whole word.
+/// returns true. Calls `is_address` with each run, with and without the punctuation at the start
+/// and end of the run. The second argument is true if the run is a whole word. `is_address` returns
+/// true if the run is an address.
 fn replaced(
     text: &str,
     is_part: impl Fn(char) -> bool,

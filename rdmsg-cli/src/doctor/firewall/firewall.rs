@@ -23,7 +23,7 @@ pub(in crate::doctor) enum Firewall {
     /// The kernel has no firewall rules.
     Absent,
     Rules(Ruleset),
-    /// The kernel has firewall rules, but reading them failed for this reason.
+    /// The kernel may have firewall rules, but this program cannot read them, for this reason.
     Unreadable(Unreadable),
 }
 

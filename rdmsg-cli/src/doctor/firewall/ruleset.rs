@@ -106,8 +106,8 @@ impl Ruleset {
         Ok(this)
     }
 
-    /// Returns the verdict of each chain with this hook on a RoCE packet. The packet passes only if
-    /// all these chains accept it.
+    /// Applies each chain with this hook to a RoCE packet, and returns the verdicts. The packet
+    /// passes only if all these chains accept it.
     pub(super) fn chain_verdicts(&self, hook: Hook, interface: &str) -> Vec<Verdict<'_>> {
         let packet = Packet { hook, interface };
         let entered = self.chains.iter().filter(|chain| {
@@ -144,7 +144,8 @@ impl Ruleset {
         if depth > MAX_DEPTH {
             return End::Unclear;
         }
-        // The common effect of all earlier rules that may or may not match the packet.
+        // The effect of the earlier rules that perhaps match the packet. All of these rules have
+        // the same effect.
         let mut perhaps: Option<End> = None;
         let of_chain = |rule: &&Rule| {
             (&rule.family, &rule.table, &rule.chain) == (&chain.family, &chain.table, &chain.name)
@@ -289,8 +290,8 @@ impl Chain {
     }
 }
 
-/// Returns whether a value is this number, or a set or a range that contains it. Returns `None` for
-/// a symbolic name, whose number is unknown.
+/// Returns true if a value is this number, or a set or a range that contains the number. Returns
+/// `None` for a symbolic name, because its number is unknown.
 fn has_number(value: &Value, number: u64) -> Option<bool> {
     if let Some(one) = value.as_u64() {
         return Some(one == number);
@@ -310,8 +311,9 @@ fn has_number(value: &Value, number: u64) -> Option<bool> {
     is
 }
 
-/// Returns whether a value is this text, or a set that contains it. Returns `None` for a symbolic
-/// name, whose value is unknown.
+/// Returns true if a value is this text, a prefix of the text followed by `*`, or a set that
+/// contains the text. Returns `None` for a named set such as `@ports`, because its elements are
+/// unknown.
 fn has_text(value: &Value, text: &str) -> Option<bool> {
     if let Some(one) = value.as_str() {
         return match one.strip_suffix('*') {
@@ -451,7 +453,7 @@ mod tests {
         assert_eq!(
             treated("drop", &[some]),
             "the policy",
-            "both outcomes drop the packet"
+            "the packet must be dropped whether or not the rule matches"
         );
         let named = rule("input", json!([udp(json!("@ports")), {"accept": null}]));
         assert_eq!(treated("drop", &[named]), "unclear");

@@ -19,7 +19,7 @@ use crate::{
     },
 };
 
-/// The maximum number of connections that are accepted from a listener at a time.
+/// The maximum number of connections that one call accepts from a listener.
 const BATCH: usize = 32;
 
 impl ConnectionManager {
@@ -39,8 +39,9 @@ impl ConnectionManager {
         }
     }
 
-    /// Accepts the connections in the queue of a listener that ends, because the kernel would reset
-    /// them when the listener's socket is closed. The engine answers their requests.
+    /// Accepts all connections in the queue of a listener that is about to end. When the listener's
+    /// socket is closed, the kernel would reset connections that are still in the queue. The engine
+    /// answers the requests of the accepted connections.
     pub(in crate::transport::tcp) fn take_queue(&self, listener: u64) {
         let state = &mut *lock(&self.inner.state);
         for _ in 0..=KERNEL_BACKLOG as usize / BATCH {
@@ -81,8 +82,8 @@ impl ConnectionManager {
                 Err(error) if is_of_one_connection(error.errno) => {
                     debug!(
                         Listener,
-                        "listener {token}: a TCP connection failed before the kernel handed it \
-                         over: {error}"
+                        "listener {token}: a TCP connection failed before it was accepted: \
+                         {error}"
                     );
                 }
                 Err(error) => {
@@ -91,8 +92,9 @@ impl ConnectionManager {
                         "listener {token}: cannot accept over TCP; retries in at most {TICK:?}: \
                          {error}"
                     );
-                    // The connections stay in the kernel's queue. The listener is not watched until
-                    // the timer retries, because its socket stays readable.
+                    // The connections stay in the kernel's queue, so the listener's socket stays
+                    // readable. To avoid endless wakeups, the listener is not watched until the
+                    // timer retries.
                     self.inner.change(socket, token, EpollFlags::empty());
                     state.paused.push(token);
                     break;
@@ -102,7 +104,8 @@ impl ConnectionManager {
         self.start_timer(state);
     }
 
-    /// Reports the request of a peer that has connected, or begins to wait for it.
+    /// Reports the request of a peer that has connected, if the request has already arrived.
+    /// Otherwise begins to wait for the request.
     fn take_peer(&self, state: &mut State, listener: u64, peer: SocketAddr, accepted: Accepted) {
         state.drawn += 1;
         let token = UNNAMED | state.drawn;
@@ -159,7 +162,8 @@ impl ConnectionManager {
         }
     }
 
-    /// Reports a request that has arrived, or drops a peer that has sent something else.
+    /// Reports the request that has arrived. If anything else has arrived, or the connection has
+    /// ended, drops the connection.
     fn report_request(
         &self,
         state: &mut State,
@@ -176,8 +180,8 @@ impl ConnectionManager {
         else {
             debug!(
                 Listener,
-                "listener {listener}: dropped a connection, because the peer sent {arrived:?} \
-                 instead of a connect request"
+                "listener {listener}: dropped the TCP connection from {peer}, which sent no valid \
+                 connect request: {arrived:?}"
             );
             return;
         };
@@ -191,8 +195,8 @@ impl ConnectionManager {
         }));
     }
 
-    /// Sends this side's request over the socket that has connected, or reports that connecting
-    /// failed.
+    /// Sends this side's request if the socket has connected. Reports a failure if the socket could
+    /// not connect.
     fn connected(&self, state: &mut State, token: u64) {
         let Some(Watched::Connecting {
             stream,
@@ -245,8 +249,8 @@ impl ConnectionManager {
             } if !private_data.is_empty() => EventKind::Rejected { private_data },
             Arrived::Ended(Some(errno)) => EventKind::failure("recv", errno),
             Arrived::Ended(None) => EventKind::Failed(CloseReason::PeerDisconnected),
-            // This library would accept the request, or reject it with a reason. The peer therefore
-            // does not use this library.
+            // A peer with this library would accept the request, or reject it with a reason. So
+            // this peer does not use this library.
             Arrived::Message { .. } | Arrived::Foreign => EventKind::Failed(CloseReason::NotRdmsg),
         };
         self.unwatch(stream.fd());
@@ -261,13 +265,13 @@ impl State {
     }
 }
 
-/// Sends this side's request. Fails with EAGAIN while the socket is connecting, and with the error
-/// of connect(2) if that has failed.
+/// Sends this side's request. Fails with EAGAIN while the socket is connecting. If connecting has
+/// failed, fails with the error of connect(2).
 pub(super) fn ask(stream: &Stream, private_data: &[u8]) -> Result<(), nix::Error> {
     tell(stream.fd(), Kind::Request, private_data)
 }
 
-/// Returns the state of a stream over which a request was sent.
+/// Returns the state of a stream on which this side waits for the answer to its request.
 pub(super) fn asking(stream: &Arc<Stream>) -> Watched {
     Watched::Asking {
         stream: Arc::clone(stream),
@@ -275,9 +279,10 @@ pub(super) fn asking(stream: &Arc<Stream>) -> Watched {
     }
 }
 
-/// Returns whether an error of accept4(2) applies to one connection only, which the kernel then
-/// removes from its queue: the peer or the network has failed, or a firewall forbids the
-/// connection. After any other error the same call may fail again.
+/// Returns true if an error of accept4(2) does not concern later connections. The call was
+/// interrupted, or one connection failed, and the kernel has removed it from the queue. A
+/// connection fails because of the peer, the network or a firewall. After any other error, the same
+/// call may fail again.
 fn is_of_one_connection(errno: i32) -> bool {
     matches!(
         errno,
@@ -307,7 +312,7 @@ mod tests {
     use super::*;
     use crate::transport::tcp::socket_errors::ACCEPT4;
 
-    /// Without a pause, a repeated error would keep the engine's thread busy.
+    /// Without a pause, a persistent error would keep the engine's thread busy.
     #[test]
     fn listener_pauses_after_errors_that_stay() {
         let stays = |errno: &&i32| **errno != libc::EWOULDBLOCK && !is_of_one_connection(**errno);

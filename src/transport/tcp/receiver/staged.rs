@@ -46,9 +46,9 @@ impl Receiver {
         Ok(())
     }
 
-    /// Executes the Send at the beginning of the staged bytes, if all of its bytes are staged and a
-    /// receive is posted. Returns false otherwise; then [`take_staged`](Self::take_staged) handles
-    /// the bytes.
+    /// Executes the Send at the beginning of the staged bytes, if all of its bytes are staged and
+    /// fit into a posted receive, and no earlier payload or write is incomplete. Returns false if
+    /// these conditions are not met. [`take_staged`](Self::take_staged) then handles the bytes.
     #[inline]
     fn take_staged_frame(&mut self, parts: &mut Parts<'_>) -> bool {
         if self.incoming.is_some() || self.writes.is_unfinished() {
@@ -69,12 +69,12 @@ impl Receiver {
             return false;
         }
         // SAFETY: a posted receive refers to mapped memory of `to.len` bytes, which the frame does
-        // not exceed (checked above). Only the queue pair accesses it until the receive completes,
-        // so it does not overlap the staging buffer.
+        // not exceed (checked above). Only the queue pair accesses this memory until the receive
+        // completes, so it does not overlap the staging buffer.
         unsafe { ptr::copy_nonoverlapping(frame.as_ptr(), receive.to.start, frame.len()) };
         self.unread.start += PREFIX + frame.len();
         self.long = false;
-        // The cast is lossless, because the frame is in the staging buffer.
+        // The cast is lossless, because a frame in the staging buffer is shorter than 16 KiB.
         let len = frame.len() as u32;
         parts.done.push_back(Done::Received { buffer, len });
         self.request_completed(signalled, parts);

@@ -17,9 +17,10 @@ use crate::{
 };
 
 impl SendQueue {
-    /// Sends a frame with at most one payload part. The queue has no other bytes to send. The bytes
-    /// for which the socket has no room are copied to the memory at the address that `slot`
-    /// returns. If `slot` fails, the frame is not posted, but a part of it may have been sent.
+    /// Sends a frame with at most one payload part. The queue must have no other bytes to send.
+    /// Bytes that do not fit into the socket's send buffer are copied to the memory at the address
+    /// that `slot` returns. If `slot` fails, the frame is not posted, but a part of it may have
+    /// been sent.
     ///
     /// # Safety
     ///
@@ -70,9 +71,10 @@ impl SendQueue {
         Ok(())
     }
 
-    /// Sends frames with one call. The queue has no other bytes to send. The bytes for which the
-    /// socket has no room are copied to the memory at the address that `slot` returns for the index
-    /// of a frame. If `slot` fails, this frame is not posted, but a part of it may have been sent.
+    /// Sends frames with one system call. The queue must have no other bytes to send. Bytes of a
+    /// frame that do not fit into the socket's send buffer are copied to the memory at the address
+    /// that `slot` returns for the frame's index. If `slot` fails, this frame and all later frames
+    /// are not posted, but a part of this frame may have been sent.
     ///
     /// # Safety
     ///

@@ -125,7 +125,12 @@ impl CmId {
     #[must_use]
     pub fn verbs(&self) -> Option<Context> {
         self.device()
-            .inspect_err(|error| error!(Rdma, "cannot find the RDMA device of an id: {error}"))
+            .inspect_err(|error| {
+                error!(
+                    Rdma,
+                    "an id reports no RDMA device, because listing the devices failed: {error}"
+                );
+            })
             .ok()?
     }
 
@@ -141,12 +146,12 @@ impl CmId {
             // SAFETY: `id` exists, and the lock of its channel is held.
             unsafe { (*id).verbs }
         });
-        // The id keeps its device open, and `self` keeps the id alive.
+        // `self` keeps the id alive, and the id keeps its device open, so `raw` is still valid.
         self.inner.channel().device(raw)
     }
 
-    /// Returns the port number of the device, from 1. Returns 0 if the id is not bound to a device
-    /// yet.
+    /// Returns the number of the device's port that the id uses. The first port has the number 1.
+    /// Returns 0 if the id is not bound to a device yet.
     #[must_use]
     pub fn port_num(&self) -> u8 {
         self.inner.with(|id, _| {

@@ -16,12 +16,13 @@ use crate::{
 /// A communication id, which is librdmacm's counterpart of a socket.
 ///
 /// If the id was created on an [`EventChannel`], its operations (for example `connect`) return
-/// immediately, and an event reports the result. The operations of an id that
-/// [`new_sync`](Self::new_sync) created block until they are complete, and
-/// [`last_event`](Self::last_event) returns the event of the last operation.
+/// immediately, and an event reports the result. Such an id is asynchronous.
+/// [`new_sync`](Self::new_sync) and [`create_ep`](Self::create_ep) create synchronous ids. The
+/// operations of a synchronous id block until they are complete, and
+/// [`last_event`](Self::last_event) returns the event of the most recent operation.
 ///
-/// A [`QueuePair`](crate::verbs::QueuePair) keeps its id alive. Therefore a dropped `CmId` is
-/// disconnected and destroyed only after its queue pair has been destroyed. See
+/// A [`QueuePair`](crate::verbs::QueuePair) keeps its id alive. Therefore dropping a `CmId`
+/// disconnects and destroys the id only after the queue pair has been destroyed. See
 /// [`rdma_create_id(3)`](https://man7.org/linux/man-pages/man3/rdma_create_id.3.html).
 #[doc(alias = "rdma_cm_id")]
 pub struct CmId {
@@ -113,9 +114,11 @@ pub(super) enum Mode {
     Async,
     /// An operation blocks until it has read its event. No other code reads the id's channel.
     Sync {
-        /// The event of the last operation. It is boxed because an event can contain an id.
+        /// The event of the most recent operation. The event is boxed because it is several hundred
+        /// bytes long.
         last_event: Option<Box<CmEvent>>,
-        /// Whether the id is connected, so that an event will report the end of the connection.
+        /// True while the id is connected. In this state, `disconnect` waits for the event
+        /// DISCONNECTED.
         connected: bool,
     },
 }
@@ -146,14 +149,13 @@ impl Mode {
 impl CmId {
     /// Moves the id to another channel, together with its unread events on the old channel.
     ///
-    /// After this call, the operations of an id that [`new_sync`](Self::new_sync) created also
-    /// return immediately.
+    /// A synchronous id becomes asynchronous: after this call, its operations return immediately.
     ///
     /// # Errors
     ///
-    /// Returns `EBUSY` if the id listens and its channel has unread events: the kernel keeps
-    /// connect requests on the old channel, so they would be lost. A connect request that arrives
-    /// during the call is lost without an error. Otherwise returns the errors of
+    /// Returns `EBUSY` if the id listens and its channel has unread events: the kernel would not
+    /// move connect requests to the new channel, so they would be lost. A connect request that
+    /// arrives during the call is lost without an error. Otherwise returns the errors of
     /// [`rdma_migrate_id(3)`](https://man7.org/linux/man-pages/man3/rdma_migrate_id.3.html).
     #[doc(alias = "rdma_migrate_id")]
     pub fn migrate(&mut self, channel: &EventChannel) -> Result<(), OsError> {
@@ -167,8 +169,8 @@ open_enum! {
     /// The type of service to which a port number refers: `enum rdma_port_space`.
     #[doc(alias = "rdma_port_space")]
     pub struct PortSpace(u32);
-    /// Datagrams over IP over InfiniBand (IPoIB). Queue pairs of this port space can communicate
-    /// with the queue pairs of IPoIB.
+    /// Datagrams in the format of IP over InfiniBand (IPoIB). Queue pairs of this port space can
+    /// communicate with the queue pairs of IPoIB network interfaces.
     IPOIB = 0x0002;
     /// Reliable connections, addressed by IP address and port.
     TCP = 0x0106;

@@ -61,8 +61,8 @@ impl CmId {
         }
     }
 
-    /// Returns whether `bind_addr` failed because the port of `addr` is in use. Tests this by
-    /// binding the same address with port 0.
+    /// Returns true if `error` means that the port of `addr` is in use. To find out, binds a new id
+    /// to the same address with port 0.
     fn is_port_taken(
         create: impl Fn() -> Result<Self, OsError>,
         mut addr: SocketAddr,
@@ -240,8 +240,8 @@ impl CmId {
     ///
     /// # Errors
     ///
-    /// Returns `EINVAL` if the id created the queue pair, because librdmacm has then already
-    /// completed the establishment. Otherwise returns the errors of
+    /// Returns `EINVAL` if the program created the queue pair through the id, because librdmacm
+    /// then completes the establishment itself. Otherwise returns the errors of
     /// [`rdma_establish(3)`](https://man7.org/linux/man-pages/man3/rdma_establish.3.html).
     #[doc(alias = "rdma_establish")]
     pub fn establish(&mut self) -> Result<(), OsError> {

@@ -15,13 +15,14 @@ use crate::sys::{
 impl CmId {
     /// Joins a multicast group. The id must be a datagram id.
     ///
-    /// The result is reported by the event MULTICAST_JOIN, which contains the path to the group, or
-    /// by MULTICAST_ERROR.
+    /// The event MULTICAST_JOIN or MULTICAST_ERROR reports the result. MULTICAST_JOIN contains the
+    /// path to the group.
     ///
     /// If the id has a queue pair when the event is read, the queue pair receives the messages that
     /// are sent to the group. The id leaves the group when
     /// [`leave_multicast`](Self::leave_multicast) is called, or when the queue pair or the id is
-    /// dropped. A program must also call `leave_multicast` if joining failed.
+    /// dropped. Even if joining failed, one of these actions is necessary to release the memory
+    /// that librdmacm has allocated for the group.
     ///
     /// # Errors
     ///
@@ -40,7 +41,7 @@ impl CmId {
 
     /// Joins a multicast group for sending only: the id receives no messages of the group.
     ///
-    /// Otherwise behaves like [`join_multicast`](Self::join_multicast).
+    /// In all other respects, this function behaves like [`join_multicast`](Self::join_multicast).
     ///
     /// # Errors
     ///

@@ -31,8 +31,8 @@ pub struct Ece {
 impl CmId {
     /// Sets the type of service of the id's packets: `RDMA_OPTION_ID_TOS`.
     ///
-    /// The value consists of DSCP and ECN, as in the IP header. The program must set it before it
-    /// resolves the route.
+    /// The value consists of DSCP and ECN, as in the IP header. The program must set this option
+    /// before resolving the route.
     ///
     /// # Errors
     ///
@@ -47,7 +47,7 @@ impl CmId {
     /// Sets whether the address may be reused: `RDMA_OPTION_ID_REUSEADDR`.
     ///
     /// With this option, the id can be bound to an address even if connections of an earlier
-    /// listener on this address still exist. The program must set it before binding.
+    /// listener on this address still exist. The program must set this option before binding.
     ///
     /// # Errors
     ///
@@ -71,7 +71,7 @@ impl CmId {
 
     /// Sets the acknowledgement timeout of the queue pair: `RDMA_OPTION_ID_ACK_TIMEOUT`.
     ///
-    /// The timeout is 4.096 µs × 2ⁿ, where n is `exponent`, 0 to 31. The exponent 0 means that
+    /// For an `exponent` n from 1 to 31, the timeout is 4.096 µs × 2ⁿ. The exponent 0 means that
     /// there is no timeout. The program must set this option before connecting or accepting.
     ///
     /// # Errors
@@ -95,10 +95,10 @@ impl CmId {
         })
     }
 
-    /// Sets the options to offer to the peer, for a queue pair that the program did not create
-    /// through the id.
+    /// Sets the ECE options that the id offers to the peer. This function is only for ids whose
+    /// queue pair the program creates itself, not through the id.
     ///
-    /// The program must set them before connecting or accepting.
+    /// The program must set the options before connecting or accepting.
     ///
     /// # Errors
     ///
@@ -117,11 +117,11 @@ impl CmId {
         })
     }
 
-    /// Returns the options that the peer offered, for a queue pair that the program did not create
-    /// through the id.
+    /// Returns the ECE options that the peer offered. This function is only for ids whose queue
+    /// pair the program creates itself, not through the id.
     ///
-    /// The options are available after CONNECT_REQUEST or CONNECT_RESPONSE. If the peer offered
-    /// none, all fields are 0.
+    /// The options are available after CONNECT_REQUEST or CONNECT_RESPONSE. If the peer offered no
+    /// options, all fields are 0.
     ///
     /// # Errors
     ///

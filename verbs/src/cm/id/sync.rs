@@ -1,9 +1,10 @@
 //! Synchronous ids, whose operations block until they are complete.
 //!
-//! librdmacm also implements such a mode, in which a call blocks in the kernel until an event
-//! arrives. The id would be locked during that call, so a thread that drops the id's queue pair at
-//! that time would also block. Therefore this module implements synchronous ids with asynchronous
-//! ones: the id has its own channel, and an operation waits for its event without holding a lock.
+//! librdmacm has a synchronous mode of its own, in which a call blocks in the kernel until an event
+//! arrives. This crate would hold the id's lock during that call, and a thread that drops the id's
+//! queue pair would have to wait for the lock. Therefore this module implements synchronous ids
+//! with asynchronous ones: the id has its own channel, and an operation waits for its event without
+//! holding a lock.
 #![allow(unsafe_code)]
 
 use std::{
@@ -65,7 +66,7 @@ impl CmId {
         };
         cvt(CALL, ret)?;
         let this = Self::from_raw(cvt_ptr(CALL, raw)?, &channel, Mode::sync(None));
-        // librdmacm created a channel for this id. It destroys that channel during the migration.
+        // librdmacm created a channel for this id, and destroys that channel during the migration.
         this.inner.call("rdma_migrate_id", |id| {
             // SAFETY: `id` and `channel` exist, and the lock of `channel` is held. librdmacm has
             // acknowledged the events that it read.
@@ -74,9 +75,9 @@ impl CmId {
         Ok(this)
     }
 
-    /// Returns the event of the last operation of a synchronous id.
+    /// For a synchronous id, returns the event that the most recent operation waited for.
     ///
-    /// Returns `None` before the first operation, and if the id is asynchronous.
+    /// Returns `None` if no operation has waited for an event yet, or if the id is asynchronous.
     #[must_use]
     pub fn last_event(&self) -> Option<&CmEvent> {
         match &self.mode {
@@ -130,7 +131,11 @@ impl CmId {
                 return Err(OsError::new(CALL, libc::ENODEV));
             }
             let Some(mut request) = event.take_request() else {
-                debug!(Rdma, "ignored the event {} of a listener", event.event());
+                debug!(
+                    Rdma,
+                    "a synchronous listener ignores the event {}, which is not a connect request",
+                    event.event()
+                );
                 continue;
             };
             request.inner.migrate(&EventChannel::new()?)?;
@@ -139,8 +144,8 @@ impl CmId {
         }
     }
 
-    /// Completes an operation. If the id is synchronous, waits for one of the events in `wanted` or
-    /// for a failure.
+    /// Completes an operation of a synchronous id: waits for one of the events in `wanted` or for a
+    /// failure. Does nothing if the id is asynchronous.
     pub(super) fn complete(
         &mut self,
         call: &'static str,
@@ -177,7 +182,8 @@ impl CmId {
 /// Returns the result of an operation whose next event is `event`, or `None` if the operation must
 /// wait for another event.
 ///
-/// The operation succeeds with one of the events in `wanted`. If it fails, the error is an `errno`.
+/// An event in `wanted` with the status 0 means success. If the operation has failed, the error is
+/// an `errno`.
 fn outcome(
     event: CmEventType,
     status: i32,
@@ -188,7 +194,7 @@ fn outcome(
         _ if status != 0 => Some(Err(status.saturating_abs())),
         _ if wanted.contains(&event) => Some(Ok(())),
         CmEventType::DEVICE_REMOVAL => Some(Err(libc::ENODEV)),
-        // The peer disconnected before this side had read the event that reports the connection.
+        // The peer disconnected before the event that the operation waits for.
         CmEventType::DISCONNECTED => Some(Err(libc::ECONNRESET)),
         CmEventType::ADDR_ERROR
         | CmEventType::ROUTE_ERROR

@@ -4,9 +4,9 @@
 /// Declares C structures and unions.
 ///
 /// An `opaque` type is used only behind pointers. Newer versions of the library append fields to a
-/// `growing` structure, and prepend fields to a `growing_in_front` structure. Either the library
-/// allocates such a structure, or the caller passes the structure's size or the set of its valid
-/// fields to the library.
+/// `growing` structure, and prepend fields to a `growing_in_front` structure. The shorter
+/// declarations of this crate remain valid, because either the library allocates such a structure,
+/// or the caller passes the structure's size or the set of its valid fields to the library.
 macro_rules! types {
     ($(
         $(#[$attribute:meta])*
@@ -53,7 +53,8 @@ macro_rules! declare {
     };
 }
 
-/// Makes compilation fail if the structure in the headers has a field that the declaration lacks.
+/// Makes the compilation of the tests fail if the headers contain a field that the declaration of a
+/// `struct` lacks. The headers may contain further fields of a `growing` structure.
 macro_rules! all_fields {
     (struct $name:ident $($field:ident)*) => {
         #[cfg(all(test, feature = "linked"))]
@@ -63,7 +64,8 @@ macro_rules! all_fields {
     ($kind:tt $name:ident $($field:ident)*) => {};
 }
 
-/// Declares C enumerations. Each becomes a module of constants, as in the generated bindings.
+/// Declares C enumerations. Each enumeration becomes a module of constants, as in the generated
+/// bindings.
 macro_rules! enumerations {
     ($( $name:ident { $( $constant:ident = $value:literal ),* $(,)? } )*) => {
         $( #[allow(dead_code, reason = "some are for tests alone")] pub(crate) mod $name {
@@ -111,8 +113,8 @@ macro_rules! bits {
     };
 }
 
-/// Declares a C enumeration as a Rust enum, because C functions take it as an argument. Callers can
-/// therefore pass only declared values.
+/// Declares a C enumeration that C functions take as an argument. The enumeration becomes a Rust
+/// enum, so that callers can pass only declared values.
 macro_rules! arguments {
     ($name:ident { $( $constant:ident = $value:literal ),* $(,)? }) => {
         #[allow(dead_code, reason = "declared as a whole")]
@@ -202,7 +204,9 @@ mod compared {
 
     pub(in crate::sys::dlopen) use {layout, placeholder};
 
-    /// Panics unless both declarations of a type have the same layout.
+    /// Panics if the layout of a declaration (`ours`) differs from that in the headers (`theirs`).
+    /// A growing structure may be larger in the headers. `what` is the kind and the name of the
+    /// type.
     pub(in crate::sys::dlopen) fn compare(what: &str, ours: Layout, mut theirs: Layout) {
         let kind = what.split(' ').next().unwrap_or_default();
         if kind == "opaque" {
@@ -215,7 +219,7 @@ mod compared {
             }
         }
         let grown = theirs.size.checked_sub(ours.size);
-        let grown = grown.unwrap_or_else(|| panic!("{what} is shorter: {theirs:?}"));
+        let grown = grown.unwrap_or_else(|| panic!("{what} is smaller in the headers: {theirs:?}"));
         match kind {
             "growing" => theirs.size = ours.size,
             "growing_in_front" => {
@@ -226,7 +230,7 @@ mod compared {
             }
             _ => {}
         }
-        assert_eq!(ours, theirs, "{what}");
+        assert_eq!(ours, theirs, "{what} must have the layout of the headers");
     }
 
     #[test]

@@ -13,13 +13,14 @@ use crate::sys::{
 
 /// Opens both libraries, if they are not open yet.
 ///
-/// This crate calls this function before every C function that takes no object of the libraries. If
-/// such an object exists, the libraries are already open.
+/// This crate calls this function before every C function that takes no object of the libraries.
+/// The other C functions take such an object, and the libraries were opened before the object was
+/// created.
 ///
 /// # Errors
 ///
 /// Returns `ELIBACC` with the name of a library that cannot be opened. Returns `ELIBBAD` with the
-/// name of a function if a library lacks it, because the library is older than rdma-core 32.
+/// name of a function if a library is older than rdma-core 32 and lacks that function.
 pub(crate) fn open_libraries() -> Result<(), OsError> {
     functions().map(drop)
 }
@@ -57,7 +58,8 @@ macro_rules! functions {
 
         $( $(
             pub(crate) unsafe extern "C" fn $name($( $argument: $type ),*) $( -> $result )? {
-                let functions = functions().expect("opened before the first object was made");
+                let functions = functions()
+                    .expect("the libraries must be opened before the first object is created");
                 // SAFETY: the caller fulfils the requirements in the function's manual page.
                 unsafe { (functions.$name)($( $argument ),*) }
             }
@@ -78,11 +80,16 @@ macro_rules! functions {
                 assert_eq!(
                     bare(type_name_of_val(&ours)),
                     bare(type_name_of_val(&theirs)),
-                    "{}",
+                    "{} must have the type in the headers",
                     stringify!($name),
                 );
-                // Both pointers refer to the same symbol version of the function.
-                assert_eq!(ours as usize, theirs as usize, "{}", stringify!($name));
+                // The addresses are equal if both pointers refer to the same symbol version.
+                assert_eq!(
+                    ours as usize,
+                    theirs as usize,
+                    "{} must have the symbol version that linked programs use",
+                    stringify!($name),
+                );
             } )* )*
         }
     };

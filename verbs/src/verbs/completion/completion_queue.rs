@@ -19,8 +19,8 @@ use crate::{
 
 /// A queue of work completions. Clones refer to the same queue.
 ///
-/// The queue must have room for all completions that have not been polled yet. If the queue
-/// overruns, it fails, and so do all queue pairs that use it.
+/// The capacity of the queue must be sufficient for all completions that have not been polled yet.
+/// If the queue overruns, the queue fails, and so do all queue pairs that use it.
 ///
 /// See [`ibv_create_cq(3)`](https://man7.org/linux/man-pages/man3/ibv_create_cq.3.html).
 #[derive(Clone)]
@@ -33,8 +33,8 @@ struct Inner {
     raw: NonNull<ffi::ibv_cq>,
     /// The process that created the queue. Only this process destroys it.
     process: Process,
-    /// The extended interface of the queue, which reads completions field by field, or `None` if
-    /// the queue is not extended.
+    /// The extended form of `raw`, from which completions are read field by field. `None` if the
+    /// queue is not extended.
     extended: Option<NonNull<ffi::ibv_cq_ex>>,
     cqe: u32,
     context: Context,
@@ -43,9 +43,10 @@ struct Inner {
 
 // SAFETY: libibverbs allows any thread to use and to destroy a completion queue.
 unsafe impl Send for Inner {}
-// SAFETY: drivers lock the queue in `ibv_poll_cq` and `ibv_req_notify_cq`, unless the queue is
-// created in a thread domain or for a single thread, which this crate does not do. Posting requests
-// and destroying a queue pair also acquire this lock.
+// SAFETY: drivers lock the queue in `ibv_poll_cq` and `ibv_req_notify_cq`. They omit the lock only
+// for a queue that was created in a thread domain or for a single thread, and this crate creates no
+// such queue. The functions that post requests and destroy queue pairs acquire the same lock when
+// they access the queue.
 unsafe impl Sync for Inner {}
 
 impl CompletionQueue {
@@ -134,8 +135,8 @@ impl CompletionQueue {
         // not dereference the cookie.
         let raw = unsafe { verbs_ext::ibv_create_cq_ex(context.as_ptr(), &raw mut attr) };
         let raw = cvt_ptr(CALL, raw)?;
-        // A plain queue is a prefix of an extended one, so C's `ibv_cq_ex_to_cq` uses the same
-        // cast.
+        // The cast is valid because an extended queue begins with the fields of a plain queue. C's
+        // `ibv_cq_ex_to_cq` uses the same cast.
         Ok(Self::from_raw(raw.cast(), Some(raw), context, channel))
     }
 
@@ -163,7 +164,7 @@ impl CompletionQueue {
 
     /// Removes extended completions from a queue that [`new_extended`](Self::new_extended) created.
     ///
-    /// Otherwise behaves like [`poll`](Self::poll).
+    /// In all other respects, this function behaves like [`poll`](Self::poll).
     ///
     /// # Errors
     ///
@@ -182,8 +183,8 @@ impl CompletionQueue {
     /// Removes completions from the queue, oldest first, until the queue is empty or `completions`
     /// is full.
     ///
-    /// Returns the number of completions that were written to the start of `completions`. The rest
-    /// of `completions` is unchanged.
+    /// Returns the number of completions that were written to the start of `completions`. The other
+    /// elements of `completions` are unchanged.
     ///
     /// # Errors
     ///
@@ -244,7 +245,8 @@ impl CompletionQueue {
     }
 }
 
-/// Converts a channel and a cookie to the arguments of the C functions.
+/// Converts a channel and a cookie to the arguments of the C functions. Returns `EINVAL` if the
+/// channel belongs to another context.
 fn raw_channel(
     call: &'static str,
     context: &Context,

@@ -58,8 +58,8 @@ pub(super) unsafe fn poll(
         match ret {
             Some(0) => {}
             Some(libc::ENOENT) => break,
-            // Return the completions that were read before the error. The next call of this
-            // function reports the error.
+            // Return the completions that were read before the error. If the error persists, the
+            // next call of this function returns it.
             _ if count > 0 => break,
             ret => {
                 let errno = ret.unwrap_or(libc::EOPNOTSUPP);
@@ -82,7 +82,8 @@ pub(super) unsafe fn poll(
 ///
 /// # Safety
 ///
-/// The queue is being polled and has a current completion.
+/// The queue exists. The most recent call of `start_poll` or `next_poll` succeeded, and `end_poll`
+/// has not been called since.
 unsafe fn read(queue: *mut ffi::ibv_cq_ex) -> ExtendedCompletion {
     // SAFETY: the caller guarantees that `queue` exists.
     let wr_id = unsafe { (*queue).wr_id };
@@ -100,8 +101,8 @@ unsafe fn read(queue: *mut ffi::ibv_cq_ex) -> ExtendedCompletion {
     if completion.is_success() {
         completion.opcode = call!(queue.read_opcode()).unwrap_or(0);
         completion.byte_len = call!(queue.read_byte_len()).unwrap_or(0);
-        // As in a plain completion, the value is immediate data in network byte order or a key in
-        // host byte order.
+        // As in `ibv_wc`, the value is either immediate data in network byte order or a key in host
+        // byte order. `wc_flags` distinguishes the two.
         completion.imm_data_or_rkey = call!(queue.read_imm_data()).unwrap_or(0);
         completion.src_qp = call!(queue.read_src_qp()).unwrap_or(0);
         completion.wc_flags = call!(queue.read_wc_flags()).unwrap_or(0);

@@ -11,7 +11,7 @@ use crate::verbs::bit_flags::bit_flags;
 ///
 /// If the work request failed, only [`wr_id`](Self::wr_id), [`status`](Self::status),
 /// [`vendor_err`](Self::vendor_err) and [`qp_num`](Self::qp_num) are defined.
-/// [`result`](Self::result) returns the other fields only if they are defined.
+/// [`result`](Self::result) returns the other fields only if the work request succeeded.
 ///
 /// See [`ibv_poll_cq(3)`](https://man7.org/linux/man-pages/man3/ibv_poll_cq.3.html).
 // This type has the layout of `struct ibv_wc`, because libibverbs writes into it. The module
@@ -46,18 +46,18 @@ pub struct Success {
     pub opcode: WcOpcode,
     /// The number of received bytes. Undefined for sends and WRITEs.
     ///
-    /// For a datagram, the number includes the first 40 bytes of the buffer, which contain the
-    /// routing header.
+    /// For a datagram, the number includes the first 40 bytes of the buffer, which are reserved for
+    /// the global routing header.
     pub byte_len: u32,
     /// The received immediate data, in host byte order, or `None` if the message carried none.
     pub imm_data: Option<u32>,
-    /// The key that the peer invalidated, or `None` if the peer invalidated none.
+    /// The key that the peer's message invalidated, or `None` if the message invalidated no key.
     pub invalidated_rkey: Option<u32>,
     /// The number of the local queue pair.
     pub qp_num: u32,
     /// The number of the queue pair that sent the datagram. Undefined for other messages.
     pub src_qp: u32,
-    /// Whether the datagram's buffer begins with a global routing header of 40 bytes.
+    /// Whether the first 40 bytes of the datagram's buffer contain a global routing header.
     pub grh: bool,
 }
 
@@ -79,7 +79,7 @@ open_enum! {
     /// The operation of a completed work request: `enum ibv_wc_opcode`.
     #[doc(alias = "ibv_wc_opcode")]
     pub struct WcOpcode(u32);
-    /// Any kind of send.
+    /// A send, with or without immediate data or a key to invalidate.
     SEND = 0;
     /// An RDMA WRITE, with or without immediate data.
     RDMA_WRITE = 1;
@@ -91,7 +91,7 @@ open_enum! {
     FETCH_ADD = 4;
     /// A request that bound a memory window.
     BIND_MW = 5;
-    /// A request that invalidated a key of this side.
+    /// A request that invalidated a key of the local device.
     LOCAL_INV = 6;
     /// A send that the device segmented.
     TSO = 7;
@@ -114,13 +114,13 @@ bit_flags! {
     /// Properties of a work completion: `enum ibv_wc_flags`.
     #[doc(alias = "ibv_wc_flags")]
     pub struct WcFlags;
-    /// The buffer of the datagram begins with a global routing header.
+    /// The first 40 bytes of the datagram's buffer contain a global routing header.
     GRH = 1 << 0;
     /// The message carried immediate data.
     WITH_IMM = 1 << 1;
     /// The device checked the IP checksum, and it is correct.
     IP_CSUM_OK = 1 << 2;
-    /// The peer invalidated a key.
+    /// The message invalidated a key.
     WITH_INV = 1 << 3;
 }
 
@@ -160,21 +160,24 @@ impl WorkCompletion {
         self.qp_num
     }
 
-    /// Returns the kind of operation, which is undefined if the work request failed.
+    /// Returns the kind of operation that completed. The result is undefined if the work request
+    /// failed.
     #[must_use]
     #[inline]
     pub const fn opcode(&self) -> WcOpcode {
         WcOpcode::from_raw(self.opcode)
     }
 
-    /// Returns the number of received bytes, which is undefined if the work request failed.
+    /// Returns the number of received bytes. The result is undefined for sends and WRITEs, and if
+    /// the work request failed.
     #[must_use]
     #[inline]
     pub const fn byte_len(&self) -> u32 {
         self.byte_len
     }
 
-    /// Returns the properties of the completion, which are undefined if the work request failed.
+    /// Returns the properties of the completion. The result is undefined if the work request
+    /// failed.
     #[must_use]
     #[inline]
     pub const fn wc_flags(&self) -> WcFlags {
@@ -182,7 +185,7 @@ impl WorkCompletion {
     }
 
     /// Returns the received immediate data, in host byte order. Returns `None` if the message
-    /// carried none or the work request failed.
+    /// carried no immediate data, or if the work request failed.
     #[must_use]
     #[inline]
     pub const fn imm_data(&self) -> Option<u32> {
@@ -193,8 +196,8 @@ impl WorkCompletion {
         }
     }
 
-    /// Returns the key that the peer invalidated. Returns `None` if the peer invalidated none or
-    /// the work request failed.
+    /// Returns the key that the peer's message invalidated. Returns `None` if the message
+    /// invalidated no key, or if the work request failed.
     #[must_use]
     #[inline]
     pub const fn invalidated_rkey(&self) -> Option<u32> {
@@ -205,8 +208,8 @@ impl WorkCompletion {
         }
     }
 
-    /// Returns the number of the queue pair that sent a datagram. The number is undefined if the
-    /// work request failed.
+    /// Returns the number of the queue pair that sent the datagram. The number is undefined for
+    /// other messages, and if the work request failed.
     #[must_use]
     #[inline]
     pub const fn src_qp(&self) -> u32 {

@@ -40,8 +40,10 @@ pub enum AsyncElement {
     Port(u8),
     /// The whole device.
     Device,
-    /// The object of an event whose type this crate does not know, or an object of a type that this
-    /// crate never creates.
+    /// An object that this crate cannot identify.
+    ///
+    /// Either this crate does not know the type of the event, or this crate never creates objects
+    /// of the affected kind, or the port number is invalid.
     Unknown,
 }
 
@@ -49,7 +51,7 @@ open_enum! {
     /// The kind of an asynchronous event: `enum ibv_event_type`.
     #[doc(alias = "ibv_event_type")]
     pub struct AsyncEventType(u32);
-    /// A completion queue failed, for example because it overran.
+    /// A completion queue failed, for example because the queue had no free entry for a completion.
     ///
     /// The queue and all queue pairs that use it become unusable.
     CQ_ERR = 0;
@@ -61,7 +63,7 @@ open_enum! {
     QP_ACCESS_ERR = 3;
     /// Data arrived on a queue pair that can receive but cannot send yet.
     COMM_EST = 4;
-    /// The send queue of a queue pair is drained.
+    /// The send queue of a queue pair is drained: the sends that had begun have completed.
     SQ_DRAINED = 5;
     /// A queue pair moved to its alternate path.
     PATH_MIG = 6;
@@ -83,9 +85,9 @@ open_enum! {
     SRQ_ERR = 14;
     /// A shared receive queue contains fewer receives than its limit.
     SRQ_LIMIT_REACHED = 15;
-    /// A queue pair in the error state has consumed its last receive from its shared receive queue.
+    /// A queue pair in the error state will consume no more receives from its shared receive queue.
     QP_LAST_WQE_REACHED = 16;
-    /// The subnet manager requests that clients register again.
+    /// The subnet manager requests that clients repeat their registrations with it.
     CLIENT_REREGISTER = 17;
     /// A port's GID table changed.
     GID_CHANGE = 18;
@@ -107,8 +109,8 @@ impl AsyncEvent {
     }
 }
 
-/// Reads an event of an open device and acknowledges it. Returns `None` if no event is pending.
-/// Never blocks.
+/// Reads an event of an open device and acknowledges the event. Returns `None` if no event is
+/// pending. Makes `fd` non-blocking, and therefore never blocks.
 ///
 /// # Safety
 ///
@@ -129,7 +131,7 @@ pub(super) unsafe fn poll(
     // SAFETY: the call above filled in `raw`. The event's object exists, because the destruction of
     // an object waits until its events are acknowledged.
     let event = unsafe { read(raw.as_ptr()) };
-    // SAFETY: `raw` is the event that was read above, and is acknowledged only here.
+    // SAFETY: `ibv_get_async_event` filled in `raw`, and the event is acknowledged only here.
     unsafe { ffi::ibv_ack_async_event(raw.as_mut_ptr()) };
     Ok(Some(event))
 }
@@ -141,7 +143,8 @@ pub(super) unsafe fn poll(
 ///
 /// # Safety
 ///
-/// `raw` is initialised, except that its event type may be any number. The event's object exists.
+/// All fields of `raw` are initialised. The event type may be a number that is not a valid value of
+/// the Rust enum. The event's object exists.
 unsafe fn read(raw: *const ffi::ibv_async_event) -> AsyncEvent {
     // SAFETY: the caller guarantees that `raw` is valid. Only the address of the field is taken.
     let event_type = unsafe { &raw const (*raw).event_type };
@@ -199,7 +202,8 @@ unsafe fn read(raw: *const ffi::ibv_async_event) -> AsyncEvent {
         _ => {
             warn!(
                 Rdma,
-                "ignored an asynchronous event of unknown type {event_type}"
+                "a device raised an asynchronous event of type {event_type}, whose object this \
+                 crate cannot identify"
             );
             AsyncElement::Unknown
         }

@@ -21,7 +21,7 @@ use crate::{
     sys::{PerProcess, Process, cvt_errno, ffi, lock, log_destroy_error, verbs_ext},
 };
 
-/// An open device. Clones refer to the same object.
+/// An open device. Clones refer to the same open device.
 ///
 /// Either this process opened the device with [`Device::open`](crate::verbs::Device::open), or the
 /// connection manager opened it and [`cm::Devices`](crate::cm::Devices) returned it. A program
@@ -42,7 +42,7 @@ struct Inner {
 }
 
 enum Owner {
-    /// Dropping the last handle closes the device.
+    /// This handle owns the device. The device is closed when the last clone is dropped.
     Opened,
     /// Another object owns the device, and closes it only after `_keep_alive` is dropped.
     Borrowed {
@@ -56,8 +56,8 @@ unsafe impl Send for Inner {}
 // module reads do not change while the device is open.
 unsafe impl Sync for Inner {}
 
-/// The counters of [`Context::next_comp_vector`], by device name. Each call increments the device's
-/// counter, which starts at the process id.
+/// The counters of [`Context::next_comp_vector`], by device name. A counter starts at the process
+/// id. Each call increments the counter of its device.
 static TAKEN_VECTORS: PerProcess<Mutex<BTreeMap<String, u32>>> = PerProcess::new(Mutex::default);
 
 impl Context {
@@ -103,7 +103,7 @@ impl Context {
 
     /// Returns a number that is unique among the open devices of this process.
     ///
-    /// After the device is closed, another device may receive the same number.
+    /// After this device is closed, a device that is opened later may have the same number.
     #[must_use]
     pub fn id(&self) -> u64 {
         self.as_ptr().addr() as u64
@@ -127,14 +127,15 @@ impl Context {
         unsafe { identity::guid(self.device()) }
     }
 
-    /// Returns the node type of the device, for example an iWARP adapter.
+    /// Returns the node type of the device, for example [`NodeType::RNIC`] for an iWARP adapter.
     #[must_use]
     pub fn node_type(&self) -> NodeType {
         // SAFETY: `self.device()` belongs to an open context, so it exists.
         unsafe { identity::node_type(self.device()) }
     }
 
-    /// Returns the transport that the device implements: InfiniBand, which includes RoCE, or iWARP.
+    /// Returns the transport that the device implements, for example iWARP. For a RoCE device, this
+    /// is InfiniBand.
     #[must_use]
     pub fn transport_type(&self) -> TransportType {
         // SAFETY: `self.device()` belongs to an open context, so it exists.
@@ -182,8 +183,8 @@ impl Context {
     /// # Errors
     ///
     /// Returns the errors of
-    /// [`ibv_query_port(3)`](https://man7.org/linux/man-pages/man3/ibv_query_port.3.html): `EINVAL`
-    /// if the port does not exist.
+    /// [`ibv_query_port(3)`](https://man7.org/linux/man-pages/man3/ibv_query_port.3.html), for
+    /// example `EINVAL` if the port does not exist.
     #[doc(alias = "ibv_query_port")]
     pub fn query_port(&self, port: u8) -> Result<PortAttr, OsError> {
         let mut attr = MaybeUninit::zeroed();
@@ -200,8 +201,9 @@ impl Context {
     /// # Errors
     ///
     /// Returns the errors of
-    /// [`ibv_query_gid_ex(3)`](https://man7.org/linux/man-pages/man3/ibv_query_gid_ex.3.html):
-    /// `ENODATA` if the entry is empty, `EINVAL` if the port or the index does not exist.
+    /// [`ibv_query_gid_ex(3)`](https://man7.org/linux/man-pages/man3/ibv_query_gid_ex.3.html), for
+    /// example `ENODATA` if the entry is empty, and `EINVAL` if the port or the index does not
+    /// exist.
     #[doc(alias = "ibv_query_gid_ex")]
     #[doc(alias = "ibv_query_gid")]
     pub fn query_gid(&self, port: u8, index: u32) -> Result<GidEntry, OsError> {
@@ -222,11 +224,11 @@ impl Context {
     ///
     /// Returns the errors of
     /// [`ibv_query_gid_table(3)`](https://man7.org/linux/man-pages/man3/ibv_query_gid_table.3.html)
-    /// and of [`query_port`](Self::query_port).
+    /// and of [`query_port`](Self::query_port) and [`query_device`](Self::query_device).
     #[doc(alias = "ibv_query_gid_table")]
     pub fn gid_table(&self, port: u8) -> Result<Vec<GidEntry>, OsError> {
-        // Query the port first, because the query below reads the entries of all ports and succeeds
-        // even if this port does not exist.
+        // `gid::all` reads the tables of all ports, and succeeds even if this port does not exist.
+        // Therefore check first that the port exists.
         self.query_port(port)?;
         let mut len = 0;
         for port in 1..=self.query_device()?.phys_port_cnt() {
@@ -238,7 +240,7 @@ impl Context {
         Ok(entries)
     }
 
-    /// Queries an entry of a port's partition key (P_Key) table.
+    /// Queries an entry of a port's partition key (P_Key) table. Ports are numbered from 1.
     ///
     /// # Errors
     ///
@@ -254,7 +256,7 @@ impl Context {
     }
 
     /// Reads a hardware counter of a port. Returns `None` if the port has no counter with this
-    /// name.
+    /// name, or if the counter cannot be read.
     ///
     /// The counters are the files in `/sys/class/infiniband/DEVICE/ports/PORT/hw_counters`. Their
     /// names depend on the driver; the command `rdma statistic` lists them.
@@ -265,8 +267,8 @@ impl Context {
         std::fs::read_to_string(path).ok()?.trim().parse().ok()
     }
 
-    /// Returns the number of completion vectors, the interrupts that signal the events of
-    /// completion queues.
+    /// Returns the number of the device's completion vectors. Each completion vector is an
+    /// interrupt with which the device signals events of completion queues.
     #[must_use]
     pub fn num_comp_vectors(&self) -> u32 {
         // SAFETY: `self` keeps the context open, and the field `num_comp_vectors` does not change.
@@ -277,8 +279,8 @@ impl Context {
     /// Returns a completion vector of the device. Successive calls in this process return the
     /// vectors in rotation.
     ///
-    /// The process id determines the first vector, so that processes with few queues start with
-    /// different vectors.
+    /// The first call returns a vector that depends on the process id. Without this rule, many
+    /// processes with few queues would all use the same vectors.
     #[must_use]
     pub fn next_comp_vector(&self) -> u32 {
         let mut taken = lock(TAKEN_VECTORS.get());
@@ -302,9 +304,9 @@ impl Context {
     /// Returns whether only this process receives the device's asynchronous events.
     ///
     /// A forked child has its own descriptors for software devices that the connection manager
-    /// opened. It shares the descriptors of adapters with its parent. The child must not read
-    /// events of a shared descriptor, because they may concern objects of the parent that the child
-    /// does not have.
+    /// opened. The child shares the descriptors of hardware adapters with its parent. The child
+    /// must not read events from a shared descriptor, because an event may concern an object that
+    /// only the parent has.
     #[must_use]
     pub fn has_own_events(&self) -> bool {
         match self.inner.owner {
@@ -318,8 +320,8 @@ impl Context {
         }
     }
 
-    /// Reads an asynchronous event and acknowledges it. Returns `None` if no event is pending.
-    /// Never blocks.
+    /// Reads an asynchronous event and acknowledges the event. Returns `None` if no event is
+    /// pending. Never blocks.
     ///
     /// The first call makes [`async_fd`](Self::async_fd) non-blocking. Each event is returned to
     /// only one caller. If two parts of a program read events of the same context, each part misses
@@ -339,8 +341,8 @@ impl Context {
         unsafe { async_event::poll(self.as_ptr(), self.async_fd()) }
     }
 
-    /// Returns whether both handles refer to the same open device. Only then can a program combine
-    /// their objects.
+    /// Returns whether both handles refer to the same open device. A program cannot combine objects
+    /// of different open devices.
     pub(crate) fn is(&self, other: &Self) -> bool {
         self.inner.raw == other.inner.raw
     }
@@ -374,9 +376,9 @@ impl Drop for Inner {
         }
         match self.owner {
             Owner::Opened => {
-                // SAFETY: `Device::open` opened the context, and only this handle owns it. All
-                // objects on the context have been destroyed, because each of them owned a handle
-                // to the context.
+                // SAFETY: `Device::open` opened the context, and only this `drop` closes it. Each
+                // object on the context owned a handle to the context, so all of these objects have
+                // been destroyed.
                 let ret = unsafe { ffi::ibv_close_device(self.raw.as_ptr()) };
                 log_destroy_error(cvt_errno("ibv_close_device", ret));
             }

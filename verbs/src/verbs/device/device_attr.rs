@@ -6,7 +6,7 @@ use crate::{sys::ffi, verbs::bit_flags::bit_flags};
 
 /// The capabilities and limits of a device.
 ///
-/// A limit is no guarantee: the device may refuse a request that is within the limit.
+/// A limit is not a guarantee: the device may refuse a request that is within the limit.
 ///
 /// See [`ibv_query_device(3)`](https://man7.org/linux/man-pages/man3/ibv_query_device.3.html).
 #[derive(Clone, Copy)]
@@ -58,7 +58,8 @@ impl DeviceAttr {
         self.0.max_mr_size
     }
 
-    /// Returns the page sizes that the device supports: bit *n* stands for 2ⁿ bytes.
+    /// Returns the page sizes that the device supports, as a bit mask. If bit *n* is set, the
+    /// device supports pages of 2ⁿ bytes.
     #[must_use]
     pub const fn page_size_cap(&self) -> u64 {
         self.0.page_size_cap
@@ -70,7 +71,7 @@ impl DeviceAttr {
         self.0.vendor_id
     }
 
-    /// Returns the device's part id, assigned by the vendor.
+    /// Returns the part id that the vendor assigned to this model of device.
     #[must_use]
     pub const fn vendor_part_id(&self) -> u32 {
         self.0.vendor_part_id
@@ -178,7 +179,8 @@ impl DeviceAttr {
         count(self.0.max_srq_wr)
     }
 
-    /// Returns the maximum number of scatter/gather elements in a shared receive queue's receive.
+    /// Returns the maximum number of scatter/gather elements in a receive that is posted to a
+    /// shared receive queue.
     #[must_use]
     pub const fn max_srq_sge(&self) -> u32 {
         count(self.0.max_srq_sge)
@@ -190,7 +192,8 @@ impl DeviceAttr {
         self.0.max_pkeys
     }
 
-    /// Returns the acknowledgement delay of the device, as the exponent n of 4.096 µs × 2ⁿ.
+    /// Returns a number *n* that encodes the maximum time after which the device acknowledges a
+    /// message: 4.096 µs × 2ⁿ.
     #[must_use]
     pub const fn local_ca_ack_delay(&self) -> u8 {
         self.0.local_ca_ack_delay

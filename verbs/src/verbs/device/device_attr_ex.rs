@@ -3,9 +3,9 @@ use std::fmt;
 use super::DeviceAttr;
 use crate::{sys::ffi, verbs::bit_flags::bit_flags};
 
-/// The capabilities of a device that [`DeviceAttr`] does not contain.
+/// The extended capabilities of a device, which [`DeviceAttr`] does not contain.
 ///
-/// Attributes that the device's driver does not support are zero.
+/// An attribute is 0 if the device's driver does not support it.
 ///
 /// See
 /// [`ibv_query_device_ex(3)`](https://man7.org/linux/man-pages/man3/ibv_query_device_ex.3.html).
@@ -25,8 +25,7 @@ impl DeviceAttrEx {
         DeviceAttr::from_raw(self.0.orig_attr)
     }
 
-    /// Returns whether the device supports on-demand paging, and whether one region can cover the
-    /// whole memory of the process.
+    /// Returns the kinds of on-demand paging that the device supports.
     #[must_use]
     pub const fn odp_caps(&self) -> OdpCaps {
         // The cast is lossless, because only two bits are defined.
@@ -52,8 +51,8 @@ impl DeviceAttrEx {
         OdpTransportCaps::from_bits(self.0.odp_caps.per_transport_caps.ud_odp_caps)
     }
 
-    /// Returns the mask of the valid bits of a completion's timestamp, or 0 if the device does not
-    /// support timestamps.
+    /// Returns a mask of the bits that are valid in a completion's timestamp. Returns 0 if the
+    /// device does not support timestamps.
     #[must_use]
     pub const fn completion_timestamp_mask(&self) -> u64 {
         self.0.completion_timestamp_mask
@@ -65,8 +64,8 @@ impl DeviceAttrEx {
         self.0.hca_core_clock
     }
 
-    /// Returns the size in bytes of the device memory that programs can allocate, or 0 if the
-    /// device has none.
+    /// Returns how many bytes of device memory programs can allocate. Returns 0 if the device has
+    /// no memory for programs.
     #[must_use]
     pub const fn max_dm_size(&self) -> u64 {
         self.0.max_dm_size
@@ -94,8 +93,9 @@ bit_flags! {
     /// The device supports memory regions with
     /// [`AccessFlags::ON_DEMAND`](crate::verbs::AccessFlags::ON_DEMAND).
     SUPPORT = 1 << 0;
-    /// One region can cover the whole memory of the process:
-    /// [`MemoryRegion::new_implicit`](crate::verbs::MemoryRegion::new_implicit).
+    /// One region can cover the whole memory of the process.
+    /// [`MemoryRegion::new_implicit`](crate::verbs::MemoryRegion::new_implicit) creates such a
+    /// region.
     SUPPORT_IMPLICIT = 1 << 1;
 }
 

@@ -10,7 +10,7 @@ use super::{
 };
 use crate::sys::{cvt_ptr, ffi};
 
-/// The RDMA devices of this host, at the time when the list was created.
+/// The RDMA devices that this host had when the list was created.
 ///
 /// See
 /// [`ibv_get_device_list(3)`](https://man7.org/linux/man-pages/man3/ibv_get_device_list.3.html).
@@ -19,7 +19,8 @@ pub struct DeviceList {
     devices: Vec<Device>,
 }
 
-/// An RDMA device of a [`DeviceList`], open or not. Clones refer to the same device.
+/// An RDMA device of a [`DeviceList`]. The device need not be open. Clones refer to the same
+/// device.
 #[derive(Clone)]
 #[doc(alias = "ibv_device")]
 pub struct Device {
@@ -34,21 +35,22 @@ struct RawList(NonNull<*mut ffi::ibv_device>);
 unsafe impl Send for RawList {}
 // SAFETY: a shared `RawList` has no method that accesses the list.
 unsafe impl Sync for RawList {}
-// SAFETY: libibverbs does not change a device that a list contains, and any thread may call its
-// functions on the device.
+// SAFETY: libibverbs does not change a device that a list contains, and any thread may call the
+// functions of libibverbs on the device.
 unsafe impl Send for Device {}
 // SAFETY: libibverbs does not change a device that a list contains, and several threads may call
-// its functions on the device concurrently.
+// the functions of libibverbs on the device concurrently.
 unsafe impl Sync for Device {}
 
 impl DeviceList {
-    /// Creates a list of the RDMA devices of this host. The list is empty if the host has no
-    /// device.
+    /// Creates a list of the RDMA devices of this host. The list is empty if the host has no RDMA
+    /// devices.
     ///
     /// # Errors
     ///
-    /// Returns `ENOSYS` if the kernel has not loaded its RDMA support. Otherwise returns the errors
-    /// of [`ibv_get_device_list(3)`].
+    /// Returns `ENOSYS` if the kernel has not loaded its RDMA support. Without the feature
+    /// `linked`, also returns `ELIBACC` if a library is missing and `ELIBBAD` if a library lacks a
+    /// function. Other errors are those of [`ibv_get_device_list(3)`].
     ///
     /// [`ibv_get_device_list(3)`]: https://man7.org/linux/man-pages/man3/ibv_get_device_list.3.html
     #[doc(alias = "ibv_get_device_list")]
@@ -60,8 +62,8 @@ impl DeviceList {
         let raw = cvt_ptr("ibv_get_device_list", raw)?;
         let list = Arc::new(RawList(raw));
         let count = usize::try_from(count).unwrap_or(0);
-        // SAFETY: the call returned `count` pointers from `raw`, which exist until the list is
-        // freed.
+        // SAFETY: `raw` points to an array of `count` pointers, which exists until `list` is
+        // dropped.
         let devices = unsafe { std::slice::from_raw_parts(raw.as_ptr(), count) };
         let devices = devices
             .iter()
@@ -91,7 +93,8 @@ impl DeviceList {
         self.devices.is_empty()
     }
 
-    /// Returns the device with this name, for example `rxe0`.
+    /// Returns the device with this name, for example `rxe0`. Returns `None` if the list contains
+    /// no such device.
     #[must_use]
     pub fn find(&self, name: &str) -> Option<&Device> {
         self.iter().find(|device| device.name() == name)
@@ -135,23 +138,22 @@ impl Device {
         unsafe { identity::guid(self.raw.as_ptr()) }
     }
 
-    /// Returns the node type of the device, for example an iWARP adapter.
+    /// Returns the node type of the device, for example [`NodeType::RNIC`] for an iWARP adapter.
     #[must_use]
     pub fn node_type(&self) -> NodeType {
         // SAFETY: `self._list` keeps the device alive.
         unsafe { identity::node_type(self.raw.as_ptr()) }
     }
 
-    /// Returns the transport that the device implements: InfiniBand, which includes RoCE, or iWARP.
+    /// Returns the transport that the device implements, for example iWARP. For a RoCE device, this
+    /// is InfiniBand.
     #[must_use]
     pub fn transport_type(&self) -> TransportType {
         // SAFETY: `self._list` keeps the device alive.
         unsafe { identity::transport_type(self.raw.as_ptr()) }
     }
 
-    /// Opens the device.
-    ///
-    /// The program may drop the list afterwards.
+    /// Opens the device. Afterwards the program may drop the list and this `Device`.
     ///
     /// # Errors
     ///
@@ -177,8 +179,8 @@ impl fmt::Debug for Device {
 
 impl Drop for RawList {
     fn drop(&mut self) {
-        // SAFETY: `ibv_get_device_list` created the list, and only this `drop` frees it. An open
-        // device owns a reference to the C device.
+        // SAFETY: `ibv_get_device_list` created the list, and only this `drop` frees it. Open
+        // contexts stay valid, because each of them owns a reference to its C device.
         unsafe { ffi::ibv_free_device_list(self.0.as_ptr()) };
     }
 }

@@ -6,11 +6,11 @@ use rdma_status::{OsError, open_enum};
 
 use crate::sys::{ffi, verbs_ext};
 
-/// A global identifier: the address of a port. It has 16 bytes, and is displayed as an IPv6
-/// address.
+/// A global identifier (GID): the address of a port. A GID has 16 bytes, and is displayed as an
+/// IPv6 address.
 ///
-/// On RoCE, the driver derives the identifier from an address of the network interface. An IPv4
-/// address is displayed as `::ffff:192.0.2.1`.
+/// On RoCE, the kernel derives each GID from an address of the network interface. For example, the
+/// GID for the IPv4 address 192.0.2.1 is displayed as `::ffff:192.0.2.1`.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[doc(alias = "ibv_gid")]
 pub struct Gid([u8; 16]);
@@ -26,9 +26,11 @@ pub struct GidEntry {
     pub gid_index: u32,
     /// The number of the port, from 1.
     pub port_num: u32,
-    /// The packet format of this identifier. Both sides of a connection must use the same format.
+    /// The format of the packets that the device sends if a connection uses this entry. Both sides
+    /// of a connection must use the same format.
     pub gid_type: GidType,
-    /// The index of the network interface on RoCE, 0 on other networks.
+    /// The index of the network interface to which this entry belongs, for example on RoCE. The
+    /// index is 0 if the entry belongs to no network interface.
     pub ndev_ifindex: u32,
 }
 
@@ -101,7 +103,7 @@ impl GidEntry {
     }
 }
 
-/// Reads the GID table entries of all ports of a device. `len` is the total length of these tables.
+/// Reads at most `len` entries from the GID tables of all ports of a device. Skips empty entries.
 ///
 /// # Safety
 ///
@@ -111,14 +113,14 @@ pub(super) unsafe fn all(
     len: usize,
 ) -> Result<Vec<GidEntry>, OsError> {
     let mut entries = Vec::<ffi::ibv_gid_entry>::with_capacity(len);
-    // SAFETY: the caller guarantees that `context` is open, and `entries` has room for `len`
-    // entries.
+    // SAFETY: the caller guarantees that `context` is open, and `entries` has a capacity of at
+    // least `len` entries.
     let count = unsafe { verbs_ext::ibv_query_gid_table(context, entries.as_mut_ptr(), len) };
     let Ok(count) = usize::try_from(count) else {
         let errno = i32::try_from(count.unsigned_abs()).unwrap_or(libc::EIO);
         return Err(OsError::new("ibv_query_gid_table", errno));
     };
-    // SAFETY: the call filled in `count` entries, which are at most `len`.
+    // SAFETY: the call initialised the first `count` entries, and the capacity is at least `len`.
     unsafe { entries.set_len(count.min(len)) };
     Ok(entries.into_iter().map(GidEntry::from_raw).collect())
 }

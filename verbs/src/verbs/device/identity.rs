@@ -1,6 +1,6 @@
 #![allow(unsafe_code)]
 
-//! The name, GUID and type of a device, open or not.
+//! The name, GUID, node type and transport of a device. The device need not be open.
 
 use std::ffi::CStr;
 
@@ -48,14 +48,15 @@ open_enum! {
 ///
 /// # Safety
 ///
-/// A list contains the device, or the device is open.
+/// The device belongs to a device list that has not been freed, or to an open context.
 pub(super) unsafe fn name(device: *mut ffi::ibv_device) -> String {
     // SAFETY: the caller guarantees that `device` exists.
     let name = unsafe { ffi::ibv_get_device_name(device) };
     if name.is_null() {
         return String::new();
     }
-    // SAFETY: `name` points to a null-terminated string inside the device, which does not change.
+    // SAFETY: `name` points to a null-terminated string inside `device`. The string does not
+    // change.
     unsafe { CStr::from_ptr(name) }
         .to_string_lossy()
         .into_owned()
@@ -65,7 +66,7 @@ pub(super) unsafe fn name(device: *mut ffi::ibv_device) -> String {
 ///
 /// # Safety
 ///
-/// A list contains the device, or the device is open.
+/// The device belongs to a device list that has not been freed, or to an open context.
 pub(super) unsafe fn guid(device: *mut ffi::ibv_device) -> u64 {
     // SAFETY: the caller guarantees that `device` exists.
     u64::from_be(unsafe { ffi::ibv_get_device_guid(device) })
@@ -75,7 +76,7 @@ pub(super) unsafe fn guid(device: *mut ffi::ibv_device) -> u64 {
 ///
 /// # Safety
 ///
-/// A list contains the device, or the device is open.
+/// The device belongs to a device list that has not been freed, or to an open context.
 pub(super) unsafe fn node_type(device: *mut ffi::ibv_device) -> NodeType {
     // SAFETY: the caller guarantees that `device` exists. Its field `node_type` does not change.
     NodeType::from_raw(unsafe { (*device).node_type })
@@ -85,7 +86,7 @@ pub(super) unsafe fn node_type(device: *mut ffi::ibv_device) -> NodeType {
 ///
 /// # Safety
 ///
-/// A list contains the device, or the device is open.
+/// The device belongs to a device list that has not been freed, or to an open context.
 pub(super) unsafe fn transport_type(device: *mut ffi::ibv_device) -> TransportType {
     // SAFETY: the caller guarantees that `device` exists. Its field `transport_type` does not
     // change.

@@ -1,6 +1,7 @@
-//! The devices of this host, open or not, and their attributes.
+//! The devices of this host, whether open or not, and their attributes.
 //!
-//! All other objects of `verbs` are created from a [`Context`]. This module does not use them.
+//! All other objects of `verbs` are created from a [`Context`]. This module does not depend on the
+//! modules that define those objects.
 
 mod async_event;
 mod context;

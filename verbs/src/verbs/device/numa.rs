@@ -3,9 +3,10 @@ use std::{fs, path::Path};
 use super::Context;
 
 impl Context {
-    /// Returns the NUMA node to which the device is attached according to the kernel.
+    /// Returns the NUMA node to which the device is attached, as the kernel reports it.
     ///
-    /// Returns `None` for software devices, and for the devices of most hosts with one processor.
+    /// Returns `None` for software devices. On most hosts with one processor, returns `None` for
+    /// all devices.
     ///
     /// # Examples
     ///
@@ -28,8 +29,8 @@ impl Context {
     }
 }
 
-/// Returns the number in a file of sysfs. Returns `None` if the file does not exist, or if it
-/// contains −1, which stands for no node.
+/// Returns the node number in a file of sysfs. Returns `None` if the file cannot be read, or if it
+/// contains no valid node number. The kernel writes −1 for a device without a node.
 fn read(file: &Path) -> Option<u32> {
     fs::read_to_string(file).ok()?.trim().parse().ok()
 }

@@ -13,30 +13,30 @@ pub struct PortAttr {
     pub state: PortState,
     /// The maximum MTU that the port supports.
     pub max_mtu: Mtu,
-    /// The MTU in use. On RoCE, it is the MTU of the network interface minus the headers, rounded
-    /// down.
+    /// The MTU in use. On RoCE, this is the largest value of [`Mtu`] that, together with the RDMA
+    /// headers, fits into the MTU of the network interface.
     pub active_mtu: Mtu,
     /// The maximum length of a message, in bytes.
     pub max_msg_sz: u32,
-    /// The local identifier (LID), 0 on RoCE.
+    /// The local identifier (LID) of the port, or 0 on RoCE.
     pub lid: u16,
-    /// The number of low bits of the local identifier (LID) that the port ignores, 0 on RoCE.
+    /// The number of low bits that the port ignores in a destination LID, or 0 on RoCE.
     pub lmc: u8,
-    /// The local identifier (LID) of the subnet manager, 0 on RoCE.
+    /// The LID of the subnet manager, or 0 on RoCE.
     pub sm_lid: u16,
     /// The type of the network to which the port is attached.
     pub link_layer: LinkLayer,
     /// The width of the link, as a code.
     ///
-    /// A comment in the C header defines the codes: 1 means ×1, 2 means ×4, 4 means ×8, 8 means
-    /// ×12, and 16 means ×2.
+    /// The kernel defines the codes in `enum ib_port_width`: 1 means ×1, 2 means ×4, 4 means ×8, 8
+    /// means ×12, and 16 means ×2.
     pub active_width: u8,
     /// The speed of one lane, as a code.
     ///
-    /// A comment in the C header defines the codes, in Gbit/s: 1 means 2.5, 2 means 5, 4 and 8 mean
-    /// 10, 16 means 14, 32 means 25, 64 means 50, and 128 means 100.
+    /// The kernel defines the codes in `enum ib_port_speed`. In Gbit/s, 1 means 2.5, 2 means 5, 4
+    /// and 8 mean 10, 16 means 14, 32 means 25, 64 means 50, and 128 means 100.
     pub active_speed: u8,
-    /// The state of the physical link, as a code of the InfiniBand specification.
+    /// The state of the physical link, as a code that the InfiniBand specification defines.
     pub phys_state: u8,
     gid_tbl_len: u32,
     pkey_tbl_len: u16,
@@ -83,10 +83,10 @@ impl PortAttr {
         self.port_cap_flags
     }
 
-    /// Returns whether address handles must contain a global route, which is always the case on
-    /// RoCE.
+    /// Returns whether address handles must contain a global route: the flag
+    /// `IBV_QPF_GRH_REQUIRED`.
     ///
-    /// This is the flag `IBV_QPF_GRH_REQUIRED`.
+    /// On RoCE, address handles must always contain a global route.
     #[must_use]
     pub const fn grh_required(&self) -> bool {
         self.flags & 1 != 0
@@ -114,7 +114,7 @@ open_enum! {
 open_enum! {
     /// The type of the network to which a port is attached: `IBV_LINK_LAYER_*`.
     pub struct LinkLayer(u8);
-    /// Not specified, which means InfiniBand.
+    /// The driver does not specify the type. The network is InfiniBand.
     UNSPECIFIED = 0;
     /// InfiniBand.
     INFINIBAND = 1;

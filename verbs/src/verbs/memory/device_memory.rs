@@ -9,7 +9,7 @@ use crate::{
     verbs::device::Context,
 };
 
-/// Memory on the device itself. Work requests access it without crossing the bus.
+/// Memory on the device itself. The device accesses this memory without crossing the PCIe bus.
 ///
 /// Clones refer to the same memory.
 ///
@@ -32,8 +32,8 @@ struct Inner {
 
 // SAFETY: libibverbs allows any thread to use and to free device memory.
 unsafe impl Send for Inner {}
-// SAFETY: only the bytes on the device change. This type never creates a reference to them, because
-// the device may change them at any time.
+// SAFETY: only the bytes on the device change, and this type never creates a reference to these
+// bytes.
 unsafe impl Sync for Inner {}
 
 impl DeviceMemory {
@@ -98,8 +98,8 @@ impl DeviceMemory {
         // change.
         let copy = unsafe { (*self.as_ptr()).memcpy_to_dm };
         let copy = copy.ok_or(OsError::new(CALL, libc::EOPNOTSUPP))?;
-        // SAFETY: the driver has set this function, `check` has ensured that the range is inside
-        // the device memory, and the given length is the length of `src`.
+        // SAFETY: the driver has set this function. `check` has ensured that the range is inside
+        // the device memory. `src` is valid for reads of `src.len()` bytes.
         let ret = unsafe { copy(self.as_ptr(), offset as u64, src.as_ptr().cast(), src.len()) };
         cvt_errno(CALL, ret)
     }
@@ -124,8 +124,8 @@ impl DeviceMemory {
         let copy = unsafe { (*self.as_ptr()).memcpy_from_dm };
         let copy = copy.ok_or(OsError::new(CALL, libc::EOPNOTSUPP))?;
         let into = dst.as_mut_ptr().cast();
-        // SAFETY: the driver has set this function, `check` has ensured that the range is inside
-        // the device memory, and the given length is the length of `dst`.
+        // SAFETY: the driver has set this function. `check` has ensured that the range is inside
+        // the device memory. `dst` is valid for writes of `dst.len()` bytes.
         let ret = unsafe { copy(into, self.as_ptr(), offset as u64, dst.len()) };
         cvt_errno(CALL, ret)
     }

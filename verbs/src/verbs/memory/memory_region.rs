@@ -25,9 +25,10 @@ use crate::{
 /// Memory that is registered with a device. Clones refer to the same region.
 ///
 /// The device, and any peer that knows [`rkey`](Self::rkey) and has permission, may read or change
-/// the bytes at any time. Therefore this type returns no references to the bytes; it copies them in
-/// and out. The program's protocol must define which side may access which bytes at which time. For
-/// example, a completion orders the device's writes before a later [`copy_out`](Self::copy_out).
+/// the bytes at any time. Therefore this type returns no references to the bytes, but copies the
+/// bytes in and out. The program's protocol must define which side may access which bytes at which
+/// time. For example, if the program polls the completion of a receive and then calls
+/// [`copy_out`](Self::copy_out), it gets the bytes that the device has written.
 ///
 /// Dropping the last handle first deregisters the memory and then unmaps it. Queue pairs and shared
 /// receive queues own a handle to each region that was posted to them.
@@ -61,7 +62,7 @@ struct Inner {
     rkey: u32,
     start: NonNull<u8>,
     len: usize,
-    /// The address of the first byte in work requests.
+    /// The address that work requests specify for the first byte.
     addr: u64,
     location: Location,
     /// The length in bytes of the view that `bytes` returns. The view begins at `start`, and may
@@ -70,10 +71,11 @@ struct Inner {
     /// The memory of the region, or `None` if the region does not own its memory. The memory is
     /// unmapped after the region has been deregistered, and stays mapped if deregistration fails.
     mapping: ManuallyDrop<Option<Mapping>>,
-    /// The region that owns the bytes, if this region is a part of it.
+    /// The region from which `again` created this region, or `None` if another function created
+    /// this region. The handle keeps the bytes allocated.
     _part_of: Option<MemoryRegion>,
-    /// The region's protection domain. It is the last field, because fields are dropped in order,
-    /// and the region uses the domain.
+    /// The region's protection domain. The fields are dropped after `drop` has deregistered the
+    /// region, so the domain outlives the registration.
     pd: ProtectionDomain,
 }
 
@@ -90,7 +92,7 @@ enum Location {
 // SAFETY: libibverbs allows any thread to deregister a region, and the memory belongs to the
 // process, not to a thread.
 unsafe impl Send for Inner {}
-// SAFETY: after creation only the bytes change, and they are accessed only as `SharedBytes`.
+// SAFETY: after creation only the bytes change. The methods access the bytes only as `SharedBytes`.
 unsafe impl Sync for Inner {}
 
 impl MemoryRegion {
@@ -99,10 +101,10 @@ impl MemoryRegion {
     /// # Errors
     ///
     /// Returns `EINVAL` if `len` is 0, or if `access` contains `REMOTE_WRITE` or `REMOTE_ATOMIC`
-    /// but not `LOCAL_WRITE`. `ENOMEM` usually means that the process has reached its limit on
-    /// locked memory (`ulimit -l`). Otherwise returns the errors of
+    /// but not `LOCAL_WRITE`. Other errors are those of
     /// [`ibv_reg_mr(3)`](https://man7.org/linux/man-pages/man3/ibv_reg_mr.3.html) and
-    /// [`mmap(2)`](https://man7.org/linux/man-pages/man2/mmap.2.html).
+    /// [`mmap(2)`](https://man7.org/linux/man-pages/man2/mmap.2.html). `ENOMEM` usually means that
+    /// the process has reached its limit on locked memory (`ulimit -l`).
     #[doc(alias = "ibv_reg_mr")]
     pub fn new(pd: &ProtectionDomain, len: usize, access: AccessFlags) -> Result<Self, OsError> {
         Self::on_node(pd, len, access, None)
@@ -116,8 +118,8 @@ impl MemoryRegion {
     /// process is not allowed to choose a node, or the calling thread has a memory policy, for
     /// example from `numactl(8)`. If `node` is `None`, the kernel always chooses.
     ///
-    /// For a region of 2 MiB or more, this function requests huge pages, so that the device needs
-    /// fewer address translations.
+    /// For a region of 2 MiB or more, `new` and this function request huge pages, so that the
+    /// device needs fewer address translations.
     ///
     /// # Errors
     ///
@@ -145,7 +147,7 @@ impl MemoryRegion {
     ///
     /// # Panics
     ///
-    /// Panics if the part exceeds the region, or if the bytes are in device memory or in a dma-buf.
+    /// Panics if `part` exceeds the region, or if the bytes are in device memory or in a dma-buf.
     ///
     /// # Errors
     ///
@@ -158,8 +160,9 @@ impl MemoryRegion {
         // `self.inner.start`.
         let start = unsafe { self.inner.start.add(part.start) };
         let pd = self.pd();
-        // SAFETY: `self` owns the bytes, and the new region owns a clone of `self` until it has
-        // been deregistered. Neither region creates a reference to the bytes.
+        // SAFETY: the bytes stay allocated while a clone of `self` exists. The new region owns such
+        // a clone until the new region has been deregistered. Neither region creates a reference to
+        // the bytes.
         let raw = unsafe { register(pd, start, len, access) }?;
         // SAFETY: `raw` was just registered. Its view is empty: a view of the part could divide the
         // bytes into other words than the view of `self`.
@@ -194,24 +197,24 @@ impl MemoryRegion {
         let start = NonNull::new(start).ok_or(OsError::new("ibv_reg_mr", libc::EINVAL))?;
         // SAFETY: the caller guarantees that the `len` bytes from `start` stay allocated.
         let raw = unsafe { register(pd, start, len, access) }?;
-        // SAFETY: `raw` was just registered, and the caller guarantees the conditions of `from_raw`
-        // on the bytes.
+        // SAFETY: `raw` was just registered. The conditions that `from_raw` sets for the bytes are
+        // among those that the caller guarantees.
         Ok(unsafe { Self::from_raw(raw, pd, start, len, len, None, None) })
     }
 
     /// Allocates `len` bytes, zeroed and page-aligned, and registers the whole memory of the
     /// process for implicit on-demand paging.
     ///
-    /// The device faults pages in when it needs them. Therefore no memory is pinned, and buffers
-    /// need not be registered one by one.
+    /// The device faults pages in when it accesses them. Therefore the kernel pins no memory, and
+    /// the program does not have to register each buffer.
     ///
     /// # Errors
     ///
-    /// Returns `EINVAL` if `len` is 0, or if `access` contains a flag that grants access to peers,
-    /// because peers could then access the whole memory of the process. The device must support
-    /// implicit registrations:
-    /// [`OdpCaps::SUPPORT_IMPLICIT`](crate::verbs::OdpCaps::SUPPORT_IMPLICIT). Otherwise returns
-    /// the errors of [`new`](Self::new).
+    /// Returns `EINVAL` if `len` is 0, or if `access` contains a flag other than `LOCAL_WRITE` and
+    /// `ON_DEMAND`. Flags that grant access to peers are not allowed, because peers could then
+    /// access the whole memory of the process. Other errors are those of [`new`](Self::new), for
+    /// example if the device does not have the capability
+    /// [`OdpCaps::SUPPORT_IMPLICIT`](crate::verbs::OdpCaps::SUPPORT_IMPLICIT).
     pub fn new_implicit(
         pd: &ProtectionDomain,
         len: usize,
@@ -237,8 +240,8 @@ impl MemoryRegion {
 
     /// Registers device memory.
     ///
-    /// The addresses of the region start at 0. [`DeviceMemory::copy_in`] and
-    /// [`DeviceMemory::copy_out`] copy its bytes.
+    /// The addresses of the region start at 0. The program copies the bytes with
+    /// [`DeviceMemory::copy_in`] and [`DeviceMemory::copy_out`].
     ///
     /// # Errors
     ///
@@ -264,25 +267,26 @@ impl MemoryRegion {
             _memory: memory.clone(),
         };
         // SAFETY: `raw` was just registered for the `len` bytes of `memory`, and no other code owns
-        // it.
+        // `raw`.
         Ok(unsafe { Self::outside(raw, pd, len, 0, location) })
     }
 
     /// Registers `len` bytes of a dma-buf that another driver, for example a GPU driver, exports.
     ///
-    /// The bytes begin at the byte `offset` of the buffer. Work requests and peers use `iova` as
-    /// the address of the first byte, which [`addr`](Self::addr) returns. The kernel keeps the
+    /// The region begins at the byte `offset` of the buffer. Work requests and peers use `iova` as
+    /// the address of the first byte, and [`addr`](Self::addr) returns `iova`. The kernel keeps the
     /// buffer until the region has been deregistered, so the program may close `fd` after the call.
-    /// The program accesses the bytes with functions of the exporting driver, because this type
-    /// cannot copy them.
+    /// This type cannot copy the bytes. The program accesses them with functions of the exporting
+    /// driver.
     ///
-    /// The safe functions return `EINVAL` if such a region is posted for a receive, a READ or an
-    /// atomic operation of this side. The reason is that some userspace drivers write short results
-    /// with the processor, to the address in the work request. For such a region this address is
-    /// not an address of the process. The driver of ConnectX adapters writes up to 64 bytes in this
-    /// way, unless `MLX5_SCATTER_TO_CQE=0` is in the environment when the device is opened. The
-    /// unsafe functions that take addresses and keys, for example
-    /// [`post_recv_raw`](crate::verbs::QueuePair::post_recv_raw), do not check this.
+    /// A dma-buf region cannot be the destination of a receive, a READ or an atomic operation of
+    /// this side: the safe functions that post such a request return `EINVAL`. The reason is that
+    /// some userspace drivers write short results with the processor, to the address in the work
+    /// request. For a dma-buf, this address is not an address of the process. The driver of
+    /// ConnectX adapters writes up to 64 bytes in this way, unless `MLX5_SCATTER_TO_CQE=0` is in
+    /// the environment when the device is opened. The unsafe functions that accept addresses and
+    /// keys, for example [`post_recv_raw`](crate::verbs::QueuePair::post_recv_raw), do not return
+    /// this error.
     ///
     /// This function has not been tested on a device yet.
     ///
@@ -290,11 +294,11 @@ impl MemoryRegion {
     ///
     /// Returns `ELIBBAD` with the name of the function if libibverbs is older than rdma-core 34.
     /// Returns `EINVAL` if `len` is 0. Returns `EOPNOTSUPP` or `ENOSYS` if the driver or its
-    /// library does not support dma-bufs, as is the case for software RoCE and software iWARP.
-    /// Otherwise returns the errors of
-    /// [`ibv_reg_dmabuf_mr(3)`](https://man7.org/linux/man-pages/man3/ibv_reg_mr.3.html), which
-    /// requires that `offset` and `iova` have the same offset within a page, and that `offset +
-    /// len` does not exceed the length of the buffer.
+    /// library does not support dma-bufs, for example for software RoCE and software iWARP. Other
+    /// errors are those of
+    /// [`ibv_reg_dmabuf_mr(3)`](https://man7.org/linux/man-pages/man3/ibv_reg_mr.3.html). That
+    /// function requires that `offset` and `iova` have the same offset within a page, and that
+    /// `offset + len` does not exceed the length of the buffer.
     ///
     /// # Examples
     ///
@@ -325,7 +329,7 @@ impl MemoryRegion {
         unsafe { Self::of_dmabuf_by(register, pd, fd, offset, len, iova, access) }
     }
 
-    /// Registers a dma-buf by calling `register`, for which tests pass their own function.
+    /// Registers a dma-buf by calling `register`. Tests pass a function that needs no device.
     ///
     /// # Safety
     ///
@@ -348,7 +352,7 @@ impl MemoryRegion {
         let raw = unsafe { register(pd.as_ptr(), offset, len, iova, fd, access) };
         let raw = cvt_ptr(CALL, raw)?;
         // SAFETY: `raw` was just registered for `len` bytes of a dma-buf, and no other code owns
-        // it.
+        // `raw`.
         Ok(unsafe { Self::outside(raw, pd, len, iova, Location::DmaBuf) })
     }
 
@@ -374,7 +378,7 @@ impl MemoryRegion {
                 process: Process::this(),
                 lkey,
                 rkey,
-                // The pointer dangles, because the processor cannot access the bytes.
+                // The pointer dangles, because the bytes have no address in the process.
                 start: NonNull::dangling(),
                 view_len: 0,
                 len,
@@ -401,8 +405,8 @@ impl MemoryRegion {
             Advice::Prefetch => c::IB_UVERBS_ADVISE_MR_ADVICE_PREFETCH,
             Advice::PrefetchWrite => c::IB_UVERBS_ADVISE_MR_ADVICE_PREFETCH_WRITE,
         };
-        // The memory is split into several elements, because the length field of an element has 32
-        // bits.
+        // The length field of an element has only 32 bits. Therefore a long region needs several
+        // elements.
         let mut list: Vec<_> = (0..self.len())
             .step_by(ADVICE_STEP)
             .map(|offset| ffi::ibv_sge {
@@ -521,7 +525,7 @@ impl MemoryRegion {
     /// handle is dropped.
     ///
     /// The pointer dangles if the bytes are in device memory or in a dma-buf. The documentation of
-    /// this type describes which accesses are permitted.
+    /// [`MemoryRegion`] describes when the program may access the bytes.
     #[must_use]
     #[inline]
     pub fn as_ptr(&self) -> *mut u8 {
@@ -564,8 +568,8 @@ impl MemoryRegion {
     #[inline]
     fn bytes(&self) -> SharedBytes<'_> {
         // SAFETY: the `view_len` bytes from `start` are initialised, and exist while the region
-        // exists. All threads access them either through this method, or through `as_ptr` while no
-        // other thread accesses them, as the documentation of `register` requires.
+        // exists. A thread accesses the bytes either through this method, or through `as_ptr` while
+        // no other thread accesses the bytes, as the documentation of `register` requires.
         unsafe { SharedBytes::new(self.inner.start, self.inner.view_len) }
     }
 }
@@ -574,8 +578,8 @@ impl MemoryRegion {
 ///
 /// # Safety
 ///
-/// The bytes stay allocated until they have been deregistered. No code relies on the content of
-/// bytes to which the access flags allow the device or peers to write.
+/// The bytes stay allocated until they have been deregistered. If `access` allows the device or
+/// peers to write to the bytes, no code relies on the content of the bytes.
 unsafe fn register(
     pd: &ProtectionDomain,
     start: NonNull<u8>,
@@ -585,7 +589,7 @@ unsafe fn register(
     let addr = start.as_ptr().cast();
     let raw = if access.bits() & IBV_ACCESS_OPTIONAL_RANGE == 0 {
         // SAFETY: `pd` keeps the domain alive, and the caller guarantees that the memory stays
-        // allocated. The cast is lossless, because no flag is the sign bit.
+        // allocated. The cast keeps all bits.
         unsafe { ffi::ibv_reg_mr(pd.as_ptr(), addr, len, access.bits().cast_signed()) }
     } else {
         // `ibv_reg_mr_iova2` ignores optional flags that the kernel does not support.
@@ -634,8 +638,8 @@ bit_flags! {
     /// [`ibv_reg_mr(3)`](https://man7.org/linux/man-pages/man3/ibv_reg_mr.3.html).
     #[doc(alias = "ibv_access_flags")]
     pub struct AccessFlags;
-    /// The local device may write. Receives, and the results of READ and atomic operations, require
-    /// this flag.
+    /// The local device may write. Memory for receives, and for the results of READs and atomic
+    /// operations, requires this flag.
     LOCAL_WRITE = 1 << 0;
     /// A peer may write. On a memory region, this flag requires `LOCAL_WRITE`.
     REMOTE_WRITE = 1 << 1;
@@ -643,10 +647,11 @@ bit_flags! {
     REMOTE_READ = 1 << 2;
     /// A peer may execute atomic operations. On a memory region, this flag requires `LOCAL_WRITE`.
     REMOTE_ATOMIC = 1 << 3;
-    /// A [`MemoryWindow`](crate::verbs::MemoryWindow) may be bound to the region. Through the
-    /// window, peers have only the access that the bind specifies.
+    /// The program may bind a [`MemoryWindow`](crate::verbs::MemoryWindow) to the region. The bind
+    /// specifies the access that peers have through the window.
     MW_BIND = 1 << 4;
-    /// On-demand paging: the device faults pages in when it needs them, so no pages are pinned.
+    /// On-demand paging: the device faults pages in when it accesses them, so the kernel pins no
+    /// pages.
     ON_DEMAND = 1 << 6;
     /// The memory consists of huge pages.
     HUGETLB = 1 << 7;
@@ -656,7 +661,7 @@ bit_flags! {
 
 #[cfg(test)]
 impl MemoryRegion {
-    /// Returns a region of 4096 bytes of a dma-buf with the `iova` 0x2000. The region belongs to no
+    /// Returns a fake dma-buf region of 4096 bytes with the `iova` 0x2000. The region belongs to no
     /// device and is never freed.
     pub(in crate::verbs) fn of_no_device() -> Self {
         use std::{io, mem::MaybeUninit, os::fd::AsFd};

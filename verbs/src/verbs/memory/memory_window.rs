@@ -11,19 +11,20 @@ use crate::sys::{Process, cvt_errno, cvt_ptr, ffi, log_destroy_error, windows};
 ///
 /// A work request binds a window to a part of a region
 /// ([`QueuePair::bind_window`](crate::verbs::QueuePair::bind_window)). Afterwards the peer of that
-/// queue pair can access these bytes with the window's [`rkey`](Self::rkey). Another work request
-/// ends the access ([`QueuePair::invalidate_window`](crate::verbs::QueuePair::invalidate_window)).
-/// Unlike the registration of a region, these requests need no system call. Each bind
-/// changes the key; the keys repeat after 256 binds.
+/// queue pair can access these bytes with the window's [`rkey`](Self::rkey). A second kind of work
+/// request ends the access
+/// ([`QueuePair::invalidate_window`](crate::verbs::QueuePair::invalidate_window)). Unlike the
+/// registration of a region, these requests need no system call. Each bind changes the key; the
+/// keys repeat after 256 binds.
 ///
-/// Not every device enforces the bounds of the window: software RoCE checks the bounds of the
-/// region instead. A peer can also invalidate a window
-/// ([`SendWr::send_with_inv`](crate::verbs::SendWr::send_with_inv)). If that window is not bound,
-/// the kernel of a host with software RoCE crashes.
+/// Not every device enforces the bounds of the window: software RoCE checks only the bounds of the
+/// region. A peer can also invalidate the window
+/// ([`SendWr::send_with_inv`](crate::verbs::SendWr::send_with_inv)). On a host with software RoCE,
+/// the kernel crashes if a peer invalidates a window that is not bound.
 ///
-/// Dropping the handle frees the window, which ends the access. The window owns a handle to each
-/// region to which it was bound. Some drivers destroy a queue pair only after all windows that were
-/// bound with it are invalidated or freed, so drop the windows first.
+/// Dropping the window frees it, and so ends the access. The window owns a handle to each region to
+/// which it was bound. Some drivers destroy a queue pair only after all windows that were bound
+/// with the queue pair are invalidated or freed. Therefore drop the windows before the queue pair.
 ///
 /// See [`ibv_alloc_mw(3)`](https://man7.org/linux/man-pages/man3/ibv_alloc_mw.3.html).
 ///
@@ -45,9 +46,9 @@ pub struct MemoryWindow {
     raw: NonNull<ffi::ibv_mw>,
     /// The process that allocated the window. Only this process frees it.
     process: Process,
-    /// The key of the last posted bind.
+    /// The key of the most recently posted bind, or the initial key if no bind was posted yet.
     rkey: u32,
-    /// Whether the last posted request for the window was a bind and not an invalidation.
+    /// Whether the most recently posted request for the window was a bind, not an invalidation.
     is_bound: bool,
     /// The regions to which the window was bound. They are dropped after the window is freed,
     /// because the peer may access them until then.
@@ -86,14 +87,15 @@ impl MemoryWindow {
         })
     }
 
-    /// Returns the key of the last posted bind. The peer uses this key in one-sided operations.
+    /// Returns the key of the most recently posted bind. The peer uses this key in one-sided
+    /// operations.
     #[must_use]
     pub fn rkey(&self) -> u32 {
         self.rkey
     }
 
-    /// Returns whether the last posted request for the window was a bind. The device may not have
-    /// executed the request yet.
+    /// Returns whether the program's most recent request for the window was a bind. The device may
+    /// not have executed the request yet. An invalidation by the peer does not change the result.
     #[must_use]
     pub fn is_bound(&self) -> bool {
         self.is_bound
@@ -110,17 +112,18 @@ impl MemoryWindow {
         self.raw.as_ptr()
     }
 
-    /// Returns the key of the next bind: the last key with its low 8 bits incremented. The device
-    /// chooses the other bits.
+    /// Returns the key of the next bind: the current key with its low 8 bits incremented. The
+    /// device chose the other bits when the window was allocated.
     pub(in crate::verbs) fn next_rkey(&self) -> u32 {
         self.rkey & !0xff | self.rkey.wrapping_add(1) & 0xff
     }
 
-    /// Records that a bind to `region` with the next key was posted.
+    /// Records that a bind to `region` with the next key was posted, and keeps a handle to
+    /// `region`.
     pub(in crate::verbs) fn set_bound(&mut self, region: &MemoryRegion) {
         self.rkey = self.next_rkey();
-        // SAFETY: the window exists, and `self` is borrowed exclusively. The driver reads the key
-        // when it posts the next bind.
+        // The driver reads this field when it posts the next bind.
+        // SAFETY: the window exists, and `self` is borrowed exclusively.
         unsafe { (*self.raw.as_ptr()).rkey = self.rkey };
         self.is_bound = true;
         if self.regions.iter().all(|held| held.id() != region.id()) {

@@ -1,7 +1,8 @@
-//! Memory that a device may access: protection domains, and the memory regions in them.
+//! Memory that a device may access: protection domains, and the memory regions and memory windows
+//! in them.
 //!
-//! A region's bytes are copied in and out as `SharedBytes` and never borrowed, because the device
-//! may change them at any time. This module uses the module `device`.
+//! The device may change the bytes of a region at any time. Therefore this module never borrows the
+//! bytes, but copies them in and out through `SharedBytes`. This module uses the module `device`.
 
 mod device_memory;
 mod memory_region;

@@ -25,8 +25,8 @@ struct Inner {
     raw: NonNull<ffi::ibv_pd>,
     /// The process that allocated the domain. Only this process frees it.
     process: Process,
-    /// The domains that this domain combines, or `None` if it is not a parent domain. They are
-    /// freed after this domain.
+    /// If this domain is a parent domain: the two domains that it combines. They are freed after
+    /// this domain.
     parent_of: Option<ParentOf>,
     context: Context,
 }
@@ -74,13 +74,14 @@ impl ProtectionDomain {
         &self.inner.context
     }
 
-    /// Returns the domains that this domain combines, or `None` if it is not a parent domain.
+    /// Returns the two domains that this domain combines, or `None` if this domain is not a parent
+    /// domain.
     #[inline]
     pub(super) fn parent_of(&self) -> Option<&ParentOf> {
         self.inner.parent_of.as_ref()
     }
 
-    /// Returns whether both handles refer to the same domain.
+    /// Returns true if `self` and `other` refer to the same domain.
     #[must_use]
     pub fn is_same_as(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.inner, &other.inner)

@@ -50,7 +50,7 @@ struct Inner {
     raw: NonNull<ffi::ibv_td>,
     /// The process that allocated the domain. Only this process frees it.
     process: Process,
-    /// Held while safe code posts to a queue pair of the domain.
+    /// Locked while safe code posts to a queue pair of the domain, or modifies such a queue pair.
     posting: Mutex<()>,
     context: Context,
 }
@@ -73,8 +73,8 @@ impl ThreadDomain {
     /// # Errors
     ///
     /// Returns `EOPNOTSUPP` if the driver does not support thread domains, as is the case for
-    /// software devices. Returns `ENOMEM` or another error if the device has no doorbell register
-    /// left. Otherwise returns the errors of
+    /// software devices. Returns `ENOMEM` or another error if all doorbell registers of the device
+    /// are in use. Otherwise returns the errors of
     /// [`ibv_alloc_td(3)`](https://man7.org/linux/man-pages/man3/ibv_alloc_td.3.html).
     #[doc(alias = "ibv_alloc_td")]
     pub fn new(context: &Context) -> Result<Self, OsError> {
@@ -103,8 +103,8 @@ impl ProtectionDomain {
     /// to both domains.
     ///
     /// These queue pairs can use the memory regions of this domain and of the result. A
-    /// [`SharedReceiveQueue`](crate::verbs::SharedReceiveQueue) cannot belong to a thread domain,
-    /// because threads that poll completions also change the queue.
+    /// [`SharedReceiveQueue`](crate::verbs::SharedReceiveQueue) cannot belong to a thread domain:
+    /// the driver would not lock the queue, which threads change when they poll completions.
     ///
     /// # Errors
     ///
@@ -127,7 +127,8 @@ impl ProtectionDomain {
             free: None,
             pd_context: ptr::null_mut(),
         };
-        // SAFETY: `context` keeps the device open, and both domains exist and belong to it.
+        // SAFETY: `context` keeps the device open, and both domains exist and belong to this
+        // device.
         let raw = unsafe { verbs_ext::ibv_alloc_parent_domain(context.as_ptr(), &mut attr) };
         let parent_of = ParentOf {
             td: td.clone(),
@@ -140,8 +141,8 @@ impl ProtectionDomain {
         ))
     }
 
-    /// Returns the thread domain of the queue pairs that are created in this domain, or `None` if
-    /// there is none.
+    /// Returns the thread domain to which the queue pairs of this domain belong, or `None` if they
+    /// belong to no thread domain.
     #[must_use]
     #[inline]
     pub fn thread_domain(&self) -> Option<&ThreadDomain> {
@@ -164,7 +165,8 @@ impl Drop for Inner {
             return;
         }
         // SAFETY: `new` allocated the domain, and only this `drop` frees it. All parent domains
-        // with this domain have been freed, because each of them owned a handle to this domain.
+        // that combined this domain with another one have been freed, because each of them owned a
+        // handle to this domain.
         let ret = unsafe { verbs_ext::ibv_dealloc_td(self.raw.as_ptr()) };
         log_destroy_error(cvt_errno("ibv_dealloc_td", ret));
     }

@@ -1,7 +1,7 @@
 //! Queue pairs and shared receive queues, to which programs post work requests.
 //!
-//! A safe function checks each request against the limits of its queue, and keeps the memory of the
-//! request alive until the queue is destroyed. This module uses all other modules of `verbs`.
+//! The safe functions check each request against the limits of the queue, and keep the memory of
+//! the request alive until the queue is destroyed. This module uses all other modules of `verbs`.
 
 mod modify_error;
 mod qp;

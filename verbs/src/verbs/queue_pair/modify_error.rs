@@ -14,7 +14,8 @@ pub struct ModifyError {
     pub from: Option<QpState>,
     /// The requested state.
     pub to: Option<QpState>,
-    /// Whether the rules define a transition from `from` to `to`.
+    /// Whether the rules define a transition from `from` to `to`. True if one of these states is
+    /// unknown.
     pub possible: bool,
     /// The attributes that this transition requires but the call did not pass.
     pub missing: QpAttrMask,
@@ -23,7 +24,8 @@ pub struct ModifyError {
 }
 
 impl ModifyError {
-    /// Compares `attr` with the rules for a queue pair in the state `from`.
+    /// Creates the error for a queue pair in the state `from`, and records which rules `attr`
+    /// violates.
     pub(super) fn new(
         error: OsError,
         qp_type: QpType,

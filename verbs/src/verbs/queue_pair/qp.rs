@@ -22,11 +22,12 @@ use crate::{
     },
 };
 
-/// A queue pair. Programs post work requests to it, which complete on its completion queues.
+/// A queue pair, to which programs post work requests. The completions of the requests arrive in
+/// the completion queues of the queue pair.
 ///
 /// After [`new`](Self::new), the program makes the queue pair operational by calling
 /// [`modify`](Self::modify) with attributes of the peer. If an id of the connection manager owns
-/// the queue pair, the connection manager does this.
+/// the queue pair, the connection manager makes the queue pair operational.
 ///
 /// The work requests of each queue start in the order in which they were posted. Dropping the queue
 /// pair discards the outstanding requests without completions. A program that needs a completion
@@ -70,11 +71,11 @@ pub(crate) trait QpOwner: Send + Sync {
 
 // SAFETY: libibverbs allows any thread to use and to destroy a queue pair.
 unsafe impl Send for QueuePair {}
-// SAFETY: drivers lock each queue in `ibv_post_send` and `ibv_post_recv`, unless the queue pair has
-// a thread domain. In that case `serialise` locks the domain. The other calls may run concurrently.
-// Completion queues have no thread domain, so drivers lock the state that polling and posting
-// share. Other threads change the field `state` of the C object; this type reads only fields that
-// never change.
+// SAFETY: drivers lock each queue in `ibv_post_send` and `ibv_post_recv`. If the queue pair has a
+// thread domain, drivers do not lock the queues, but `serialise` locks the domain. The other calls
+// may run concurrently. Completion queues have no thread domain, so drivers lock the state that
+// polling and posting share. Other threads may change the field `state` of the C object, but this
+// type reads only fields that never change.
 unsafe impl Sync for QueuePair {}
 
 impl QueuePair {
@@ -82,10 +83,10 @@ impl QueuePair {
     ///
     /// # Errors
     ///
-    /// Returns the errors of
-    /// [`ibv_create_qp(3)`](https://man7.org/linux/man-pages/man3/ibv_create_qp.3.html): `EINVAL`
-    /// or `ENOMEM` if a requested capacity exceeds the device's limit, and `EINVAL` if the objects
-    /// do not all belong to the same [`Context`](crate::verbs::Context).
+    /// Returns `EINVAL` if the objects do not all belong to the same
+    /// [`Context`](crate::verbs::Context), or if the type is not RC, UC or UD. Returns `EINVAL` or
+    /// `ENOMEM` if a requested capacity exceeds the device's limit. Otherwise returns the errors of
+    /// [`ibv_create_qp(3)`](https://man7.org/linux/man-pages/man3/ibv_create_qp.3.html).
     #[doc(alias = "ibv_create_qp")]
     pub fn new(pd: &ProtectionDomain, attr: &QpInitAttr<'_>) -> Result<Self, OsError> {
         attr.check("ibv_create_qp", pd)?;
@@ -101,9 +102,10 @@ impl QueuePair {
 
     /// Creates a queue pair that posts sends with the functions of `ibv_wr_post(3)`.
     ///
-    /// These functions replace `ibv_post_send`, and are faster with some drivers. The program uses
-    /// the queue pair like any other. With software RoCE of rdma-core 44, do not use requests with
-    /// several elements: that driver gives each element the length of the first one. See
+    /// These functions replace `ibv_post_send`, and are faster with some drivers. The queue pair
+    /// cannot [bind memory windows](Self::bind_window); its other functions are used as usual. With
+    /// software RoCE of rdma-core 44, do not use requests with several elements: that driver gives
+    /// each element the length of the first element. See
     /// [`ibv_wr_post(3)`](https://man7.org/linux/man-pages/man3/ibv_wr_post.3.html).
     ///
     /// # Errors
@@ -131,15 +133,15 @@ impl QueuePair {
         Ok(this)
     }
 
-    /// Takes over a queue pair that the connection manager created with `pd` and `attr`.
+    /// Takes ownership of a queue pair that the connection manager created with `pd` and `attr`.
     ///
     /// `owner` destroys the queue pair. `cap` contains the granted capacities, which the call that
     /// created the queue pair returned.
     ///
     /// # Safety
     ///
-    /// `raw` was created with exactly these arguments, no other code destroys it, and `owner` can
-    /// destroy it at any time.
+    /// `raw` was created with `pd` and `attr`, and has the capacities `cap`. No other code destroys
+    /// it, and `owner` can destroy it at any time.
     pub(crate) unsafe fn from_cm(
         raw: NonNull<ffi::ibv_qp>,
         cap: QpCap,
@@ -155,7 +157,8 @@ impl QueuePair {
     ///
     /// # Safety
     ///
-    /// `raw` was created with exactly these arguments, and no other code destroys it.
+    /// `raw` was created with `pd` and `attr`, and has the capacities `cap`. Only the returned
+    /// object or `owner` destroys it.
     unsafe fn from_raw(
         raw: NonNull<ffi::ibv_qp>,
         cap: QpCap,
@@ -184,14 +187,14 @@ impl QueuePair {
 
     /// Posts work requests to the send queue, in order.
     ///
-    /// The queue pair keeps the memory regions, and the address handles of datagrams, alive until
-    /// it is destroyed.
+    /// The memory regions and the address handles of the requests stay alive until the queue pair
+    /// is destroyed.
     ///
     /// # Errors
     ///
     /// The error contains the index of the first request that could not be posted, and the reason;
-    /// the requests before it are posted. `EINVAL` means that the queue pair does not support such
-    /// a request in any state. `ENOMEM` means that the send queue is full.
+    /// the requests before it are posted. `EINVAL` means that the queue pair does not support that
+    /// request in any state. `ENOMEM` means that the send queue is full.
     #[doc(alias = "ibv_post_send")]
     pub fn post_send(&self, requests: &[SendWr<'_>]) -> Result<(), PostError> {
         let _guard = self.serialise();
@@ -201,7 +204,8 @@ impl QueuePair {
                 // requests, and the chain from `wr` is complete. Data that is not copied during the
                 // call is in memory regions, which stay alive until the queue pair is destroyed.
                 let ret = unsafe { send_ops::post(ops, self.qp_type, wr) };
-                // If the call failed, no request was posted.
+                // If the call failed, no request was posted, so the first request counts as the
+                // failed one.
                 // SAFETY: `bad_wr` points to a variable of the caller.
                 unsafe { *bad_wr = wr };
                 return ret;
@@ -237,7 +241,7 @@ impl QueuePair {
 
     /// Posts receives, in order.
     ///
-    /// The queue pair keeps the memory regions alive until it is destroyed.
+    /// The memory regions of the receives stay alive until the queue pair is destroyed.
     ///
     /// # Errors
     ///
@@ -246,7 +250,8 @@ impl QueuePair {
     /// has one of these causes:
     ///
     /// * the queue pair has a shared receive queue;
-    /// * the request has more elements than the queue pair's `max_recv_sge`;
+    /// * the receive has more elements than the queue pair's `max_recv_sge`;
+    /// * an element of the receive is in a dma-buf;
     /// * the queue pair is still in the state [`RESET`](QpState::RESET).
     #[doc(alias = "ibv_post_recv")]
     pub fn post_recv(&self, requests: &[RecvWr<'_>]) -> Result<(), PostError> {
@@ -264,7 +269,7 @@ impl QueuePair {
         })
     }
 
-    /// Locks the thread domain of the queue pair, if it has one.
+    /// Locks the queue pair's thread domain. Does nothing if the queue pair has no thread domain.
     fn serialise(&self) -> Option<MutexGuard<'_, ()>> {
         self.pd.thread_domain().map(ThreadDomain::lock)
     }
@@ -326,9 +331,9 @@ impl QueuePair {
     ///
     /// # Safety
     ///
-    /// The queue pair has no shared receive queue, and has room for one more receive. Until the
-    /// receive completes or the queue pair is destroyed, its memory stays registered, and no code
-    /// accesses it.
+    /// The queue pair has no shared receive queue, and its own receive queue has a free entry.
+    /// Until the receive completes or the queue pair is destroyed, the receive's memory stays
+    /// registered, and no code accesses this memory.
     ///
     /// If the queue pair has a [`ThreadDomain`], no other thread posts to a queue pair of that
     /// domain at the same time.
@@ -370,8 +375,9 @@ impl QueuePair {
     /// Moves the queue pair to the error state, in which all posted requests complete with an
     /// error.
     ///
-    /// The error of a request is [`WR_FLUSH_ERR`](rdma_status::WcStatus::WR_FLUSH_ERR), unless the
-    /// request had already failed. Requests that are posted later also complete with this error.
+    /// The requests complete with [`WR_FLUSH_ERR`](rdma_status::WcStatus::WR_FLUSH_ERR), except a
+    /// request that had already failed with another error. Requests that are posted later complete
+    /// with `WR_FLUSH_ERR`, too.
     ///
     /// # Errors
     ///
@@ -384,13 +390,14 @@ impl QueuePair {
         Ok(self.modify(&attr)?)
     }
 
-    /// Sets the RNR NAK timer: the time that the peer waits before it retries a send, if this side
-    /// has no posted receive.
+    /// Sets the RNR NAK timer. If a message arrives while this side has no posted receive, the peer
+    /// waits for this time before it sends the message again.
     ///
     /// `code` has 5 bits: see [`QpAttr::min_rnr_timer`].
     ///
     /// The connection manager sets the code to 0, which is the longest time, 655.36 ms. The timer
-    /// can be set in the state [`RTR`](QpState::RTR) and later states.
+    /// can be set for a reliable connection in the states [`RTS`](QpState::RTS) and
+    /// [`SQD`](QpState::SQD).
     ///
     /// # Errors
     ///
@@ -405,8 +412,8 @@ impl QueuePair {
 
     /// Queries all attributes.
     ///
-    /// Attributes that do not apply in the current state or to this type of queue pair are
-    /// unspecified.
+    /// If an attribute does not apply in the current state or to this type of queue pair, its value
+    /// is unspecified.
     ///
     /// # Errors
     ///
@@ -414,7 +421,7 @@ impl QueuePair {
     /// [`ibv_query_qp(3)`](https://man7.org/linux/man-pages/man3/ibv_query_qp.3.html).
     #[doc(alias = "ibv_query_qp")]
     pub fn query(&self) -> Result<QpAttr, OsError> {
-        // All attributes except the rate limit, which queue pairs of these types do not support.
+        // All attributes except the rate limit, which RC, UC and UD queue pairs do not support.
         const ALL: QpAttrMask = QpAttrMask::from_bits(0x001f_ffff);
         self.query_raw(ALL).map(|raw| QpAttr::from_raw(&raw, ALL))
     }
@@ -454,7 +461,7 @@ impl QueuePair {
         self.qp_type
     }
 
-    /// Returns the granted capacities of the queues, which are at least the requested ones.
+    /// Returns the granted capacities of the queues, which are at least the requested capacities.
     #[must_use]
     #[inline]
     pub fn cap(&self) -> QpCap {

@@ -39,7 +39,7 @@ pub struct QpAttr {
     pub qp_state: Option<QpState>,
     /// The state in which the caller expects the queue pair to be.
     pub cur_qp_state: Option<QpState>,
-    /// Whether an asynchronous event is raised when the send queue is drained.
+    /// Whether an asynchronous event is raised when the send queue has been drained.
     pub en_sqd_async_notify: Option<bool>,
     /// The operations that the peer may execute on this side's memory.
     pub qp_access_flags: Option<AccessFlags>,
@@ -47,14 +47,14 @@ pub struct QpAttr {
     pub pkey_index: Option<u16>,
     /// The port, numbered from 1.
     pub port_num: Option<u8>,
-    /// The queue key (Q_Key) of a datagram queue pair. Datagrams with another key are dropped.
+    /// The queue key (Q_Key) of a datagram queue pair. Datagrams with a different key are dropped.
     pub qkey: Option<u32>,
     /// The path to the peer.
     pub ah_attr: Option<AhAttr>,
     /// The maximum payload of a packet on the path.
     pub path_mtu: Option<Mtu>,
-    /// The time to wait for an acknowledgement before a retry, as the exponent n of 4.096 µs × 2ⁿ,
-    /// 0 to 31. 0 means no timeout.
+    /// The time to wait for an acknowledgement before a retry. 0 means no timeout, and a value n
+    /// from 1 to 31 means 4.096 µs × 2ⁿ.
     pub timeout: Option<u8>,
     /// The number of retries before a request fails, 0 to 7.
     pub retry_cnt: Option<u8>,
@@ -66,10 +66,11 @@ pub struct QpAttr {
     pub max_rd_atomic: Option<u8>,
     /// The alternate path to the peer.
     pub alt_path: Option<AltPath>,
-    /// The time that the peer waits before it retries a send, if this side has no posted receive.
+    /// If a message arrives while this side has no posted receive, the peer waits for this time
+    /// before it sends the message again.
     ///
     /// The value is a 5-bit code: 0 means 655.36 ms, 1 means 10 µs, and higher codes mean longer
-    /// times.
+    /// times, up to 491.52 ms.
     pub min_rnr_timer: Option<u8>,
     /// The first packet sequence number that this side sends, 24 bits.
     pub sq_psn: Option<u32>,
@@ -92,13 +93,13 @@ pub struct QpAttr {
     reason = "programs fill in every field, as in C"
 )]
 pub struct AltPath {
-    /// The path itself.
+    /// The path to the peer.
     pub ah_attr: AhAttr,
     /// The index in the port's P_Key table.
     pub pkey_index: u16,
     /// The port, numbered from 1.
     pub port_num: u8,
-    /// The acknowledgement timeout, as the exponent n of 4.096 µs × 2ⁿ, 0 to 31.
+    /// The time to wait for an acknowledgement before a retry, as in [`QpAttr::timeout`].
     pub timeout: u8,
 }
 
@@ -108,7 +109,8 @@ open_enum! {
     pub struct MigState(u32);
     /// The queue pair has migrated to its alternate path, or uses no alternate path.
     MIGRATED = 0;
-    /// Migration is requested: both sides load their alternate paths.
+    /// The program has loaded an alternate path. The state becomes `ARMED` when the peer has loaded
+    /// one too.
     REARM = 1;
     /// Both sides are ready to migrate.
     ARMED = 2;
@@ -165,7 +167,7 @@ bit_flags! {
 }
 
 impl QpAttr {
-    /// Returns the attributes that are `Some`.
+    /// Returns the set of the attributes that are `Some`.
     #[must_use]
     pub fn mask(&self) -> QpAttrMask {
         self.to_raw().1
@@ -217,7 +219,7 @@ impl QpAttr {
         (raw, mask)
     }
 
-    /// Converts the members of the C structure that `mask` contains.
+    /// Converts the C structure. Attributes that are not in `mask` become `None`.
     pub(crate) fn from_raw(raw: &ffi::ibv_qp_attr, mask: QpAttrMask) -> Self {
         macro_rules! get {
             ($($field:ident: $flag:ident => $convert:expr,)*) => {

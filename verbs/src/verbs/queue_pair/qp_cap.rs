@@ -2,7 +2,7 @@ use crate::sys::ffi;
 
 /// The capacities of a queue pair's queues.
 ///
-/// A requested capacity is a minimum: the granted one may be higher.
+/// A requested capacity is a minimum: the granted capacity may be higher.
 ///
 /// The default is one work request with one element in each queue, and no inline data.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -90,8 +90,8 @@ impl<'a> QpInitAttr<'a> {
         }
     }
 
-    /// Returns `EINVAL` unless all objects belong to the device of `pd`. Drivers rely on this
-    /// condition without checking it.
+    /// Returns `EINVAL` if an object belongs to a different device than `pd`, because drivers do
+    /// not check this. Returns `EINVAL`, too, if the type is not RC, UC or UD.
     pub(crate) fn check(&self, call: &'static str, pd: &ProtectionDomain) -> Result<(), OsError> {
         let context = pd.context();
         let same_device = self.send_cq.context().is(context)

@@ -1,5 +1,5 @@
-//! Posts several receives with one call, for unsafe code that itself guarantees that the memory is
-//! valid.
+//! Posts several receives with one call. The calling code is unsafe, and must guarantee that the
+//! memory is valid.
 #![allow(unsafe_code)]
 
 use std::ptr;
@@ -14,7 +14,7 @@ use crate::{
 
 /// A receive that specifies its memory by address. It does not keep memory regions alive.
 #[derive(Debug, Clone, Copy)]
-#[expect(clippy::exhaustive_structs, reason = "its users fill in all of it")]
+#[expect(clippy::exhaustive_structs, reason = "programs fill in every field")]
 pub struct RawRecv {
     /// The id that the completion of the receive carries.
     pub wr_id: u64,
@@ -23,12 +23,12 @@ pub struct RawRecv {
 }
 
 impl RawRecv {
-    /// The maximum number of receives that one call of `ibv_post_recv` or `ibv_post_srq_recv`
-    /// posts.
+    /// The maximum number of receives that `post_recvs_raw` posts with one call of `ibv_post_recv`
+    /// or `ibv_post_srq_recv`.
     pub const MOST: usize = 8;
 
-    /// Converts these receives to chains of at most [`MOST`](Self::MOST) C structures, and calls
-    /// `post` with each chain in order. Stops at the first call that fails.
+    /// Converts `receives` to chains of at most [`MOST`](Self::MOST) C structures, and calls `post`
+    /// with each chain in order. Returns at the first call that fails.
     fn with_chains(
         receives: &[Self],
         mut post: impl FnMut(*mut ffi::ibv_recv_wr) -> Result<(), OsError>,
@@ -48,8 +48,8 @@ impl RawRecv {
 }
 
 impl QueuePair {
-    /// Posts receives in order, with one `ibv_post_recv` call per [`RawRecv::MOST`] receives, so
-    /// that the driver rings the doorbell only once per call. Does not check the requests, and does
+    /// Posts receives in order. Each `ibv_post_recv` call posts up to [`RawRecv::MOST`] receives,
+    /// and the driver rings the doorbell only once per call. Does not check the requests, and does
     /// not keep their memory alive.
     ///
     /// If a call fails, some of the receives may already have been posted, beginning with the
@@ -58,7 +58,7 @@ impl QueuePair {
     /// # Safety
     ///
     /// The call and each receive fulfil the requirements of [`post_recv_raw`](Self::post_recv_raw),
-    /// and the queue pair has room for all of them.
+    /// and the receive queue has a free entry for each receive.
     ///
     /// # Errors
     ///
@@ -68,7 +68,8 @@ impl QueuePair {
         let mut bad_wr = ptr::null_mut();
         RawRecv::with_chains(receives, |chain| {
             // SAFETY: the queue pair exists, and `chain` and its elements exist during the call.
-            // The caller guarantees that the queue has room and that the memory stays valid.
+            // The caller guarantees that the queue has free entries and that the memory stays
+            // valid.
             let ret = unsafe { ffi::ibv_post_recv(self.as_ptr(), chain, &raw mut bad_wr) };
             cvt_errno("ibv_post_recv", ret)
         })
@@ -76,8 +77,8 @@ impl QueuePair {
 }
 
 impl SharedReceiveQueue {
-    /// Posts receives in order, with one `ibv_post_srq_recv` call per [`RawRecv::MOST`] receives.
-    /// Does not check the requests, and does not keep their memory alive.
+    /// Posts receives in order. Each `ibv_post_srq_recv` call posts up to [`RawRecv::MOST`]
+    /// receives. Does not check the requests, and does not keep their memory alive.
     ///
     /// If a call fails, some of the receives may already have been posted, beginning with the
     /// first.
@@ -85,7 +86,7 @@ impl SharedReceiveQueue {
     /// # Safety
     ///
     /// Each receive fulfils the requirements of [`post_recv_raw`](Self::post_recv_raw), and the
-    /// queue has room for all of them.
+    /// queue has a free entry for each receive.
     ///
     /// # Errors
     ///
@@ -95,7 +96,7 @@ impl SharedReceiveQueue {
         let mut bad_wr = ptr::null_mut();
         RawRecv::with_chains(receives, |chain| {
             // SAFETY: the queue exists, and `chain` and its elements exist during the call. The
-            // caller guarantees that the queue has room and that the memory stays valid.
+            // caller guarantees that the queue has free entries and that the memory stays valid.
             let ret = unsafe { ffi::ibv_post_srq_recv(self.as_ptr(), chain, &raw mut bad_wr) };
             cvt_errno("ibv_post_srq_recv", ret)
         })
@@ -107,7 +108,8 @@ mod tests {
     use super::*;
 
     /// Posts `count` receives and returns the ids in each chain, in the order in which a driver
-    /// reads them. `fails` is the index of the chain whose post fails.
+    /// reads them. The post of the chain number `fails`, counted from 1, fails; 0 means that no
+    /// post fails.
     fn chains(count: u64, fails: usize) -> (Vec<Vec<u64>>, Result<(), OsError>) {
         let mut bytes = [0; 4];
         let start = bytes.as_mut_ptr();
@@ -121,7 +123,7 @@ mod tests {
         let result = RawRecv::with_chains(&receives, |mut wr| {
             let mut ids = Vec::new();
             while !wr.is_null() {
-                // SAFETY: `wr` points into the chain, whose last request has a null pointer.
+                // SAFETY: `wr` points into the chain, whose last request has a null `next` pointer.
                 let current = unsafe { &*wr };
                 // SAFETY: each request has one element, which exists during the call.
                 let sge = unsafe { &*current.sg_list };

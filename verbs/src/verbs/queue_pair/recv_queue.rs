@@ -15,8 +15,8 @@ pub(super) struct RecvQueue {
 }
 
 impl RecvQueue {
-    /// Posts requests with the C function `post`. Returns `EINVAL` for a request with more than
-    /// `max_sge` elements.
+    /// Posts requests with the C function `post`. Returns `EINVAL` for a request that has more than
+    /// `max_sge` elements or an element in a dma-buf.
     pub(super) fn post(
         &mut self,
         requests: &[RecvWr<'_>],
@@ -50,8 +50,8 @@ pub(super) fn num_sge(len: usize, max: u32) -> Result<libc::c_int, libc::c_int> 
     }
 }
 
-/// Returns `EINVAL` if an element belongs to a dma-buf. Callers use this check for requests whose
-/// results the device writes to the elements. Some drivers write short results with the processor,
+/// Returns `EINVAL` if an element belongs to a dma-buf. Callers must check each request whose
+/// elements the device writes: some drivers copy short data into the elements with the processor,
 /// which cannot access a dma-buf.
 pub(super) fn check_targets(sges: &[Sge<'_>]) -> Result<(), libc::c_int> {
     if sges.iter().any(|sge| sge.region().is_dmabuf()) {
@@ -69,7 +69,7 @@ mod tests {
     fn receive_into_dmabuf_is_refused() {
         let region = MemoryRegion::of_no_device();
         let requests = [RecvWr::new(7, Sge::new(&region, ..))];
-        let result = RecvQueue::default().post(&requests, 1, |_, _| panic!("posted"));
+        let result = RecvQueue::default().post(&requests, 1, |_, _| panic!("must not be called"));
         let error = result.unwrap_err();
         assert_eq!((error.posted, error.error.errno), (0, libc::EINVAL));
     }

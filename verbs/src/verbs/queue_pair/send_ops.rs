@@ -64,8 +64,9 @@ macro_rules! call {
 ///
 /// # Safety
 ///
-/// The queue pair `qp` exists, has the type `qp_type`, and was created with the functions of
-/// `ibv_wr_post(3)`. The chain from `first` is complete, and the queue pair supports its requests.
+/// The queue pair `qp` exists, has the type `qp_type`, and was created with support for the
+/// functions of `ibv_wr_post(3)`. The chain from `first` is complete, and the queue pair supports
+/// its requests.
 pub(super) unsafe fn post(
     qp: NonNull<ffi::ibv_qp_ex>,
     qp_type: QpType,
@@ -101,7 +102,8 @@ unsafe fn post_all(
     Some(call!(qp.wr_complete()))
 }
 
-/// Adds one request to the current batch. Returns `None` if the driver lacks a function.
+/// Adds one request to the current batch. Returns `None` if the driver lacks a function, or if the
+/// opcode is unknown.
 ///
 /// # Safety
 ///
@@ -112,11 +114,12 @@ unsafe fn post_one(qp: *mut ffi::ibv_qp_ex, qp_type: QpType, wr: &ffi::ibv_send_
     const INLINE: u32 = ffi::ibv_send_flags::IBV_SEND_INLINE.0;
 
     // SAFETY: the caller guarantees that `qp` exists. Between `wr_start` and `wr_complete`, only
-    // this thread uses it.
+    // this thread uses `qp`.
     unsafe { (*qp).wr_id = wr.wr_id };
+    // The driver of software RoCE requires `IBV_SEND_INLINE` in these flags, although inline data
+    // has its own function.
     // SAFETY: the caller guarantees that `qp` exists, and until `wr_complete` only this thread uses
-    // it. The driver of software RoCE requires the flag for inline data, although inline data has
-    // its own function.
+    // `qp`.
     unsafe { (*qp).wr_flags = wr.send_flags };
     // SAFETY: both members of the union are `u32`, and the union is initialised.
     let extra = unsafe { wr.imm_data_invalidated_rkey_union.imm_data };

@@ -62,8 +62,8 @@ impl SendQueue {
                 qkey,
             }) = request.ud
             {
-                // The check is necessary because drivers assume that the handle belongs to their
-                // device.
+                // Drivers assume that the handle belongs to the device of the queue pair, and do
+                // not check this.
                 if !handle.pd().context().is(context) {
                     return Err(libc::EINVAL);
                 }
@@ -95,10 +95,10 @@ impl SendQueue {
     }
 }
 
-/// Converts a request to the C structure, without the pointers.
+/// Converts a request to the C structure. Does not set the pointers or the datagram's destination.
 ///
 /// Returns `EINVAL` if a queue pair with the given type and capacity does not support the request,
-/// because not every driver checks this.
+/// because not every driver checks the request.
 fn translate(
     request: &SendWr<'_>,
     qp_type: QpType,
@@ -139,10 +139,10 @@ fn translate(
 }
 
 impl SendOp {
-    /// Returns whether queue pairs of the type `qp_type` support this operation.
+    /// Returns true if queue pairs of the type `qp_type` support this operation.
     ///
-    /// For different types, drivers read different members of the C request. Therefore a driver
-    /// must never receive a request whose operation the type does not support.
+    /// The type of the queue pair determines which members of the C request a driver reads.
+    /// Therefore a driver must never receive a request whose operation the type does not support.
     fn is_possible(self, qp_type: QpType) -> bool {
         let plain = matches!(self, Self::Send | Self::SendWithImm(_));
         match qp_type {
@@ -153,7 +153,7 @@ impl SendOp {
         }
     }
 
-    /// Returns whether the operation writes to this side's memory.
+    /// Returns true if the operation writes to this side's memory.
     const fn writes_local_memory(self) -> bool {
         matches!(self, Self::Read(_)) || self.is_atomic()
     }

@@ -40,10 +40,10 @@ pub struct SrqAttr {
     /// The maximum number of scatter/gather elements of a receive.
     pub max_sge: u32,
     /// The low-water mark, as a number of receives; 0 means that there is no mark. An asynchronous
-    /// event is raised when fewer receives are posted.
+    /// event is raised when the number of outstanding receives falls below the mark.
     ///
     /// The event is [`SRQ_LIMIT_REACHED`](crate::verbs::AsyncEventType::SRQ_LIMIT_REACHED). When
-    /// the event is raised, the limit is reset to 0, so the event is raised only once.
+    /// the event is raised, the mark is reset to 0, so the event is raised only once.
     pub srq_limit: u32,
 }
 
@@ -53,7 +53,7 @@ struct Inner {
     process: Process,
     max_wr: u32,
     max_sge: u32,
-    /// The memory of posted receives. It is dropped after the queue has been destroyed.
+    /// Keeps the memory of the posted receives alive until the C object has been destroyed.
     queue: Mutex<RecvQueue>,
     pd: ProtectionDomain,
 }
@@ -68,8 +68,9 @@ impl SharedReceiveQueue {
     ///
     /// # Errors
     ///
-    /// Returns `EINVAL` if the domain has a [`ThreadDomain`](crate::verbs::ThreadDomain), because
-    /// threads that poll completions also use the queue. Otherwise returns the errors of
+    /// Returns `EINVAL` if the domain has a [`ThreadDomain`](crate::verbs::ThreadDomain): the
+    /// driver would not lock the queue, which threads change when they poll completions. Otherwise
+    /// returns the errors of
     /// [`ibv_create_srq(3)`](https://man7.org/linux/man-pages/man3/ibv_create_srq.3.html).
     #[doc(alias = "ibv_create_srq")]
     pub fn new(pd: &ProtectionDomain, attr: &SrqAttr, cookie: u64) -> Result<Self, OsError> {
@@ -105,22 +106,23 @@ impl SharedReceiveQueue {
         let srq = Self {
             inner: Arc::new(inner),
         };
-        // Drivers ignore the limit in the creation attributes.
+        // Drivers ignore a limit in the creation attributes, so the limit is set separately.
         if srq_limit > 0 {
             srq.set_limit(srq_limit)?;
         }
         Ok(srq)
     }
 
-    /// Posts receives, in order. A message on any queue pair that shares this queue consumes one
-    /// receive.
+    /// Posts receives, in order. Each message that arrives on a queue pair of this queue consumes
+    /// one receive.
     ///
-    /// The queue keeps the memory regions alive until it is destroyed.
+    /// The memory regions of the receives stay alive until the queue is destroyed.
     ///
     /// # Errors
     ///
     /// The error contains the index of the first receive that could not be posted, and the reason.
-    /// The receives before it are posted.
+    /// The receives before it are posted. `EINVAL` can mean that the receive has more elements than
+    /// `max_sge`, or an element in a dma-buf.
     #[doc(alias = "ibv_post_srq_recv")]
     pub fn post_recv(&self, requests: &[RecvWr<'_>]) -> Result<(), PostError> {
         let mut queue = lock(&self.inner.queue);
@@ -135,8 +137,8 @@ impl SharedReceiveQueue {
     ///
     /// # Safety
     ///
-    /// The queue has room for one more receive. Until the receive completes or the queue is
-    /// destroyed, its memory stays registered in the queue's domain, and no code accesses it.
+    /// The queue has a free entry. Until the receive completes or the queue is destroyed, the
+    /// receive's memory stays registered in the queue's domain, and no code accesses this memory.
     ///
     /// # Errors
     ///

@@ -18,7 +18,7 @@ impl QueuePair {
     /// bytes with the operations that `access` permits. The peer uses the key that
     /// [`MemoryWindow::rkey`] returns after this call. The device executes later requests of this
     /// queue pair after the bind, so the program may immediately send the key to the peer. The
-    /// request has a completion with `wr_id` if it fails, or if it is `signaled`.
+    /// request has a completion with `wr_id` if the request fails, or if `signaled` is true.
     ///
     /// # Errors
     ///
@@ -32,7 +32,8 @@ impl QueuePair {
     ///
     /// Otherwise returns the errors of
     /// [`ibv_post_send(3)`](https://man7.org/linux/man-pages/man3/ibv_post_send.3.html). If the
-    /// region lacks [`AccessFlags::MW_BIND`], the request fails, and so does the queue pair.
+    /// region lacks [`AccessFlags::MW_BIND`], the request fails and moves the queue pair to the
+    /// error state.
     #[doc(alias = "IBV_WR_BIND_MW")]
     pub fn bind_window(
         &self,
@@ -70,8 +71,8 @@ impl QueuePair {
     /// Posts a request that invalidates a bound window and so ends the peer's access.
     ///
     /// After the request has completed, the peer has no access, and the program can bind the window
-    /// again. The request has a completion with `wr_id` if it fails, or if it is `signaled`. It
-    /// fails if the peer has already invalidated the window.
+    /// again. The request has a completion with `wr_id` if the request fails, or if `signaled` is
+    /// true. The request fails if the peer has already invalidated the window.
     ///
     /// # Errors
     ///

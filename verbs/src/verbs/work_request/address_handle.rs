@@ -194,7 +194,8 @@ impl AddressHandle {
         self.inner.raw.as_ptr()
     }
 
-    /// Returns a number that is unique among the existing handles of the process.
+    /// Returns a number that identifies this handle and its clones. No other existing handle of the
+    /// process has this number.
     pub(in crate::verbs) fn id(&self) -> usize {
         Arc::as_ptr(&self.inner).addr()
     }

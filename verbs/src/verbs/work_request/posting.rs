@@ -19,8 +19,8 @@ use crate::{
 pub struct PostError {
     /// The number of posted requests, which is the index of the failed request.
     pub posted: usize,
-    /// The reason: `ENOMEM` if the queue is full, `EINVAL` if the queue does not support the failed
-    /// request.
+    /// The reason, for example `ENOMEM` if the queue is full, or `EINVAL` if the queue does not
+    /// support the failed request.
     pub error: OsError,
 }
 
@@ -55,8 +55,8 @@ impl From<PostError> for io::Error {
 #[derive(Debug, Default)]
 pub(in crate::verbs) struct HeldRegions {
     regions: HashMap<usize, MemoryRegion>,
-    /// The id of the last region that was added, or 0 for none. The next request often uses the
-    /// same region.
+    /// The id of the most recently held region, or 0 if no region was held yet. The next request
+    /// often uses the same region, and then needs no lookup in `regions`.
     last: usize,
 }
 
@@ -108,7 +108,8 @@ impl RawWr for ffi::ibv_recv_wr {
     }
 }
 
-/// Work requests as C structures. A queue keeps its chain between posts only to reuse the memory.
+/// Work requests as C structures. A queue keeps its chain between posts only to reuse the memory of
+/// the vectors.
 pub(in crate::verbs) struct Chain<W> {
     /// The requests. Their pointers are valid only during a call of `post`.
     wrs: Vec<W>,
@@ -130,12 +131,13 @@ impl<W> Default for Chain<W> {
 }
 
 impl<W: RawWr> Chain<W> {
-    /// Translates work requests until one cannot be translated, and posts the translated requests.
+    /// Translates work requests in order, and stops at the first that cannot be translated. Posts
+    /// the translated requests.
     ///
     /// `translate` returns the C structure of a request, without its pointers, and appends the
     /// request's elements to the list. `post` is the C function; its first argument is the first
-    /// request of the chain. If `post` fails, it stores a pointer to the first request that it did
-    /// not post.
+    /// request of the chain. If `post` fails, it writes a pointer to the first unposted request
+    /// through its second argument.
     pub(in crate::verbs) fn post<T>(
         &mut self,
         requests: &[T],
@@ -173,8 +175,8 @@ impl<W: RawWr> Chain<W> {
         }
     }
 
-    /// Sets all pointers, and returns the first request. The pointers and the result are valid
-    /// until one of the two vectors changes.
+    /// Sets all pointers, and returns the first request, or `None` if the chain is empty. The
+    /// pointers and the result are valid until one of the two vectors changes.
     fn link(&mut self) -> Option<*mut W> {
         let count = self.wrs.len();
         let sges = self.sges.as_mut_ptr();
@@ -202,7 +204,7 @@ impl<W: RawWr> Chain<W> {
         debug_assert_eq!(
             used,
             self.sges.len(),
-            "each request's elements are in the list"
+            "the list must contain the elements of all requests, and no others"
         );
         (count > 0).then_some(first)
     }
@@ -247,10 +249,10 @@ mod tests {
         seen
     }
 
-    /// Posts requests with the given numbers of elements.
+    /// Posts requests with the numbers of elements in `requests`. A negative number stands for a
+    /// request that cannot be translated.
     ///
-    /// The addresses of the elements are numbered consecutively over all requests. A negative
-    /// number stands for a request that cannot be translated.
+    /// The addresses of the elements are 1, 2, 3 and so on, counted over all requests.
     fn post(
         chain: &mut Chain<ffi::ibv_recv_wr>,
         requests: &[i32],
@@ -291,7 +293,7 @@ mod tests {
     #[test]
     fn no_request_is_no_call() {
         assert_eq!(
-            post(&mut Chain::default(), &[], |_, _| panic!("called")),
+            post(&mut Chain::default(), &[], |_, _| panic!("must not post")),
             Ok(())
         );
     }

@@ -1,4 +1,5 @@
-//! Unchecked work requests, for unsafe code that itself guarantees that the memory is valid.
+//! Unchecked work requests. The code that posts them is unsafe, and must guarantee that the memory
+//! is valid.
 #![allow(unsafe_code)]
 
 use std::{fmt, mem::MaybeUninit, ptr};
@@ -32,17 +33,18 @@ impl RawSge {
     }
 }
 
-/// A send that specifies its memory by address. It does not keep memory regions alive.
+/// A work request of the send queue that specifies its memory by address. It does not keep memory
+/// regions alive.
 #[derive(Debug, Clone, Copy)]
-#[expect(clippy::exhaustive_structs, reason = "its users fill in all of it")]
+#[expect(clippy::exhaustive_structs, reason = "programs fill in every field")]
 pub struct RawSend<'a> {
-    /// The id that the completion of the send carries.
+    /// The id that the completion of the request carries.
     pub wr_id: u64,
     /// The kind of operation.
     pub op: SendOp,
     /// The local memory that the operation reads or writes.
     pub sges: &'a [RawSge],
-    /// Whether the send has a completion even if it succeeds (`IBV_SEND_SIGNALED`).
+    /// Whether the request has a completion even if it succeeds (`IBV_SEND_SIGNALED`).
     pub signalled: bool,
     /// Whether the bytes are copied into the request when it is posted (`IBV_SEND_INLINE`).
     pub inline: bool,
@@ -60,8 +62,8 @@ impl RawSend<'_> {
         wr
     }
 
-    /// Converts the requests to a chain of C structures, which point to the requests' elements, and
-    /// calls `post` with the chain.
+    /// Converts the requests to a chain of C structures, and calls `post` with the chain. The C
+    /// structures point to the requests' elements.
     pub(in crate::verbs) fn with_list<T>(
         requests: &[Self],
         post: impl FnOnce(*mut ffi::ibv_send_wr) -> T,
@@ -107,8 +109,8 @@ pub(in crate::verbs) fn recv_wr(wr_id: u64, sge: Option<&RawSge>) -> ffi::ibv_re
     }
 }
 
-/// Returns a pointer to the elements. The pointer is mutable only because the C structure requires
-/// this; the C functions do not write to the elements.
+/// Returns a pointer to the elements. The C structure requires a mutable pointer, but the C
+/// functions do not write to the elements.
 fn elements(sges: &[RawSge]) -> *mut ffi::ibv_sge {
     sges.as_ptr().cast_mut().cast()
 }

@@ -115,7 +115,7 @@ fn resolve(range: impl RangeBounds<usize>, len: usize) -> (usize, u32) {
         .zip(end)
         .filter(|(start, end)| start <= end && *end <= len);
     let Some((start, end)) = range else {
-        panic!("the range exceeds the memory region of {len} bytes, or its end is before its start")
+        panic!("the range exceeds the memory region of {len} bytes, or ends before its start")
     };
     let Ok(length) = u32::try_from(end - start) else {
         panic!(

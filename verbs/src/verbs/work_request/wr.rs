@@ -40,21 +40,20 @@ pub(in crate::verbs) enum Bytes<'a> {
     Inline(&'a [u8]),
 }
 
-/// Bytes that are copied into the work request when it is posted, so their memory need not be
-/// registered.
+/// Bytes that are copied when the work request is posted. Their memory needs no registration.
 ///
 /// [`QpCap::max_inline_data`](crate::verbs::QpCap::max_inline_data) of the queue pair limits the
 /// number of bytes.
 #[derive(Debug, Clone, Copy)]
 #[doc(alias = "IBV_SEND_INLINE")]
-#[expect(clippy::exhaustive_structs, reason = "a name for a parameter")]
+#[expect(clippy::exhaustive_structs, reason = "the type only marks a parameter")]
 pub struct Inline<'a>(pub &'a [u8]);
 
 /// Memory of the peer: the address and the key that the peer announced.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[expect(
     clippy::exhaustive_structs,
-    reason = "one-sided operations take only these two fields"
+    reason = "one-sided operations need only these two fields"
 )]
 pub struct RemoteAddr {
     /// The address of the first byte.
@@ -129,8 +128,8 @@ impl<'a> SendWr<'a> {
 
     /// Creates a send that invalidates a key of the peer.
     ///
-    /// The key must support invalidation, as the key of a memory window does. The key of a memory
-    /// region does not.
+    /// The key must be the key of a memory window: the key of a memory region cannot be
+    /// invalidated.
     #[must_use]
     #[doc(alias = "IBV_WR_SEND_WITH_INV")]
     pub fn send_with_inv(wr_id: u64, payload: impl Into<Payload<'a>>, rkey: u32) -> Self {
@@ -329,9 +328,10 @@ impl<'a> RecvWr<'a> {
     ///
     /// The completion of the receive contains `wr_id`.
     ///
-    /// The elements must allow `LOCAL_WRITE` and be long enough for the message. A datagram needs
-    /// 40 additional bytes ([`AddressHandle::GRH_LEN`](crate::verbs::AddressHandle::GRH_LEN)). An
-    /// RDMA WRITE with immediate data consumes a receive without writing to its elements.
+    /// The regions of the elements must allow `LOCAL_WRITE`, and the elements must be long enough
+    /// for the message. A datagram needs 40 additional bytes
+    /// ([`AddressHandle::GRH_LEN`](crate::verbs::AddressHandle::GRH_LEN)). An RDMA WRITE with
+    /// immediate data consumes a receive without writing to its elements.
     #[must_use]
     pub fn new(wr_id: u64, sg_list: impl Into<SgeList<'a>>) -> Self {
         Self {

@@ -28,8 +28,8 @@ pub(crate) fn start(target: SocketAddr) -> Result<(Process, SocketAddr)> {
     Ok((process, address.parse()?))
 }
 
-/// Copies the bytes between accepted connections and connections to `target`, until the process is
-/// killed.
+/// Prints the address on which the copier listens. Connects to `target` for each accepted
+/// connection, and copies the bytes between the two connections. Runs until the process is killed.
 pub(crate) fn run(target: SocketAddr) -> Result<()> {
     println!("{LISTENS}{}", Proxy::start(target)?.address);
     loop {

@@ -25,10 +25,10 @@ const ROWS: [(&str, Load); 6] = [
     ("8 streams", Load::Streams(8)),
 ];
 
-/// The duration of a measurement.
+/// The duration of one measurement.
 const TIME: Duration = Duration::from_secs(1);
 
-/// The number of measurements of each row.
+/// The number of measurements of each load in each setup.
 const ROUNDS: usize = 3;
 
 /// Measures each load in each of the three setups, and prints a table of the medians.
@@ -76,8 +76,8 @@ pub(crate) fn measure() -> Result<()> {
     Ok(())
 }
 
-/// Runs a load. Returns the rate, and the processor time that the processes in `between` have used,
-/// in microseconds per connection, request or megabyte.
+/// Runs a load. Returns the rate in the units of the table. Also returns the processor time of the
+/// processes in `between`, in microseconds per connection, request or megabyte.
 fn run(load: Load, service: SocketAddr, between: &[u32]) -> Result<(f64, f64)> {
     let used = || between.iter().map(processor_time).sum::<Result<Duration>>();
     let before = used()?;

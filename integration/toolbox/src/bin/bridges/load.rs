@@ -1,4 +1,4 @@
-//! A service that echoes bytes, and the clients that load it.
+//! A service that echoes bytes, and the clients that create load on the service.
 
 use std::{
     io::{self, Read, Write},
@@ -19,8 +19,8 @@ pub(crate) enum Load {
     /// Clients that open a new connection for each request of 64 bytes. The field is the number of
     /// clients.
     Connections(usize),
-    /// One client. The first field is the length of a request and of an answer in bytes. The second
-    /// field is the maximum number of requests in flight.
+    /// One client with one connection. The first field is the length in bytes of each request and
+    /// of each answer. The second field is the maximum number of requests in flight.
     Requests(usize, usize),
     /// Connections that carry bytes only from the client to the service. The field is the number of
     /// connections.
@@ -32,7 +32,7 @@ pub(crate) enum Load {
 pub(crate) struct Done {
     /// The rate: connections, requests or bytes per second.
     pub(crate) rate: f64,
-    /// The total number of connections, requests or bytes. It includes items that completed after
+    /// The total number of connections, requests or bytes. It includes those that completed after
     /// the measured time.
     pub(crate) all: u64,
 }
@@ -48,8 +48,8 @@ const SHORT: usize = 64;
 const WRITE: usize = 256 << 10;
 
 impl Load {
-    /// Returns the unit of the rate, the unit for the processor time, and the number of counted
-    /// items per unit of processor time.
+    /// Returns three values: the unit of the rate, the item to which the processor time refers, and
+    /// the number of counts per such item. Streams count bytes, but the table shows megabytes.
     pub(crate) fn units(self) -> (&'static str, &'static str, f64) {
         match self {
             Self::Connections(_) => ("/s", "connection", 1.0),
@@ -116,8 +116,8 @@ impl Run {
             return Ok(());
         }
         let mut writer = reader.try_clone()?;
-        // The channel counts requests in flight. Its capacity is one less than `at_once`, because
-        // the writer writes a request before it sends to the channel.
+        // The channel counts requests in flight. The writer writes a request before it sends to the
+        // channel, so the capacity of the channel is one less than `at_once`.
         let (sent, answered) = sync_channel(at_once - 1);
         thread::scope(|scope| {
             let writing = scope.spawn(move || {
@@ -147,7 +147,7 @@ impl Run {
             self.count(bytes.len());
         }
         stream.shutdown(Shutdown::Write)?;
-        // The service sends one byte after it has read all bytes up to the end of file.
+        // The service sends one byte after it has read the whole stream.
         stream.read_exact(&mut [0])
     }
 }

@@ -1,4 +1,5 @@
-//! Measures the time that a pair of bridges adds to a request.
+//! Measures the costs of a pair of bridges: in the lab, the time that the bridges add to a request,
+//! and with `--no-lab`, rates and processor time.
 
 mod copier;
 mod here;

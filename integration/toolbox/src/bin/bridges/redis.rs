@@ -1,14 +1,15 @@
-//! Measures redis-server in the guest whose clock counts instructions.
+//! Measures requests to redis-server, in a guest whose clock counts instructions.
 
 use std::{env, net::TcpListener, process::Command};
 
 use anyhow::{Context, Result, ensure};
 use toolbox::{BridgePair, Lab, Process, TIME_LIMIT, TextWait, words};
 
-/// The target: the time that the pair of bridges adds, as a multiple of the time without bridges.
+/// The target: the pair of bridges must add less than this multiple of the mean time without
+/// bridges.
 const TARGET: f64 = 2.0;
 
-/// The number of requests for each row of the table.
+/// The number of requests that are measured for each row of the table.
 const REQUESTS: u32 = 3000;
 
 /// Measures requests of one client, and prints a table.
@@ -24,8 +25,9 @@ pub(crate) fn measure() -> Result<()> {
     ensure!(ready == TextWait::Printed, "redis-server does not start");
 
     let rdmsg = env::current_exe()?.with_file_name("rdmsg");
-    // While no program runs, the guest's clock follows this machine's clock, and is much faster
-    // than during the execution of instructions. A short timeout would therefore expire too early.
+    // While no program runs, the guest's clock advances with the clock of the machine that runs the
+    // guest. It is then much faster than while the guest executes instructions, so a short timeout
+    // would expire too early.
     let more = words("--threads 1 --connect-timeout 600");
     let more: Vec<&str> = more.iter().map(String::as_str).collect();
     let over_tcp = BridgePair::start(&rdmsg, "rdmsg+tcp://127.0.0.1:0", service, &more)?;

@@ -24,8 +24,8 @@ pub(crate) enum Expected {
     /// A client that must fail with the given error, because the network is cut while the client
     /// runs.
     Cut(StartSign, String),
-    /// A client that must succeed and print the given text, although the network fails while the
-    /// client runs.
+    /// A client that must succeed and print the given text, although the network is cut for a while
+    /// during its work.
     Outage(StartSign, String),
 }
 
@@ -92,8 +92,8 @@ fn line(text: &str) -> Result<Line> {
     Ok(Line { expected, command })
 }
 
-/// Parses two values: the sign that a client has started its work, and the text that the client
-/// must print later.
+/// Parses the sign that a client has started its work, and the text that the client must print
+/// later.
 fn begun(how: &str) -> Result<(StartSign, String)> {
     let (begun, error) = how.rsplit_once(" | ").context(how.to_owned())?;
     let (sign, text) = begun.split_once(' ').context(how.to_owned())?;

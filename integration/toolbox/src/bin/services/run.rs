@@ -1,5 +1,4 @@
-//! Runs the services one after the other on the other host, and the clients of each service on this
-//! host.
+//! Runs one service after the other: the servers on host a, and their clients on this host.
 
 use std::{
     env, fs,
@@ -12,7 +11,8 @@ use toolbox::{Deadline, Host, Process, TextWait, network, words};
 
 use crate::plan::{CERTIFICATE, Expected, Line, PAGE_FILE, StartSign, SuccessSign, services};
 
-/// The time limit for a server to start listening, and for a server to end.
+/// The time limit for a server to start listening, and for a server to end. Also the time limit for
+/// a client to print that it has started its work.
 const SERVER_LIMIT: Duration = Duration::from_secs(30);
 /// The time limit for a client to end.
 const CLIENT_LIMIT: Duration = Duration::from_secs(300);
@@ -21,8 +21,8 @@ const CLIENT_LIMIT: Duration = Duration::from_secs(300);
 /// keepalive timeout.
 const CUT_LIMIT: Duration = Duration::from_secs(5);
 
-/// The duration of an outage, after which sessions resume. Without sessions, a client would end
-/// within [`CUT_LIMIT`].
+/// The duration of an outage, after which sessions resume. A client without a session would end
+/// within [`CUT_LIMIT`] after the start of the outage.
 const OUTAGE: Duration = Duration::from_secs(20);
 
 /// The servers' port for rdmsg.
@@ -127,7 +127,7 @@ impl Run {
                 Expected::Cut(begun, error) if self.cuts => {
                     let result = self.cut(&line.command, begun, error);
                     self.report(name, "cut", &line.command, result);
-                    // Check that the server still serves other clients.
+                    // Check that the server still serves clients after the cut.
                     if let Some((transport, next, shows)) = by_rdma {
                         let result = self.ask(next, shows);
                         self.report(name, transport, next, result);

@@ -62,7 +62,7 @@ fn main() -> Result<()> {
     let first = tracks::listed("first", &only, &DeviceTests::default(), native)?;
     steps.run_concurrently(vec![first])?;
     // Build all packages with one command. A command for a single package would enable fewer
-    // features of the dependencies, and cargo would therefore build them again.
+    // features of the dependencies, and cargo would therefore build the dependencies again.
     steps.begin("building all programs and tests");
     let built = tests_of(&words(&format!(
         "build {} --all-targets --locked",
@@ -88,14 +88,15 @@ fn main() -> Result<()> {
     let outcomes = thread::scope(|scope| {
         let beside = scope.spawn(|| steps.run_concurrently(vec![beside]));
         let anywhere = scope.spawn(|| steps.run_concurrently(vec![anywhere]));
-        // Run these builds before the tests in virtual machines: these tests have timeouts, and
-        // compilers would slow them down.
+        // Run these builds before the tests in virtual machines. Compilers would slow down the
+        // tests, whose timeouts could then expire.
         let compiled = steps.run_concurrently(vec![builds]);
         let checks = scope.spawn(|| steps.run_concurrently(vec![checks]));
         // Run three lanes concurrently, because a guest uses a processor for only a third of the
-        // time, and waits otherwise.
+        // time. The third lane has no tracks of its own, and runs tracks of the first two lanes.
         let tested = steps.run_concurrently(vec![one, two, Vec::new()]);
-        let lanes = [anywhere, beside, checks].map(|lane| lane.join().expect("it does not panic"));
+        let lanes =
+            [anywhere, beside, checks].map(|lane| lane.join().expect("a lane must not panic"));
         [compiled, tested].into_iter().chain(lanes)
     });
     let failures = outcomes.filter_map(Result::err);
@@ -110,7 +111,7 @@ fn main() -> Result<()> {
         }
         steps.end("all tests passed");
     } else {
-        steps.end("all tests passed, without those of --all");
+        steps.end("all tests passed; the tests of --all did not run");
     }
     Ok(())
 }

@@ -8,10 +8,10 @@ use crate::steps::Track;
 
 /// Selects tracks and test programs by name.
 pub(crate) struct Only {
-    /// The names of the selected tracks and test programs. If empty, all tracks are selected, or
-    /// all short tracks if `all` is not set.
+    /// The names of the selected tracks and test programs. If there are none, all short tracks are
+    /// selected, and `all` decides about the long tracks.
     names: Vec<String>,
-    /// Whether long tracks are also selected if `names` is empty.
+    /// Whether the long tracks are selected if `names` is empty.
     all: bool,
     /// All names passed to `selects` so far. The error about an unknown name lists them.
     known: RefCell<BTreeSet<String>>,
@@ -26,21 +26,23 @@ impl Only {
         }
     }
 
-    /// Returns whether `name` is selected. Also records `name` as an existing name, for `check`.
+    /// Records `name` as an existing name, for `check`. Returns true if `name` is selected, or if
+    /// no names are selected.
     pub(crate) fn selects(&self, name: &str) -> bool {
         self.known.borrow_mut().insert(name.to_owned());
         self.names.is_empty() || self.names.iter().any(|selected| selected == name)
     }
 
-    /// Returns the selected test programs of a track.
+    /// Returns the selected test programs of a track: all of them if the track itself is selected.
     pub(crate) fn of<'a>(&self, track: &str, tests: &[&'a TestProgram]) -> Vec<&'a TestProgram> {
         let whole_track = self.selects(track);
         let is_selected = |test: &&&TestProgram| self.selects(&test.name) || whole_track;
         tests.iter().filter(is_selected).copied().collect()
     }
 
-    /// Returns cargo's options for the packages to build. The packages of the services are left out
-    /// if they are not selected, because their dependencies take a fifth of the build time.
+    /// Returns cargo's options for the packages to build. The packages of the services are included
+    /// only if the services are selected, because their dependencies take a fifth of the build
+    /// time.
     pub(crate) fn packages(&self) -> &'static str {
         if self.all || self.names.iter().any(|name| name == "services") {
             "--workspace"
@@ -49,7 +51,7 @@ impl Only {
         }
     }
 
-    /// Returns whether long tests run, which is the case if `all` is set or if names are selected.
+    /// Returns true if long tests can run: if `all` is set, or if names are selected.
     pub(crate) fn selects_long(&self) -> bool {
         self.all || !self.names.is_empty()
     }

@@ -26,7 +26,7 @@ pub(crate) fn anywhere(built: &[TestProgram], track: &str, only: &Only) -> Resul
         let same = |other: &&TestProgram| other.is_of_device && other.name == test.name;
         if built.iter().any(|other| same(&other)) {
             bail!(
-                "{} is the name of two programs, with and without a device",
+                "two test programs are named {}: one needs a device, and the other does not",
                 test.name
             );
         }
@@ -45,7 +45,7 @@ pub(crate) fn named(name: &str) -> TestProgram {
     }
 }
 
-/// The programs with device tests.
+/// The test programs for a host with a device, including those in [`ANYWHERE`] and [`ONLY_IN_LAB`].
 #[derive(Default)]
 pub(crate) struct DeviceTests {
     pub(crate) one: Vec<TestProgram>,
@@ -54,7 +54,8 @@ pub(crate) struct DeviceTests {
 
 impl DeviceTests {
     pub(crate) fn new(mut built: Vec<TestProgram>) -> Result<Self> {
-        // Sort the programs: cargo reports them in the order in which their builds have finished.
+        // Sort the programs, because cargo reports them in the order in which their builds finish,
+        // which varies.
         built.sort_by(|a, b| a.name.cmp(&b.name));
         built.retain(|test| {
             let mut without_device = ANYWHERE.iter().chain(&ONLY_IN_LAB);
@@ -64,13 +65,14 @@ impl DeviceTests {
         let (two, one): (Vec<_>, Vec<_>) = built.into_iter().partition(is_of_two);
         ensure!(
             !one.is_empty() && !two.is_empty(),
-            "cargo built no device tests"
+            "cargo built no device tests for one host, or none for two hosts"
         );
         Ok(Self { one, two })
     }
 
-    /// Returns the single-host programs that also run on software iWARP: all of them if `all` is
-    /// set, and otherwise those in [`SHORT_ON_IWARP`].
+    /// Returns the single-host programs to run on software iWARP. If `all` is set, these are all
+    /// programs except those in [`NOT_ON_IWARP`]. If not, these are the programs in
+    /// [`SHORT_ON_IWARP`].
     pub(crate) fn on_iwarp(&self, all: bool) -> Vec<&TestProgram> {
         let applies = |test: &&TestProgram| {
             NOT_ON_IWARP.iter().all(|(name, _)| *name != test.name)
@@ -89,8 +91,8 @@ impl DeviceTests {
     }
 }
 
-/// Test programs that can run over TCP, so they need no device. They also run on a host with a
-/// device.
+/// Test programs that need no device, because they can run over TCP. If a host with a device is
+/// available, they run there too.
 const ANYWHERE: [&str; 12] = [
     "conformance",
     "behaviour",
@@ -111,13 +113,13 @@ const ANYWHERE: [&str; 12] = [
 const ONLY_IN_LAB: [&str; 1] = ["own_network"];
 
 /// The test programs that do not run on software iWARP, each with the reason, for instance a
-/// capability that the device lacks. In other programs, a test that does not apply prints its own
-/// reason.
+/// capability that the device lacks. All other programs run there. If a single test of such a
+/// program does not apply, the test prints the reason.
 pub(crate) const NOT_ON_IWARP: [(&str, &str); 13] = [
     ("own_network", "it needs no device"),
     (
         "waiting",
-        "the device lacks a hundred connections in a process",
+        "the device does not support a hundred connections in a process",
     ),
     (
         "verbs",
@@ -125,12 +127,12 @@ pub(crate) const NOT_ON_IWARP: [(&str, &str); 13] = [
     ),
     (
         "cm",
-        "the device lacks datagrams, and connect requests with the parameters of InfiniBand's",
+        "the device supports neither datagrams nor InfiniBand's parameters of connect requests",
     ),
     (
         "storms",
-        "the device lacks hundreds of queue pairs in a process, and an rdma_connect(3) that does \
-         not wait",
+        "the device does not support hundreds of queue pairs in a process, and rdma_connect(3) \
+         blocks on it",
     ),
     (
         "doctor",
@@ -139,10 +141,19 @@ pub(crate) const NOT_ON_IWARP: [(&str, &str); 13] = [
     ("services", OTHERS_CALL),
     ("bridged", OTHERS_CALL),
     ("allocations", "it counts what the library allocates"),
-    ("fork", "a child leaves what it inherits alone"),
-    ("task_leaks", "leaks counts the objects of the device"),
-    ("tasks", "runtimes and wakers are above the device"),
-    ("tcp_api", "behaviour covers streams"),
+    (
+        "fork",
+        "a forked child does not touch inherited objects of any device",
+    ),
+    (
+        "task_leaks",
+        "the program `leaks` counts the objects of the device",
+    ),
+    ("tasks", "runtimes and wakers do not depend on the device"),
+    (
+        "tcp_api",
+        "the program `behaviour` tests streams on the device",
+    ),
 ];
 
 /// The programs that run on software iWARP even without `--all`. These programs test messages of
@@ -159,7 +170,7 @@ const SHORT_ON_IWARP: [&str; 6] = [
 /// Single tests that do not run on software iWARP, each with the reason.
 pub(crate) const SKIPPED_ON_IWARP: [(&str, &str); 1] = [(
     "a_gibibyte_in_one_message",
-    "the device reads it in the chunks of shorter messages",
+    "the device reads the message in chunks, as it reads shorter messages",
 )];
 
-const OTHERS_CALL: &str = "it calls nothing that the other programs do not call on it";
+const OTHERS_CALL: &str = "the other programs make all of its calls on the device";

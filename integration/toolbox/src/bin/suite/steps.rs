@@ -15,15 +15,15 @@ use anyhow::{Context, Error, Result, bail, ensure};
 use toolbox::{LAB_FAILED, LAB_STOPPED, NO_LAB, clock_millis, lock, tests_of, words};
 
 /// The environment variable with the start time of the command, in seconds since 1970.
-/// `integration/test` sets it before it builds this program, so that the printed times include the
-/// build.
+/// `integration/test` sets the variable before it builds this program, so that the printed times
+/// include the build.
 const BEGAN: &str = "TEST_BEGAN";
 
 /// Runs steps. Prints the name of each step, with the time since the start in seconds.
 pub(crate) struct Steps {
     /// Seconds since 1970.
     began: u64,
-    /// The number of boots that were repeated because a guest stopped.
+    /// The number of boots that were repeated because a guest stopped responding.
     repeated: AtomicU32,
 }
 
@@ -79,7 +79,7 @@ impl Steps {
         }
     }
 
-    /// Prints that all steps have ended, and how many boots were repeated.
+    /// Prints `what` as the result of all steps, and how many boots were repeated.
     pub(crate) fn end(&self, what: &str) {
         let repeated = match self.repeated.load(Ordering::Relaxed) {
             0 => String::new(),
@@ -121,7 +121,7 @@ impl Steps {
         if status.code() == Some(LAB_STOPPED) && !has_failed {
             self.repeated.fetch_add(1, Ordering::Relaxed);
             println!(
-                "\n=== {track}| REPEATED: a guest stopped, so all of this boot runs once more"
+                "\n=== {track}| REPEATED: a guest stopped responding; the command runs once more"
             );
             status = run_once(track, command)?.0;
         }
@@ -141,17 +141,17 @@ impl Steps {
                 *passed.entry(step).or_insert(0) += u32::from(error.is_none());
             }
         }
-        self.end("again");
+        self.end("all repetitions have ended");
         for (step, passed) in &passed {
             println!("{step}: {passed} of {count} passed");
         }
         let all_passed = passed.values().all(|passed| *passed == count);
-        ensure!(all_passed, "not every step passed each time");
+        ensure!(all_passed, "at least one step failed at least once");
         Ok(())
     }
 
     /// Runs the lanes concurrently. The tracks of a lane run one after the other, as do the steps
-    /// of a track. When a lane has no tracks left, it takes tracks from another lane. The returned
+    /// of a track. A lane without remaining tracks takes tracks from another lane. The returned
     /// error lists all steps that have failed.
     pub(crate) fn run_concurrently(&self, lanes: Vec<Vec<Track>>) -> Result<()> {
         let count = lanes.len();
@@ -177,7 +177,7 @@ impl Steps {
                 .collect();
             let ended = lanes.into_iter().map(|lane| lane.join());
             ended
-                .flat_map(|lane| lane.expect("it does not panic"))
+                .flat_map(|lane| lane.expect("a lane must not panic"))
                 .collect()
         });
         let messages: Vec<_> = failures.iter().map(|error| format!("{error:#}")).collect();
@@ -214,8 +214,8 @@ fn run_once(track: &str, command: &mut Command) -> Result<(ExitStatus, bool)> {
     let line = format!("{command:?}");
     let child = command.spawn();
     let mut child = child.with_context(|| format!("cannot run {line}"))?;
-    // Close this process's copies of the write end, because the pipe would otherwise stay open
-    // after the child has ended.
+    // Close this process's copies of the pipe's write end, which `command` holds. With a copy open,
+    // the reader below would still wait after the child has exited.
     command.stdout(Stdio::null()).stderr(Stdio::null());
     let mut has_failed = false;
     for line in BufReader::new(lines).split(b'\n').map_while(Result::ok) {
@@ -237,7 +237,7 @@ fn results_of(track: &str) -> Result<PathBuf> {
     let target = program
         .ancestors()
         .nth(2)
-        .context("this is built by cargo")?;
+        .context("this program is not in a target directory of cargo")?;
     Ok(target.join("lab").join(format!("results-{track}")))
 }
 

@@ -1,4 +1,5 @@
-//! The tracks, which run concurrently after the build.
+//! The tracks of the test suite. The tracks of the group `first` run before the build, and all
+//! other tracks run after the build. Tracks run concurrently.
 
 use std::{
     cmp::Reverse,
@@ -17,8 +18,8 @@ use crate::{
     steps::{Step, Track},
 };
 
-/// Returns the selected tracks of one group in `steps.txt`. `native` is whether this machine has an
-/// RDMA device.
+/// Returns the selected tracks of one group in `steps.txt`. `native` states whether this machine
+/// has an RDMA device.
 pub(crate) fn listed(
     group: &str,
     only: &Only,
@@ -94,7 +95,7 @@ pub(crate) fn on_one_host(tests: &DeviceTests, native: bool, only: &Only) -> Vec
         of_tests(name, what, &one_host(), native, &only.of(name, tests), &[])
     };
     let mut tracks = if native {
-        // The tests count the objects of the only device, so they must run one after the other.
+        // All tests count the objects of the same device, so they must run one after the other.
         let mut track = on_one("device", &all);
         track
             .steps
@@ -104,8 +105,8 @@ pub(crate) fn on_one_host(tests: &DeviceTests, native: bool, only: &Only) -> Vec
         let [first, second] = split_evenly(&all);
         vec![on_one("rxe-1", &first), on_one("rxe-2", &second)]
     };
-    // Run all programs on iWARP in a single boot, because they take only half of the time of the
-    // programs on RoCE.
+    // Run all programs for iWARP in a single boot: together they take only half as long as the
+    // programs for RoCE, which run in two boots.
     let on_iwarp = only.of("siw", &tests.on_iwarp(only.selects_long()));
     let (what, options) = (
         "device tests on software iWARP",
@@ -174,8 +175,8 @@ fn lab(options: &str, native: bool) -> Vec<String> {
 
 /// Returns the options of the lab for tests on one host.
 fn one_host() -> String {
-    // Divide this machine's processors between two guests, at most two for each: a virtual
-    // processor that waits for a real one delays the others.
+    // Divide this machine's processors between two guests, with at most two for each guest. If a
+    // virtual processor had to wait for a real one, it would delay the guest's other processors.
     let cpus = available_parallelism().map_or(1, |real| (real.get() / 2).clamp(1, 2));
     format!("--cpus {cpus} --memory 3072 --timeout 1800")
 }
@@ -206,8 +207,8 @@ fn weight(test: &TestProgram) -> u32 {
     known.map_or(5, |(_, seconds)| *seconds)
 }
 
-/// Distributes the tests over two parts of about the same duration. Retains the order of the tests
-/// within each part.
+/// Distributes the tests over two parts of about the same duration. Within each part, the tests
+/// keep their order.
 fn split_evenly<'a>(tests: &[&'a TestProgram]) -> [Vec<&'a TestProgram>; 2] {
     let mut longest_first: Vec<_> = (0..tests.len()).collect();
     longest_first.sort_by_key(|&number| Reverse(weight(tests[number])));

@@ -146,8 +146,8 @@ fn check_large(me: &Side, peer: &Side) {
     }
 }
 
-/// Checks that neither side reports a violation by the other side, because both follow the
-/// protocol.
+/// Checks that the side `at` does not report a violation, because its peer follows the protocol.
+/// The only exception is a refused READ, which the side reports as a violation.
 fn check_reason(world: &World, at: usize) {
     let reason = world.pair.sides[at].conn.close_reason();
     let is_accused = matches!(reason, Some(CloseReason::ProtocolViolation(_)));
@@ -157,7 +157,8 @@ fn check_reason(world: &World, at: usize) {
     );
 }
 
-/// Checks that a side sends its CloseAck only after it has read the peer's large messages.
+/// Checks that a side sends its CloseAck only after the peer's Close has arrived and the side has
+/// read the peer's large messages.
 fn check_close_ack(world: &World, me: &Side) {
     if let State::Open(open) = &me.conn.state
         && open.transfer.control.has_final_frame()
@@ -171,8 +172,8 @@ fn check_close_ack(world: &World, me: &Side) {
     }
 }
 
-/// Checks that no send is still blocked when the connection is ending, unless the driver holds back
-/// messages.
+/// Checks that the application is notified of each blocked send when the connection is ending. Only
+/// messages that the driver holds back may still be blocked then.
 fn check_blocked(me: &Side) {
     if let State::Open(open) = &me.conn.state {
         assert!(
@@ -183,7 +184,8 @@ fn check_blocked(me: &Side) {
 }
 
 /// Checks this side's report about the end of the connection: the reason must be correct, and
-/// `delivered` must be true only if everything was delivered.
+/// `delivered` may be true only if everything was delivered. If no fault has occurred, `delivered`
+/// must be true.
 fn check_end(world: &World, at: usize, reason: &CloseReason, delivered: bool) {
     let (me, peer) = (&world.pair.sides[at], &world.pair.sides[1 - at]);
     if delivered {
@@ -210,7 +212,7 @@ fn check_end(world: &World, at: usize, reason: &CloseReason, delivered: bool) {
         CloseReason::Truncated { missing } => assert_eq!(
             u64::from(peer.sent - me.received),
             *missing,
-            "the number of missing messages"
+            "the reported number of missing messages is wrong"
         ),
         _ => {}
     }

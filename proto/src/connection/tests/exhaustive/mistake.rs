@@ -20,7 +20,8 @@ pub(super) enum Mistake {
     AcknowledgeEarly,
     /// The side's library grants one credit too many.
     GrantMore,
-    /// B's library acknowledges the peer's Close as soon as B sends its own Close.
+    /// B's library sends its CloseAck directly after its own Close, even if A's Close has not
+    /// arrived.
     AcknowledgeClose,
     /// The side's library reports a large message as taken before the message is read.
     TakeEarly,
@@ -30,7 +31,7 @@ pub(super) enum Mistake {
     LoseCompletion,
     /// The side's driver does not repost the receive of a released message.
     KeepReceive,
-    /// The side's library does not report room to a send that waits for room.
+    /// The side's library does not report `Writable` after a refused send.
     ForgetWritable,
 }
 
@@ -78,7 +79,7 @@ impl Mistake {
         if let Some(last) = world.pair.sides[B].sending.back()
             && kind(last) == Some(Kind::Control(Control::Close))
         {
-            let mut header = header(last).expect("it is a frame");
+            let mut header = header(last).expect("the newest send is a frame");
             header.kind = Kind::Control(Control::CloseAck);
             world.pair.forge(B, &header.emit());
         }
@@ -124,7 +125,7 @@ impl Mistake {
                 pair.perform_outputs(at);
             }
             Self::ForgetWritable => {
-                let (open, _) = side.conn.open().expect("it is established");
+                let (open, _) = side.conn.open().expect("the connection is established");
                 open.transfer.take_blocked();
             }
         }

@@ -1,4 +1,4 @@
-//! Searches every order of events, within scopes.
+//! Tests every order of events within a scope.
 //!
 //! A scope is a pair of sides with a budget of side events, such as sends, closes and faults. The
 //! search visits, breadth first, each state that any order of side events and steps can reach.
@@ -7,41 +7,46 @@
 //!
 //! A side polls the completions of one queue in order, but the completions of its two queues in any
 //! order. Completions and connection manager events can overtake each other. A frame can arrive at
-//! any later time, and the device can acknowledge it at any time after that. A deadline passes if
-//! nothing else is possible, or at any time with [`SideEvent::Wait`]. There are no cycles, because
-//! each transition consumes a part of a budget, a frame, a completion or a deadline. Each path
-//! therefore ends, and the check of the final states proves that no side waits forever.
+//! any time after it is posted, and the peer's device can acknowledge the frame at any time after
+//! its arrival. A deadline passes if nothing else is possible, or at any time with
+//! [`SideEvent::Wait`]. There are no cycles, because each transition consumes a frame, a
+//! completion, a deadline or a part of a budget. Each path therefore ends, and the check of the
+//! final states proves that no side waits forever.
 //!
 //! # Reduction
 //!
 //! If two transitions commute, both orders lead to the same state. Therefore [`reduction`] selects
 //! a set of a state's transitions, and the search makes only these transitions. The search still
-//! finds all final states if the other transitions cannot affect this set. That is: whatever
-//! happens first, the transitions in the set stay possible, have the same effect, and do not gain
-//! new alternatives. Because there are no cycles, the other transitions follow later. There are
-//! four such sets:
+//! finds all final states if the other transitions cannot affect the set: after any of them, the
+//! transitions in the set stay possible and have the same effect, and no transition joins the set.
+//! The search makes the other transitions later, because there are no cycles. There are four kinds
+//! of such sets:
 //!
 //! * *Unobservable.* A draining side polls a flushed work request or a completed send. A flushed
-//!   work request adds no cause to the end. A completed send frees a slot, but a draining side
-//!   sends nothing.
-//! * *Carried.* A frame arrives, or the device acknowledges it, and neither queue pair can fail
-//!   before that. The transition appends to a queue that is polled from its front. An arrival also
-//!   consumes the oldest receive; other transitions can only post further receives. Queue pairs
-//!   cannot fail if the budget has no fault left and no side can disconnect. A side disconnects
-//!   after both CloseAcks have been sent and all frames of the side are acknowledged. A READ is not
-//!   in the set, because its arrival checks memory that the peer can revoke.
+//!   work request does not change the reported cause of the end. A completed send frees a slot, but
+//!   a draining side sends nothing.
+//! * *Carried.* A frame arrives, or the peer's device acknowledges a frame, and neither queue pair
+//!   can fail before this transition. The transition appends to a queue that is polled from its
+//!   front. An arrival also consumes the oldest receive; other transitions can only post further
+//!   receives. Queue pairs cannot fail if the remaining budget contains no fault and no side can
+//!   disconnect. A side disconnects only after both CloseAcks have been sent and all frames of the
+//!   side are acknowledged. The arrival of a READ is not in the set, because it checks memory that
+//!   the peer can revoke.
 //! * *One side continues.* Each queue in which a side can receive completions contains a
-//!   completion, and no queue pair can fail. Later completions are polled after the current ones,
-//!   so the set contains everything that the library and the application of this side can do.
+//!   completion, and no queue pair can fail. The set contains everything that the library and the
+//!   application of this side can do. No further transition joins the set, because later
+//!   completions are polled after the current ones.
 //! * *One side drains.* The queue pair of the side has failed, and the connection manager has
 //!   reported the failure to both sides. The side sends nothing and receives nothing, so its polls
 //!   affect only the side itself.
 //!
 //! With the last two sets, the search advances one side before the other, and checks fewer
 //! combinations of the states of both sides. It can then miss a verdict that is wrong when a side
-//! reports it, but becomes true later. However, such a verdict stays wrong in a scope in which the
-//! peer can be killed, and the search does not reduce the states of such a scope. The test
-//! `keep_outcomes_with_reduction` compares the final states with those of a search of all orders.
+//! reports it, but becomes true later. In a scope with a kill, such a verdict stays wrong if the
+//! peer is killed before the verdict becomes true. The search does not omit these paths: it does
+//! not use *One side continues* while a kill is possible, and *One side drains* contains the kill
+//! of the draining side. The test `keep_outcomes_with_reduction` compares the final states with
+//! those of a search of all orders.
 
 mod fingerprint;
 mod judge;
@@ -65,14 +70,15 @@ use super::pair::{A, B};
 /// The maximum number of states in a search. The search stops at this number to limit its memory.
 const MOST_STATES: usize = 5_000_000;
 
-/// Searches a scope. Prints the number of its states and the time in seconds.
+/// Searches a scope, and prints the number of its states and the time in seconds. Panics if the
+/// search finds a violation, or is complete although a side event of the scope never had an effect.
 fn search(scope: &Scope) -> Found {
     let start = Instant::now();
     let mut search = Search::new(World::new(scope));
     search.most_states = MOST_STATES;
     let found = search.run();
     println!(
-        "{:<50} {:>9} states {:>9} transitions {:>4} ends, depth {:>3}, {:>6.1} s{}",
+        "{:<50} {:>9} states {:>9} transitions {:>4} outcomes, depth {:>3}, {:>6.1} s{}",
         scope.name,
         found.states,
         found.transitions,
@@ -104,7 +110,8 @@ fn visit_every_state_of_quick_scopes() {
     }
 }
 
-/// Searches the large scopes instead if the environment variable `RDMSG_SCOPES` is `large`.
+/// Searches the small scopes. If the environment variable `RDMSG_SCOPES` is `large`, searches the
+/// large scopes instead.
 #[test]
 #[ignore = "it takes a minute, and integration/test runs it"]
 fn visit_every_state_of_small_scopes() {
@@ -118,7 +125,7 @@ fn visit_every_state_of_small_scopes() {
         assert!(found.is_complete, "{}", scope.name);
         ends.extend(found.outcomes);
     }
-    // The search must reach these ends. Otherwise it would prove little.
+    // A search that does not reach all these outcomes would prove little.
     for reason in [
         "LocallyClosed, true",
         "LocallyClosed, false",

@@ -43,14 +43,14 @@ impl Side {
         self.cq.push_front(completion);
     }
 
-    /// Sorts the completions by queue, so that states that differ only in the order of completions
-    /// in different queues become equal.
+    /// Sorts the completions by queue, and keeps the order within each queue. Two states then
+    /// become equal if they differ only in the order of completions in different queues.
     pub(super) fn sort_queues(&mut self) {
         let cq = self.cq.make_contiguous();
         cq.sort_by_key(|completion| completion.queue() == DrainSide::Send);
     }
 
-    /// Replaces the account of shared receives by a copy, because copies of a side must not share
+    /// Replaces the account of shared receives with a copy, because copies of a side must not share
     /// one account.
     pub(super) fn own_account(&mut self) {
         if let Some(shared) = &mut self.shared {

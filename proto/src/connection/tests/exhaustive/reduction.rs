@@ -30,8 +30,10 @@ pub(super) fn first(world: &World) -> Option<usize> {
 }
 
 /// Returns whether the connection is live, and the next transitions of this side are independent of
-/// the peer and the devices. They are independent if each queue that can still receive completions
-/// already contains one: later completions are polled after it.
+/// the peer and the devices. They are independent under two conditions. Each of the side's queues
+/// that can still receive completions already contains one, so later completions are polled after
+/// it. No READ of the peer is about to arrive, because the arrival checks memory that this side can
+/// revoke.
 fn is_independent(world: &World, at: usize) -> bool {
     let (side, peer) = (&world.pair.sides[at], &world.pair.sides[1 - at]);
     let receives = side.front(DrainSide::Recv).is_some();
@@ -53,8 +55,8 @@ fn drains(world: &World, at: usize) -> bool {
         && !(side.cq.is_empty() && side.cm.is_empty())
 }
 
-/// Returns a poll of a draining side that cannot affect the end of the connection, if there is such
-/// a poll.
+/// Returns a poll of a draining side that cannot affect how the connection ends, if there is such a
+/// poll.
 fn unobservable(world: &World, at: usize) -> Option<Act> {
     let side = &world.pair.sides[at];
     if !is_draining(side) {
@@ -88,8 +90,8 @@ fn is_live(world: &World) -> bool {
     world.is_without_faults() && world.pair.sides.iter().all(is_live)
 }
 
-/// Returns whether a side of a live connection can disconnect. It can if the side has closed and
-/// both CloseAcks have been sent, or if a request was rejected.
+/// Returns whether a side of a live connection can disconnect. It can if it has closed and both
+/// CloseAcks have been sent, or if B has rejected A's request.
 fn may_disconnect(world: &World, at: usize) -> bool {
     let has_closed =
         world.has_done(SideEvent::Close, at) && world.pair.sides.iter().all(has_acknowledged);

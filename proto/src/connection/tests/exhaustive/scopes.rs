@@ -59,7 +59,7 @@ macro_rules! scopes {
     };
 }
 
-/// The scopes that each test run searches. Searching all of them takes a few seconds.
+/// The scopes that each run of the tests searches. Searching all of them takes a few seconds.
 pub(super) const QUICK: &[Scope] = scopes! {
     "a message and a close" => Send 1 0, Close 1 0;
     "a large message and a close" => Large 1 0, Close 1 0;

@@ -34,7 +34,7 @@ pub(super) struct Found {
     pub(super) transitions: u64,
     pub(super) depth: usize,
     pub(super) is_complete: bool,
-    /// The distinct ends of the connection, as the applications see them.
+    /// The distinct outcomes: how the connection ended, as both applications see it.
     pub(super) outcomes: BTreeSet<String>,
     /// The side events that had an effect in at least one state, by side.
     pub(super) done: [[bool; 2]; SIDE_EVENTS],
@@ -90,7 +90,7 @@ impl Search {
                 let count = acts.len();
                 for (done, act) in acts.into_iter().enumerate() {
                     found.transitions += 1;
-                    // The last transition from a state need not copy the state.
+                    // The last transition from a state changes the state itself, not a copy.
                     let is_last = done + 1 == count;
                     let to = if is_last {
                         world.take()
@@ -127,8 +127,9 @@ impl Search {
         found
     }
 
-    /// Makes a transition. Then repeatedly makes a transition that commutes with all others, until
-    /// there is none. Adds the descriptions of these transitions to `lines`.
+    /// Makes a transition. If `reduces` is true, then makes further transitions as long as there is
+    /// one that commutes with all others. Adds the descriptions of all these transitions to
+    /// `lines`.
     fn take(&self, world: &mut World, act: Act, mut lines: Option<&mut Vec<String>>) {
         let mut next = Some(act);
         while let Some(act) = next {
@@ -174,7 +175,8 @@ impl Search {
     }
 }
 
-/// Describes the end of the connection: the verdict and the number of messages of each side.
+/// Describes how the connection ended: for each side, the verdict, the number of messages sent and
+/// the number of messages received.
 fn outcome(world: &World) -> String {
     let seen = |at: usize| {
         let side = &world.pair.sides[at];

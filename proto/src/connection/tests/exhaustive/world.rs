@@ -28,7 +28,7 @@ pub(super) enum SideEvent {
     Large,
     /// Sends a message of 100 bytes in two frames.
     Fragments,
-    /// Makes the driver hold back a message, because there is no room for it.
+    /// Makes the driver hold back a message that cannot be sent yet.
     Hold,
     /// Sends a control message of 4 bytes.
     Control,
@@ -56,7 +56,7 @@ pub(super) enum SideEvent {
     /// Removes all memory for large messages, so that allocations fail.
     LoseMemory,
     Abort,
-    /// The process ends.
+    /// Kills the process.
     Kill,
     /// Powers off the host.
     Vanish,
@@ -68,12 +68,12 @@ pub(super) enum SideEvent {
     Refuse,
 }
 
-/// The first of the side events that are faults. After a fault, the connection may end without a
-/// close handshake.
+/// The first fault: this side event and all that follow it in the enumeration are faults. After a
+/// fault, the connection may end without a close handshake.
 const FIRST_FAULT: SideEvent = SideEvent::Wait;
 pub(super) const SIDE_EVENTS: usize = SideEvent::Refuse as usize + 1;
 
-/// A transition.
+/// A transition from one state to another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Act {
     Step(Step),
@@ -153,8 +153,8 @@ impl World {
             b"from a"
         };
         let mut pair = Pair::with_request(traits, params.clone(), params, data);
-        // B's connection is a placeholder until a request arrives, so its outputs are not
-        // performed.
+        // B's connection is a placeholder until a request arrives, so the outputs of the
+        // placeholder are discarded.
         while pair.sides[B].conn.poll_output().is_some() {}
         if !scope.establishing {
             pair.run();
@@ -199,7 +199,7 @@ impl World {
     }
 
     /// Returns the possible transitions. If `reduces` is true, omits transitions that commute with
-    /// the returned ones and are therefore redundant.
+    /// the returned ones, because the search can make the omitted transitions later.
     pub(super) fn next(&self, reduces: bool) -> Next {
         let mut acts = self.steps();
         let is_idle = acts.is_empty();
@@ -432,7 +432,7 @@ impl World {
             Act::Step(Step::Memory(at)) => format!("{} finds memory", name(at)),
             Act::Release(at) => format!("{} releases a message", name(at)),
             Act::Take(at) => format!("{} takes a control message", name(at)),
-            Act::Exhaust(at) => format!("{}'s device gives up a host without power", name(at)),
+            Act::Exhaust(at) => format!("{}'s device gives up: the peer has no power", name(at)),
             Act::Pass => "time passes until the next deadline".to_owned(),
             Act::Do(side_event, at) => format!("{}: {side_event:?}", name(at)),
             Act::Mistake(at) => format!("{:?}: a mistake of {}", self.mistake, name(at)),
