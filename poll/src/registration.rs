@@ -72,9 +72,9 @@ impl Registration {
     }
 
     /// Moves the event source to the epolls of `owner`. If `owner` is [`Owner::Loop`], the source
-    /// is registered with a second epoll, which belongs to the application. This is the epoll of
-    /// `group`, if there is a group. If not, it is `fd`, the epoll that the application's event
-    /// loop watches.
+    /// is registered with a second epoll, which belongs to the application. With a group, the
+    /// second epoll is that of `group`. Without a group, it is `fd`, the epoll that the
+    /// application's event loop watches, if that epoll exists.
     pub(super) fn set(
         &mut self,
         owner: Owner,

@@ -189,9 +189,9 @@ impl Poller {
     }
 
     /// Sends the acknowledgements that [`Answers::MayWait`] has delayed, because the task is about
-    /// to wait. Returns true if the connection is about to end, and its fd therefore stays readable
-    /// and never changes again. Does nothing and returns false on transports where a poll costs no
-    /// system call.
+    /// to wait. Returns true if the connection is about to end. In that case, the connection's fd
+    /// stays readable, and the runtime reports no further change. Does nothing and returns false on
+    /// transports where a poll costs no system call.
     fn flush_acks_and_check_end(&self, queue: &impl Completions) -> bool {
         if !queue.stays_readable() {
             return false;

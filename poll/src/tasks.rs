@@ -150,7 +150,7 @@ impl Tasks {
     }
 
     /// Returns true if a runtime will probably run a task that polls. This is the case if the
-    /// runtime watches the events, and a task waits or was woken and has not polled yet.
+    /// runtime watches the events, and a task either waits, or was woken and has not polled yet.
     #[cfg(feature = "tokio")]
     pub(super) fn are_entrusted(&self) -> bool {
         self.are_in_runtime()

@@ -131,8 +131,8 @@ impl Poller {
         ready: &mut impl FnMut() -> Option<T>,
     ) -> Option<T> {
         let policy = &self.policy;
-        // The spin record counts a spin only if one of its polls finds nothing. To detect this, the
-        // budget is one poll until then.
+        // The spin record counts a spin only if one of its polls finds nothing. Until then, each
+        // call polls only once, so that the first such poll is detected.
         let mut budget = 1;
         let mut record = None;
         let (mut started, mut limit) = (None, most);
@@ -277,10 +277,9 @@ impl Poller {
         }
     }
 
-    /// Requests an event for the next completion if an owner other than threads, or a user that
-    /// relies on the engine, needs the event. The calling thread has just slept, and may have
-    /// consumed the event for which the owner waits. Without the request, the owner could wait
-    /// forever.
+    /// Requests an event for the next completion if the owner or another user needs this event. The
+    /// calling thread has just slept, and may have consumed the event for which the owner waits.
+    /// Without the request, the owner could wait forever.
     fn rearm_for_owner(&self, queue: &impl Completions) {
         let takes_events = !queue.stays_readable() && self.owner() != Owner::Threads;
         if !takes_events && !self.is_shared() {

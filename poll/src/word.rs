@@ -50,8 +50,8 @@ pub enum Reliance {
 pub(super) enum Visit {
     /// The visitor was already the owner.
     AlreadyOwner,
-    /// The visitor became the owner, or the engine must resume its checks of threads that are the
-    /// owner. The caller must move the events to the owner's epoll and, if `notify_engine` is set,
+    /// The visitor became the owner, or threads are the owner and the engine must resume its
+    /// checks. The caller must move the events to the owner's epoll and, if `notify_engine` is set,
     /// notify the engine.
     Acquired { notify_engine: bool },
     /// The visitor polls, and the owner does not change.
@@ -275,10 +275,10 @@ impl Word {
         }
     }
 
-    /// Checks whether the owner has polled since the engine's previous check, which found the visit
-    /// counter `seen`. If the owner has not polled, makes the engine the owner. If threads are the
-    /// owner and the leader sleeps, does not compare the counter, and records that the engine stops
-    /// its checks.
+    /// Checks whether the owner has polled since the engine's previous check, when the visit
+    /// counter was `seen`. If the owner has not polled, makes the engine the owner. If threads are
+    /// the owner and the leader sleeps, does not compare the counter, and records that the engine
+    /// stops its checks.
     #[inline]
     pub(super) fn check_owner(&self, seen: u32) -> OwnerCheck {
         let mut word = self.0.load(Ordering::Acquire);
@@ -354,8 +354,8 @@ impl Word {
 
     // Methods for messages that are held back:
 
-    /// Sets the flag that a message is held back until a poll sends the message. The engine clears
-    /// the flag.
+    /// Sets the flag `HELD_BACK`: a message is held back until a poll sends the message. The engine
+    /// clears the flag.
     #[inline]
     pub(super) fn note_held_back(&self) -> HeldBack {
         if self.0.load(Ordering::Relaxed) & HELD_BACK != 0 {

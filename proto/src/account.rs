@@ -16,9 +16,8 @@ use super::credit::CONTROL_RECEIVES;
 const FLOOR: u16 = 2;
 
 /// The maximum number of receives that a connection can have above its minimum, as a multiple of
-/// the spare receives in the pool. A factor of 4 lets a few busy connections use most of the
-/// receives. Even many busy connections together do not use up the spare receives, so the next
-/// connection gets some of them.
+/// the spare receives in the pool. A factor of 4 lets a few busy connections use most of the pool.
+/// Many busy connections together still leave some receives for the next connection.
 const SHARE: u32 = 4;
 
 /// The total number of receives in a pool, and the number of free ones.

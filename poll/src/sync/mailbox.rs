@@ -19,8 +19,8 @@ use super::readiness::eventfd;
 /// sends a message calls [`serve`](Self::serve) afterwards.
 #[derive(Debug)]
 pub struct Mailbox<T> {
-    /// The queue, or `None` if the mailbox refuses messages: the reading thread has ended, or the
-    /// mailbox was created by [`Mailbox::closed`].
+    /// The queue, or `None` if the mailbox refuses messages, because the reading thread has ended
+    /// or the mailbox was created by [`Mailbox::closed`].
     queue: Mutex<Option<Queue<T>>>,
     /// The eventfd, or `None` if the mailbox has a `reader` or was created by [`Mailbox::closed`].
     waker: Option<EventFd>,
@@ -35,9 +35,10 @@ const DEADLINE_CHECK_INTERVAL: Duration = Duration::from_millis(20);
 /// calls the reader.
 pub trait Reader: fmt::Debug + Send + Sync + UnwindSafe + RefUnwindSafe {
     /// Takes the messages from the mailboxes and handles them. When this call returns, this thread
-    /// or another thread has handled each message that was sent before the call. The exception:
-    /// other threads send messages faster than the reader handles messages. The caller holds no
-    /// lock.
+    /// or another thread has handled each message that was sent before the call. There are two
+    /// exceptions. A call from within another call may return at once, and the outer call then
+    /// handles the messages. While other threads send messages faster than the reader handles them,
+    /// some messages may remain. The caller holds no lock.
     fn serve(&self);
 
     /// Returns the time at which [`serve`](Self::serve) must be called even if no message arrives.
@@ -171,10 +172,10 @@ impl<T> Mailbox<T> {
         }
     }
 
-    /// Returns how long the caller, which wants to sleep for the time `left`, may sleep. If the
-    /// mailbox has no reader, this is `left`. If the mailbox has a reader, this is at most
-    /// `DEADLINE_CHECK_INTERVAL`, and the caller calls [`serve_due`](Self::serve_due) after the
-    /// sleep.
+    /// Shortens the time `left` of the caller's next sleep to `DEADLINE_CHECK_INTERVAL` if the
+    /// mailbox has a reader. The caller must then call [`serve_due`](Self::serve_due) after the
+    /// sleep. Returns `left` unchanged if the time is already shorter, or if the mailbox has no
+    /// reader.
     pub fn shorten(&self, left: Option<Duration>) -> Option<Duration> {
         if self.reader.is_none() {
             return left;
@@ -236,7 +237,8 @@ impl<T> Mailbox<T> {
             .is_none_or(|queue| queue.messages.is_empty())
     }
 
-    /// Returns true if the mailbox accepts messages, because the reading thread has not ended.
+    /// Returns false if the reading thread has ended, or if the mailbox was created by
+    /// [`Mailbox::closed`].
     pub fn is_read(&self) -> bool {
         lock(&self.queue).is_some()
     }

@@ -56,7 +56,8 @@ impl Readiness {
 
     /// Does the same as [`update`](Self::update), for a thread that has added an item. If `ready`
     /// returns true, the fd raises a new event even if the fd is already readable. An
-    /// edge-triggered event loop needs the new event, because it may have handled the earlier one.
+    /// edge-triggered event loop needs the new event, because the loop may already have handled the
+    /// earlier event.
     #[inline]
     pub fn announce(&self, ready: impl FnOnce() -> bool) {
         self.set(ready, true);

@@ -140,8 +140,9 @@ impl Wakers {
         self.awaited.load(Ordering::Relaxed) & happened != 0
     }
 
-    /// Wakes each task that awaits an event in the set `happened`, and removes its registration. If
-    /// a waker panics, calls all other wakers nevertheless, and then returns an error.
+    /// Wakes each task that awaits an event in the set `happened`, and removes the task's
+    /// registration. If a waker panics, calls all other wakers nevertheless, and then returns an
+    /// error.
     #[inline]
     pub fn wake(&self, happened: u8) -> Result<(), Panicked> {
         if !self.is_awaited(happened) {
@@ -189,8 +190,8 @@ impl Wakers {
 impl Drop for Wakers {
     fn drop(&mut self) {
         let waiting = mem::take(&mut *lock(&self.waiting));
-        // If a waker panics in its drop, the panic is ignored. It would otherwise end the
-        // connection, but the connection has already ended.
+        // If a waker panics while it is dropped, the panic is ignored. Usually a panic of a waker
+        // ends the connection, but this connection has already ended.
         for Waiting { waker, .. } in waiting {
             foreign::call_once(|| drop(waker));
         }

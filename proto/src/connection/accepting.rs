@@ -219,7 +219,8 @@ impl Accepting {
     }
 
     /// Handles a frame. The peer sends frames only after it has received the reply, so the frame
-    /// establishes the connection. A frame before the reply is ignored.
+    /// establishes the connection. A frame that arrives before this side has sent the reply is
+    /// ignored.
     pub(super) fn on_frame(
         &mut self,
         side: &mut Side,

@@ -4,18 +4,18 @@
 //! If the queue pairs of both sides still work, the close handshake comes first. Each side sends a
 //! Close. After a side has read all large messages of the peer, it acknowledges the peer's Close
 //! with a CloseAck. The messages of a side are *delivered* when the CloseAck for its Close has
-//! arrived and the peer has taken all large messages. An acknowledgement by a device does not prove
-//! delivery, because a device also acknowledges frames that no process ever reads. A missing
-//! acknowledgement does not disprove delivery, because a queue pair can fail between receiving a
-//! frame and acknowledging the frame.
+//! arrived and the peer has taken all large messages of that side. An acknowledgement by a device
+//! does not prove delivery, because a device also acknowledges frames that no process ever reads. A
+//! missing acknowledgement does not disprove delivery, because a queue pair can fail between
+//! receiving a frame and acknowledging the frame.
 //!
-//! The side that closed first disconnects after its messages are delivered, it has read all large
-//! messages, and the peer's device has acknowledged its CloseAck. The peer waits for the event
-//! DISCONNECTED.
+//! The side that closed first disconnects when its messages are delivered, it has read all large
+//! messages of the peer, and the peer's device has acknowledged its CloseAck. The peer waits for
+//! the event DISCONNECTED.
 //!
-//! After the disconnect, the connection drains. A marker is posted behind all work requests of each
-//! queue, and draining ends when both markers have completed. Counting completions would not
-//! suffice, because an unsignalled send that succeeded before the error produces no completion.
+//! Finally, the connection drains. A marker is posted behind all work requests of each queue, and
+//! draining ends when both markers have completed. Counting completions would not suffice, because
+//! an unsignalled send that succeeded before the error produces no completion.
 
 use std::time::{Duration, Instant};
 
@@ -46,7 +46,7 @@ pub(super) struct Closing {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(test, derive(Hash))]
 enum Role {
-    /// This side sent its Close before it received the peer's Close. It disconnects after both
+    /// This side began to close before it received the peer's Close. It disconnects after both
     /// sides have acknowledged each other's Close.
     Initiator,
     /// The peer closed first. This side waits until the peer disconnects.
@@ -123,7 +123,8 @@ impl Draining {
         self.suspected_violation.is_some()
     }
 
-    /// Returns true if the cause of the end is not known, and an event may still reveal the cause.
+    /// Returns true if the cause of the end is not known yet, and an event may still reveal the
+    /// cause.
     #[inline]
     pub(super) fn awaits_cause(&self) -> bool {
         self.is_suspecting() || is_symptom(&self.reason)
@@ -163,7 +164,7 @@ impl Open {
     }
 
     /// Closes the connection. If the connection already drains because the peer is suspected of a
-    /// violation, disconnects. Does nothing if the connection is already closing.
+    /// violation, disconnects. Does nothing if the connection is already ending for another reason.
     pub(super) fn close(&mut self, side: &mut Side, now: Instant) {
         match &self.phase {
             Phase::Greeting(_) => self.give_up_greeting(side, CloseReason::LocallyClosed, now),
@@ -327,8 +328,8 @@ impl Open {
                 side.outputs.note(Level::Info, text);
             }
             // A symptom counts as a loss of the connection, because most symptoms have this cause.
-            // The cause may also be the peer's Abort or Failure. When that frame is found, it
-            // becomes the reason for the end.
+            // The cause may also be the peer's Abort or Failure. When this side processes that
+            // frame, the frame becomes the reason for the end.
             self.lost_in_close = if !reason.is_loss() && !is_symptom(&reason) {
                 LostInClose::No
             } else if !self.transfer.delivered() {

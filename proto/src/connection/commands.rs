@@ -28,8 +28,8 @@ pub struct Flush {
     taken: u32,
 }
 
-/// A point in the sequence of sent frames. A Ping is sent at this point. The Pong for this Ping
-/// proves that all earlier frames have arrived.
+/// A point in the sequence of sent frames. A Ping is sent after this point. The Pong for this Ping
+/// proves that all frames before this point have arrived.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Proof {
     /// The total number of Pongs that must have arrived. The Pong with this number proves that the
@@ -126,9 +126,9 @@ impl Connection {
     }
 
     /// Rejects the request or ends the established connection, because the program will not take
-    /// the connection. For example, the listener has ended. Between these two states, while the
-    /// reply is being prepared or is on its way, this function has no effect. The caller must then
-    /// call this function again when the connection is established.
+    /// the connection. For example, the listener has ended. While the reply is being prepared or is
+    /// on its way to the peer, this function has no effect. In that case, the caller must call this
+    /// function again when the connection is established.
     pub fn reject_untaken(&mut self, now: Instant) {
         match &mut self.state {
             State::Setup(_) => {
@@ -284,8 +284,8 @@ impl Connection {
         room
     }
 
-    /// Sends a Finish, which tells the peer that this side sends no further messages. Later sends
-    /// fail.
+    /// Sends a Finish after all messages. The Finish tells the peer that no further messages
+    /// follow. Later attempts to send a message fail.
     pub fn finish(&mut self) -> Result<(), SendRefused> {
         let (open, side) = self.open_for_sending()?;
         let transfer = open.sending()?;
@@ -489,8 +489,8 @@ impl Connection {
     }
 
     /// Does the same as [`batch_room`](Self::batch_room), but for messages that the driver holds
-    /// back. The application may have finished or closed already. After the peer has closed, the
-    /// call fails, because the peer then ignores messages.
+    /// back. The call is permitted even after the application has finished or closed. After the
+    /// peer has closed, the call fails, because the peer then ignores messages.
     pub fn held_room(&mut self) -> Result<BatchRoom, SendRefused> {
         let (open, _) = self.open_for_sending()?;
         open.sending_held()?.batch_room()
