@@ -43,7 +43,7 @@ pub trait Completions {
     /// is readable while the queue may contain completions, and each poll of the queue costs a
     /// system call. If the result is false, the source becomes readable at most once after each
     /// [`arm_and_poll`](Self::arm_and_poll).
-    fn stays_readable(&self) -> bool;
+    fn is_level_triggered(&self) -> bool;
 
     /// Returns true if the calling thread polled the queue just before it began to wait.
     fn was_polled(&self) -> bool;

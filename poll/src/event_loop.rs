@@ -44,7 +44,7 @@ impl Poller {
         // The steps below make an event loop the owner. The loop of a TCP connection does not
         // become the owner, because each poll costs a system call: the engine's thread polls the
         // connection.
-        if !is_loop || queue.stays_readable() {
+        if !is_loop || queue.is_level_triggered() {
             return None;
         }
         // The loop has taken all completions and will sleep next, so the loop can become the owner

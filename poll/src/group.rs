@@ -77,15 +77,15 @@ impl Poller {
         if self.owner() != Owner::Loop {
             return;
         }
-        let stays_readable = queue.stays_readable();
-        if !stays_readable && let Some((events, _)) = queue.events() {
+        let is_level_triggered = queue.is_level_triggered();
+        if !is_level_triggered && let Some((events, _)) = queue.events() {
             events.clear();
         }
         let mut polls = 1..=MAX_POLLS_PER_TURN;
         if polls.all(|_| queue.arm_and_poll(Answers::AtOnce) == Progress::More) {
             self.call_engine();
         }
-        if stays_readable && queue.events().is_some_and(|(_, has_ended)| has_ended) {
+        if is_level_triggered && queue.events().is_some_and(|(_, has_ended)| has_ended) {
             // The events stay readable until the engine's thread ends the connection. Until then,
             // the group's leader could not sleep on an epoll that contains them.
             self.hand_back();

@@ -61,7 +61,7 @@ impl GroupEvents {
     }
 
     /// Makes the next thread that waits for the group take over the member `key`.
-    pub fn give_back(&self, key: u64) {
+    pub fn mark_absent(&self, key: u64) {
         lock(&self.absent).push(key);
         self.has_absent.store(true, Ordering::Release);
     }
@@ -100,7 +100,7 @@ impl GroupEvents {
     pub(super) fn remove(&self, events: &dyn FdEvents, key: u64) {
         // The call cannot fail, because the descriptor is open and the epoll contains it.
         let _ = self.epoll.delete(events);
-        self.give_back(key);
+        self.mark_absent(key);
     }
 }
 

@@ -150,7 +150,7 @@ impl Poller {
     pub fn register(&self, registration: Registration) {
         let mut watched = lock(&self.watched);
         if let Some(group) = &watched.group {
-            group.give_back(registration.key());
+            group.mark_absent(registration.key());
         }
         watched.registration = Some(registration);
     }

@@ -125,7 +125,7 @@ impl Poller {
         // `ready` here: either another poll follows, or `wait_as` registers the waker and then
         // calls `ready`.
         let mut progress = Progress::Nothing;
-        if !queue.stays_readable() {
+        if !queue.is_level_triggered() {
             progress = if acquired {
                 queue.arm_and_poll(Answers::MayWait)
             } else {
@@ -193,7 +193,7 @@ impl Poller {
     /// stays readable, and the runtime reports no further change. Does nothing and returns false on
     /// transports where a poll costs no system call.
     fn flush_acks_and_check_end(&self, queue: &impl Completions) -> bool {
-        if !queue.stays_readable() {
+        if !queue.is_level_triggered() {
             return false;
         }
         let Some((events, has_ended)) = queue.events() else {

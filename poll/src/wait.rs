@@ -83,7 +83,7 @@ impl Poller {
         self.count_poll_as_thread();
         let value = if !spin.is_zero() {
             self.spin(spin, queue, deadline, ready)
-        } else if queue.stays_readable() || queue.was_polled() {
+        } else if queue.is_level_triggered() || queue.was_polled() {
             // Skip the poll, because the poll would cost a system call, or because the calling
             // thread has just polled. If a completion has arrived, the sleep below returns
             // immediately.
@@ -196,9 +196,9 @@ impl Poller {
         let Some((events, has_ended)) = queue.events() else {
             return self.sleep_without_events(leader, alarm, deadline, value, ready);
         };
-        let stays_readable = queue.stays_readable();
+        let is_level_triggered = queue.is_level_triggered();
         let mut progress = Progress::Nothing;
-        if stays_readable {
+        if is_level_triggered {
             events.answer();
         } else {
             progress = queue.arm_and_poll(Answers::MayWait);
@@ -213,7 +213,7 @@ impl Poller {
             // engine's thread, and each connection would end later.
             self.call_engine();
             alarm.sleep_until_event(deadline.left())
-        } else if stays_readable
+        } else if is_level_triggered
             && !self.is_shared()
             && queue.receive(&events, deadline, || leader.is_woken())
         {
@@ -223,7 +223,7 @@ impl Poller {
         };
         leader.wake_up(matches!(slept, Ok(Woken::Alarm)));
         self.count_poll_as_thread();
-        if !stays_readable {
+        if !is_level_triggered {
             events.clear();
         }
         if value.is_none() {
@@ -281,7 +281,7 @@ impl Poller {
     /// calling thread has just slept, and may have consumed the event for which the owner waits.
     /// Without the request, the owner could wait forever.
     fn rearm_for_owner(&self, queue: &impl Completions) {
-        let takes_events = !queue.stays_readable() && self.owner() != Owner::Threads;
+        let takes_events = !queue.is_level_triggered() && self.owner() != Owner::Threads;
         if !takes_events && !self.is_shared() {
             return;
         }

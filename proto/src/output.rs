@@ -296,9 +296,9 @@ impl TransportTraits {
 /// A connection manager call, or an action that accompanies one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum CmOp {
-    /// Call `take_turn` as soon as the limit on concurrent setups permits another setup. Waiting
+    /// Call `begin_setup` as soon as the limit on concurrent setups permits another setup. Waiting
     /// connections proceed in the order in which they began to wait.
-    AwaitTurn,
+    AwaitSetupSlot,
     /// Create a connection manager id.
     CreateId,
     ResolveAddr {
@@ -330,7 +330,7 @@ pub enum CmOp {
 /// The kind of a [`CmOp`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CmCall {
-    AwaitTurn,
+    AwaitSetupSlot,
     CreateId,
     ResolveAddr,
     CreateTransport,
@@ -346,7 +346,7 @@ pub enum CmCall {
 impl CmOp {
     pub const fn call(&self) -> CmCall {
         match self {
-            Self::AwaitTurn => CmCall::AwaitTurn,
+            Self::AwaitSetupSlot => CmCall::AwaitSetupSlot,
             Self::CreateId => CmCall::CreateId,
             Self::ResolveAddr { .. } => CmCall::ResolveAddr,
             Self::CreateTransport => CmCall::CreateTransport,

@@ -111,7 +111,7 @@ impl Entry {
         let id = &mut self.id;
         match op {
             // The caller handles this operation.
-            CmOp::AwaitTurn => Ok(()),
+            CmOp::AwaitSetupSlot => Ok(()),
             CmOp::CreateId => {
                 id.create_id(manager, self.link.key, self.peer, &self.config)?;
                 id.set_ack_timeout(self.link.key, &self.config);

@@ -70,7 +70,7 @@ static NEXT_KEY: AtomicU64 = AtomicU64::new(FIRST_KEY);
 
 /// The delay after which the engine checks a deadline again, if an application thread held the lock
 /// of the completion queue during the previous check.
-const AGAIN: Duration = Duration::from_millis(1);
+const RECHECK_DELAY: Duration = Duration::from_millis(1);
 
 /// The number of commands or connection manager events that are handled before the completion
 /// queues are polled again. Deadlines are checked after each event.
@@ -271,7 +271,7 @@ impl Reactor {
                 // All completions that have arrived must be handled before the peer is considered
                 // silent.
                 if !entry.link.catch_up() {
-                    self.timers.set(key, Some(now + AGAIN));
+                    self.timers.set(key, Some(now + RECHECK_DELAY));
                     continue;
                 }
                 entry.link.in_engine(|core| core.handle_timeout(now));
@@ -296,7 +296,7 @@ impl Reactor {
             let Some(key) = self.accepts.next(now).or_else(|| self.connects.next(now)) else {
                 break;
             };
-            self.take_turn(key, now);
+            self.begin_setup(key, now);
             self.handle_deadlines();
         }
         let now = Instant::now();
@@ -395,16 +395,16 @@ impl Reactor {
             let Some(op) = op else { break };
             trace!(Connection, "{}: executes {op:?}", entry.link);
             let skips_turn = entry.id.transport() == Transport::Memory && entry.role.is_active();
-            if op == CmOp::AwaitTurn && skips_turn {
+            if op == CmOp::AwaitSetupSlot && skips_turn {
                 // An outgoing connection within the process starts without a turn. A turn would
                 // occupy its slot until the peer answers, because an engine without a thread has no
                 // timer that releases slots.
                 entry
                     .link
-                    .in_engine(|core| core.conn.take_turn(Instant::now()));
+                    .in_engine(|core| core.conn.begin_setup(Instant::now()));
                 continue;
             }
-            if op == CmOp::AwaitTurn {
+            if op == CmOp::AwaitSetupSlot {
                 let turns = entry.role.choose(&mut self.connects, &mut self.accepts);
                 turns.join(key, Host::of(entry.peer.ip()));
                 continue;
@@ -433,7 +433,7 @@ impl Reactor {
             return;
         };
         entry.report_requested();
-        let (established, ended, deadline, has_turn, sends_again) = {
+        let (established, ended, deadline, counts_as_setup, sends_again) = {
             let mut core = entry.link.core();
             if core.established && core.liveness.is_none() {
                 let engine = core.conn.peer_engine();
@@ -445,12 +445,12 @@ impl Reactor {
                 core.established,
                 core.ended.clone(),
                 core.next_timeout(),
-                core.conn.has_turn(),
+                core.conn.counts_as_setup(),
                 core.sends_again(),
             )
         };
         self.timers.set(key, deadline);
-        if !has_turn {
+        if !counts_as_setup {
             let turns = entry.role.choose(&mut self.connects, &mut self.accepts);
             turns.finish(key);
         }
@@ -472,7 +472,7 @@ impl Reactor {
         self.timers.set(key, None);
         self.attended.forget(key);
         let link = self.links.get(&key).map(|entry| &entry.link);
-        if link.is_some_and(|link| !link.is_released()) {
+        if link.is_some_and(|link| !link.try_release()) {
             return self.poll_soon(key, None);
         }
         self.delayed_disconnects.remove(&key);
@@ -578,7 +578,7 @@ impl Drop for Reactor {
                 let error = Error::from_connect(entry.peer, transport, reason.clone());
                 reply.send(Err(error));
             }
-            if entry.link.is_released() {
+            if entry.link.try_release() {
                 entry.link.uninstall();
             }
         }

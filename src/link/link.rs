@@ -568,12 +568,12 @@ impl Link {
     /// [`uninstall`](Self::uninstall) can then run without waiting. If a thread may still be in a
     /// call on the queue pair, moves the queue pair to the error state, so that the thread returns
     /// soon.
-    pub(crate) fn is_released(&self) -> bool {
+    pub(crate) fn try_release(&self) -> bool {
         if self.try_lock_poll().is_none() {
             return false;
         }
         let core = self.core();
-        core.queues.as_ref().is_none_or(WorkQueues::is_released)
+        core.queues.as_ref().is_none_or(WorkQueues::try_release)
     }
 
     /// Destroys all objects of the device: the queue pair first, then the completion queue.

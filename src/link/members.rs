@@ -61,7 +61,7 @@ impl Members {
     pub(super) fn add(&self, link: &Arc<Link>) {
         lock(&self.links).insert(link.key, Arc::downgrade(link));
         if let Some(events) = self.events.get() {
-            events.give_back(link.key);
+            events.mark_absent(link.key);
         }
     }
 
@@ -131,7 +131,7 @@ impl Members {
         if !self.are_polled.load(Ordering::Acquire) && !self.are_polled.swap(true, Ordering::AcqRel)
         {
             for key in lock(&self.links).keys() {
-                events.give_back(*key);
+                events.mark_absent(*key);
             }
         }
         Ok(events)
@@ -148,7 +148,7 @@ impl Members {
         self.are_polled.store(true, Ordering::Release);
         link.poller.enter_group(events);
         // A member without a transport has no events. When its next transport is registered,
-        // `GroupEvents::give_back` makes a waiting thread take over the member.
+        // `GroupEvents::mark_absent` makes a waiting thread take over the member.
         if link.has_events() && link.poller.take_for_group() {
             link.poll_as_member();
         }
@@ -189,7 +189,7 @@ impl Completions for Queue<'_> {
         Some((&**self.events, false))
     }
 
-    fn stays_readable(&self) -> bool {
+    fn is_level_triggered(&self) -> bool {
         true
     }
 

@@ -406,7 +406,7 @@ impl Queue<'_> {
         let side = lock(&link.poll);
         let mut deferred = None;
         let progress = link.poll_locked(side, arming, budget, self.handoff, answers, &mut deferred);
-        if progress == Progress::More && self.stays_readable() {
+        if progress == Progress::More && self.is_level_triggered() {
             // The poll may have read all bytes from the socket without handling all completions.
             // The socket does not become readable for the remaining completions, so the engine must
             // poll.
@@ -441,7 +441,7 @@ impl Completions for Queue<'_> {
         self.was_polled
     }
 
-    fn stays_readable(&self) -> bool {
+    fn is_level_triggered(&self) -> bool {
         self.link.is_over_tcp()
     }
 

@@ -101,7 +101,7 @@ pub fn one_hello(bytes: &[u8]) {
             assert!(!is_malformed_resume(bytes));
             assert!(conn.next_timeout().is_some());
             conn.accept(b"data", now);
-            conn.take_turn(now);
+            conn.begin_setup(now);
             conn.handle_transport(TransportTraits::UNRESTRICTED);
             let is_accept = |output: &Output| {
                 let Output::Cm(CmOp::Accept { private_data }) = output else {
@@ -189,7 +189,7 @@ fn check(conn: &Connection, verdict: &Result<GoodHello<'_>, CloseReason>) {
 /// Returns a connection that has sent its request and waits for the answer.
 fn connecting(now: Instant) -> Connection {
     let mut conn = Connection::connect(params(), 7, b"", now);
-    conn.take_turn(now);
+    conn.begin_setup(now);
     conn.handle_cm_event(CmInput::AddrResolved, now);
     conn.handle_cm_event(CmInput::RouteResolved, now);
     conn

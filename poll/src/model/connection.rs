@@ -309,7 +309,7 @@ impl Completions for &Connection {
         Some((&CompletionEvents, false))
     }
 
-    fn stays_readable(&self) -> bool {
+    fn is_level_triggered(&self) -> bool {
         false
     }
 
@@ -362,7 +362,7 @@ impl Completions for Members<'_> {
         Some((&**events, false))
     }
 
-    fn stays_readable(&self) -> bool {
+    fn is_level_triggered(&self) -> bool {
         true
     }
 

@@ -197,7 +197,7 @@ impl GroupEvents {
         Ok(Self)
     }
 
-    pub(crate) fn give_back(&self, _: u64) {
+    pub(crate) fn mark_absent(&self, _: u64) {
         SYSTEM.change(|state| state.absent = true);
     }
 

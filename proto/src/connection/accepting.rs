@@ -148,7 +148,7 @@ impl Accepting {
         if let Step::Requested = self.step {
             self.step = Step::Accepted(data.into());
             self.deadline = now + side.params.connect_timeout;
-            side.cm(CmOp::AwaitTurn);
+            side.cm(CmOp::AwaitSetupSlot);
         }
     }
 
@@ -161,7 +161,7 @@ impl Accepting {
         pending
     }
 
-    pub(super) fn take_turn(&mut self, side: &mut Side) {
+    pub(super) fn begin_setup(&mut self, side: &mut Side) {
         if let Step::Accepted(data) = &mut self.step {
             self.step = Step::Preparing(mem::take(data));
             side.cm(CmOp::CreateTransport);

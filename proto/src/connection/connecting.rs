@@ -106,7 +106,7 @@ impl Connection {
         };
         let mut side = Side::new(params);
         side.has_long_request = data.len() > REQUEST_DATA_MAX;
-        side.cm(CmOp::AwaitTurn);
+        side.cm(CmOp::AwaitSetupSlot);
         Self::new(side, Setup::Connecting(connecting))
     }
 
@@ -167,7 +167,7 @@ impl Connecting {
         }
     }
 
-    pub(super) fn has_turn(&self) -> bool {
+    pub(super) fn counts_as_setup(&self) -> bool {
         !matches!(self.step, Step::Waiting | Step::Backoff(_))
     }
 
@@ -175,7 +175,7 @@ impl Connecting {
         matches!(self.step, Step::Requested(_))
     }
 
-    pub(super) fn take_turn(&mut self, side: &mut Side) {
+    pub(super) fn begin_setup(&mut self, side: &mut Side) {
         if let Step::Waiting = self.step {
             self.step = Step::ResolvingAddr;
             side.cm(CmOp::CreateId);
@@ -421,7 +421,7 @@ impl Connecting {
         let phase = match self.step {
             Step::Backoff(_) if self.deadline > now => {
                 self.step = Step::Waiting;
-                side.cm(CmOp::AwaitTurn);
+                side.cm(CmOp::AwaitSetupSlot);
                 return Ok(None);
             }
             Step::Waiting => Phase::Waiting,

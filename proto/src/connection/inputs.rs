@@ -15,14 +15,14 @@ use crate::{
 /// Inputs from the connection manager and the engine.
 impl Connection {
     /// Begins the expensive steps of the setup, now that the limit on concurrent setups permits
-    /// them. The connection has requested this call with [`CmOp::AwaitTurn`](crate::CmOp), and
-    /// counts against the limit until [`has_turn`](Self::has_turn) returns false.
-    pub fn take_turn(&mut self, now: Instant) {
+    /// them. The connection has requested this call with [`CmOp::AwaitSetupSlot`](crate::CmOp), and
+    /// counts against the limit until [`counts_as_setup`](Self::counts_as_setup) returns false.
+    pub fn begin_setup(&mut self, now: Instant) {
         if self.next_timeout().is_some_and(|at| at <= now) {
             return self.handle_timeout(now);
         }
         if let State::Setup(setup) = &mut self.state {
-            setup.take_turn(&mut self.side);
+            setup.begin_setup(&mut self.side);
         }
     }
 
@@ -90,7 +90,10 @@ impl Connection {
             // A failure of these calls does not end the connection. If a rejection cannot be sent,
             // the peer's attempt ends at its deadline. If the RNR timer cannot be set, the timer
             // keeps its default. If the id cannot be discarded, the driver destroys the id later.
-            (CmCall::AwaitTurn | CmCall::Discard | CmCall::Reject | CmCall::SetMinRnrTimer, _) => {
+            (
+                CmCall::AwaitSetupSlot | CmCall::Discard | CmCall::Reject | CmCall::SetMinRnrTimer,
+                _,
+            ) => {
                 let text = format_args!("ignored a failed connection manager call: {error}");
                 self.side.outputs.note(Level::Debug, text);
             }

@@ -365,7 +365,7 @@ impl Open {
     pub(super) fn set_moved(&mut self, moved: MovedBytes) {
         let transfer = &mut self.transfer;
         let before = std::mem::replace(&mut transfer.moved, moved);
-        let known = std::mem::replace(&mut transfer.moved_is_fresh, true);
+        let known = std::mem::replace(&mut transfer.moved_since_check, true);
         if known && moved.signs > before.signs {
             transfer.activity.on_connection += 1;
         }
@@ -394,7 +394,7 @@ impl Open {
         };
         if passes {
             // The next check must not count bytes that moved before this check.
-            transfer.moved_is_fresh = false;
+            transfer.moved_since_check = false;
             // The caller reads the new deadline, so `Output::Timer` need not report it.
             transfer.timers.take_changed();
         }

@@ -251,8 +251,8 @@ impl Connection {
     /// Returns whether the setup counts against the limit on concurrent setups. A setup does not
     /// count while it waits for the application's decision, for the limit's permission, or for the
     /// start of the next attempt.
-    pub fn has_turn(&self) -> bool {
-        matches!(&self.state, State::Setup(setup) if setup.has_turn())
+    pub fn counts_as_setup(&self) -> bool {
+        matches!(&self.state, State::Setup(setup) if setup.counts_as_setup())
     }
 
     /// Returns the parameters that result from the hellos of both sides. Returns `None` before the

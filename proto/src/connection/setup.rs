@@ -71,9 +71,9 @@ impl Setup {
     /// Returns whether the setup counts against the limit on concurrent setups. A setup does not
     /// count while it waits for the application's decision, for the limit's permission, or for the
     /// start of the next attempt.
-    pub(super) fn has_turn(&self) -> bool {
+    pub(super) fn counts_as_setup(&self) -> bool {
         match self {
-            Self::Connecting(connecting) => connecting.has_turn(),
+            Self::Connecting(connecting) => connecting.counts_as_setup(),
             Self::Accepting(accepting) => accepting.has_queue_pair(),
         }
     }
@@ -88,10 +88,10 @@ impl Setup {
         }
     }
 
-    pub(super) fn take_turn(&mut self, side: &mut Side) {
+    pub(super) fn begin_setup(&mut self, side: &mut Side) {
         match self {
-            Self::Connecting(connecting) => connecting.take_turn(side),
-            Self::Accepting(accepting) => accepting.take_turn(side),
+            Self::Connecting(connecting) => connecting.begin_setup(side),
+            Self::Accepting(accepting) => accepting.begin_setup(side),
         }
     }
 

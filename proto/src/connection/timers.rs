@@ -32,7 +32,7 @@ pub(super) struct DelayedGrant {
 /// The interval at which the timer fires while grants are delayed. The timer is not restarted for
 /// each grant, so it can already be running when a delay begins. A grant is therefore delayed by at
 /// most twice this interval.
-pub(super) const MAX_GRANT_DELAY: Duration = Duration::from_millis(2);
+pub(super) const GRANT_TIMER_INTERVAL: Duration = Duration::from_millis(2);
 
 impl Timers {
     /// Returns the earliest of all deadlines.

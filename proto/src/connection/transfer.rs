@@ -8,7 +8,7 @@ use std::{
 use super::{
     control::ControlQueue,
     keepalive::{Keepalive, MovedBytes, PeerActivity, Probe},
-    timers::{DelayedGrant, MAX_GRANT_DELAY, Timers, Tracked},
+    timers::{DelayedGrant, GRANT_TIMER_INTERVAL, Timers, Tracked},
 };
 use crate::{
     BatchRoom, Clock, Negotiated, Output, PART_HEADER_LEN, Params, SendRefused, SessionOffer,
@@ -54,7 +54,7 @@ pub(super) struct Transfer {
     /// Whether `moved` was set after the last time that
     /// [`passes_check`](super::Connection::passes_check) returned true. If so, the next increase of
     /// these counters is a sign of life. If not, the bytes might have moved before that check.
-    pub(super) moved_is_fresh: bool,
+    pub(super) moved_since_check: bool,
     /// Whether other connections wait for the memory that this connection's large messages use, as
     /// of the last call of [`set_memory_contended`](super::Connection::set_memory_contended).
     pub(super) memory_is_contended: bool,
@@ -192,7 +192,7 @@ impl Transfer {
             number: params.number,
             activity: PeerActivity::default(),
             moved: MovedBytes::default(),
-            moved_is_fresh: false,
+            moved_since_check: false,
             memory_is_contended: false,
             accepts: Accepts::Everything,
             finished: false,
@@ -250,7 +250,7 @@ impl Transfer {
     pub(super) fn watch_grant(&mut self, now: impl Clock) {
         if self.recv_credit.delays_grant() && self.timers.grant.is_none() {
             self.timers.grant = Some(DelayedGrant {
-                deadline: now.now() + MAX_GRANT_DELAY,
+                deadline: now.now() + GRANT_TIMER_INTERVAL,
                 announced: self.recv_credit.announced(),
             });
         }

@@ -305,7 +305,7 @@ impl Reactor {
 
     /// Starts the turn of a connection. If the backlog has filled up since the peer's request,
     /// rejects the request instead.
-    pub(super) fn take_turn(&mut self, key: u64, now: Instant) {
+    pub(super) fn begin_setup(&mut self, key: u64, now: Instant) {
         let is_full = self.finds_backlog_full(key);
         let Some(entry) = self.links.get(&key) else {
             return;
@@ -319,7 +319,7 @@ impl Reactor {
                 &format_args!("the listener has reached its backlog limit of {limit}"),
             );
         } else {
-            entry.link.in_engine(|core| core.conn.take_turn(now));
+            entry.link.in_engine(|core| core.conn.begin_setup(now));
         }
         self.drive(key);
     }

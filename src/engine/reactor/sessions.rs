@@ -58,7 +58,7 @@ impl Reactor {
                 false
             }
             Next::Remove => {
-                if entry.link.is_released() {
+                if entry.link.try_release() {
                     self.remove_transport(key);
                 } else {
                     self.poll_soon(key, None);

@@ -103,10 +103,10 @@ impl QueuePair {
     /// Moves a TCP queue pair to the error state, so that other threads leave their calls on the
     /// queue pair. Returns true if no other thread is executing a call on the queue pair. The queue
     /// pair can then be destroyed without waiting.
-    pub(super) fn is_released(&self) -> bool {
+    pub(super) fn try_release(&self) -> bool {
         by_transport!(self, {
             Rdma(_) => true,
-            Tcp(qp) => qp.is_released(),
+            Tcp(qp) => qp.try_release(),
             Memory(_) => true,
         })
     }

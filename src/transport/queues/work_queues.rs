@@ -145,8 +145,8 @@ impl WorkQueues {
     /// Over TCP, moves an open queue pair to the error state, so that the calls of other threads on
     /// the queue pair return soon. Returns true if no other thread is executing such a call.
     /// [`destroy`](Self::destroy) then runs without waiting.
-    pub(crate) fn is_released(&self) -> bool {
-        self.qp.is_released()
+    pub(crate) fn try_release(&self) -> bool {
+        self.qp.try_release()
     }
 
     /// Destroys the queue pair. Then releases the memory, which the device no longer accesses.

@@ -44,8 +44,8 @@ impl QueuePair {
 
     /// Moves the queue pair to the error state. Returns true if no other thread is receiving into
     /// the queue pair's memory, so that the queue pair can be destroyed now.
-    pub(crate) fn is_released(&self) -> bool {
-        self.0.is_released()
+    pub(crate) fn try_release(&self) -> bool {
+        self.0.try_release()
     }
 
     /// Posts a receive.

@@ -288,7 +288,7 @@ impl Stream {
     /// Moves an open stream to the error state. Returns true if the queue pair can be destroyed
     /// now, because no thread is receiving into its memory. If the result is false, the end of the
     /// stream makes the receiving thread return, and no other thread starts to receive.
-    pub(super) fn is_released(&self) -> bool {
+    pub(super) fn try_release(&self) -> bool {
         if self.phase() == Phase::Open {
             self.fail();
         }
@@ -297,7 +297,7 @@ impl Stream {
 
     /// Ends all access to the memory of the queue pair. Called when the queue pair is destroyed.
     ///
-    /// If [`is_released`](Self::is_released) has returned `true`, this call does not wait long for
+    /// If [`try_release`](Self::try_release) has returned `true`, this call does not wait long for
     /// the receiver's lock.
     pub(super) fn destroy(&self) {
         // During the setup the socket stays open, because the connection manager may have to send a

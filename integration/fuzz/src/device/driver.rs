@@ -34,7 +34,7 @@ impl Device {
                 }
             }
             // Permit the setup immediately: the simulation has no limit on concurrent setups.
-            CmOp::AwaitTurn => return self.conn.take_turn(self.now),
+            CmOp::AwaitSetupSlot => return self.conn.begin_setup(self.now),
             CmOp::Discard => {
                 assert!(self.sending.is_empty() && !self.established);
                 self.posted.clear();

@@ -137,10 +137,10 @@ fn address_errors_are_retried_until_the_deadline() {
         while let Some(next) = conn.next_timeout() {
             now = next;
             conn.handle_timeout(now);
-            conn.take_turn(now);
+            conn.begin_setup(now);
             if let [
                 CmOp::Discard,
-                CmOp::AwaitTurn,
+                CmOp::AwaitSetupSlot,
                 CmOp::CreateId,
                 CmOp::ResolveAddr { .. },
             ] = ops(&mut conn)[..]
@@ -170,7 +170,7 @@ fn clients_of_lost_server_retry_at_different_times() {
             conn.handle_cm_event(CmInput::AddrError(failed), now);
             let until = conn.next_timeout().unwrap();
             conn.handle_timeout(until);
-            conn.take_turn(until);
+            conn.begin_setup(until);
             until - std::mem::replace(&mut now, until)
         })
     };
@@ -194,7 +194,7 @@ fn work_error_before_established_is_the_reason() {
     let mut accepting =
         Connection::requested(params(), &hello(VERSION, 4).emit(b""), BOTH_WAYS, now).unwrap();
     accepting.accept(b"", now);
-    accepting.take_turn(now);
+    accepting.begin_setup(now);
     accepting.handle_transport(TransportTraits::UNRESTRICTED);
     for mut conn in [active, accepting] {
         conn.handle_work_error(Work::Recv { buffer: 1 }, WcStatus::WR_FLUSH_ERR, 0, now);
@@ -246,12 +246,12 @@ fn queued_attempt_has_no_objects_and_ends_in_time() {
         Connection::requested(params(), &hello(VERSION, 4).emit(b""), BOTH_WAYS, now).unwrap();
     passive.accept(b"", now);
     for conn in [&mut active, &mut passive] {
-        assert!(!conn.has_turn());
+        assert!(!conn.counts_as_setup());
         assert_eq!(conn.next_timeout(), Some(deadline));
-        assert!(matches!(ops(conn)[..], [CmOp::AwaitTurn]));
+        assert!(matches!(ops(conn)[..], [CmOp::AwaitSetupSlot]));
     }
-    // A call of `take_turn` at the deadline ends the attempt and does not start it.
-    active.take_turn(deadline);
+    // A call of `begin_setup` at the deadline ends the attempt and does not start it.
+    active.begin_setup(deadline);
     assert_eq!(active.close_reason(), Some(&late));
     assert!(matches!(ops(&mut active)[..], []));
     passive.handle_timeout(deadline);

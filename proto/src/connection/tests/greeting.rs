@@ -161,12 +161,12 @@ fn repeated_request_waits_longer_after_each_refusal() {
         let longest = Duration::from_millis(longest);
         let cause = (refused, CloseReason::PeerBusy);
         let mut conn = Connection::connect_again(roomy(), 1, &[7; 100], cause, now);
-        assert!(conn.has_long_request() && !conn.has_turn());
+        assert!(conn.has_long_request() && !conn.counts_as_setup());
         let due = conn.next_timeout().unwrap();
         assert!((now + longest / 2..=now + longest).contains(&due));
         assert_eq!(last_event(&mut conn), None);
         conn.handle_timeout(due);
-        assert!(matches!(ops(&mut conn)[..], [CmOp::AwaitTurn]));
+        assert!(matches!(ops(&mut conn)[..], [CmOp::AwaitSetupSlot]));
         conn.handle_timeout(now + roomy().connect_timeout);
         assert_eq!(end(&mut conn), CloseReason::PeerBusy);
     }

@@ -268,7 +268,7 @@ fn message_beyond_hello_limits_is_a_violation() {
     for (len, allowed) in [(64, true), (65, false)] {
         let mut conn = Connection::requested(params(), &hello.emit(b""), BOTH_WAYS, now).unwrap();
         conn.accept(b"", now);
-        conn.take_turn(now);
+        conn.begin_setup(now);
         conn.handle_transport(TransportTraits::UNRESTRICTED);
         conn.handle_cm_event(
             CmInput::Established {
@@ -321,7 +321,7 @@ fn sharing() -> Connection {
     };
     let mut conn = Connection::requested(params, &hello.emit(b""), BOTH_WAYS, now).unwrap();
     conn.accept(b"", now);
-    conn.take_turn(now);
+    conn.begin_setup(now);
     conn.handle_transport(TransportTraits::UNRESTRICTED);
     conn.handle_cm_event(
         CmInput::Established {

@@ -76,9 +76,9 @@ fn started(params: Params, nonce: u64, data: &[u8], now: Instant) -> Connection 
     let mut conn = Connection::connect(params, nonce, data, now);
     assert!(matches!(
         conn.poll_output(),
-        Some(Output::Cm(CmOp::AwaitTurn))
+        Some(Output::Cm(CmOp::AwaitSetupSlot))
     ));
-    conn.take_turn(now);
+    conn.begin_setup(now);
     conn
 }
 

@@ -294,7 +294,7 @@ impl Pair {
                 }
             }
             // The simulation does not limit the number of concurrent attempts.
-            CmOp::AwaitTurn => self.sides[at].conn.take_turn(self.now),
+            CmOp::AwaitSetupSlot => self.sides[at].conn.begin_setup(self.now),
             CmOp::CreateId | CmOp::SetMinRnrTimer => {}
             CmOp::Reject { .. } | CmOp::Discard => panic!("these tests do not cause {op:?}"),
         }

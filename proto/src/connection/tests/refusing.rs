@@ -291,7 +291,7 @@ fn local_port_in_use_is_retried_with_another() {
             assert_eq!(conn.close_reason(), None);
             assert!(matches!(ops(&mut conn)[..], [.., CmOp::Discard]));
             conn.handle_timeout(now + Duration::from_secs(1));
-            assert!(matches!(ops(&mut conn)[..], [CmOp::AwaitTurn]));
+            assert!(matches!(ops(&mut conn)[..], [CmOp::AwaitSetupSlot]));
             conn.handle_timeout(now + Duration::from_secs(5));
             assert_eq!(
                 conn.close_reason(),
@@ -529,10 +529,14 @@ fn a_refusal_is_final_unless_retries_are_asked_for() {
         if retry_refused {
             assert_eq!(last_event(&mut conn), None);
             conn.handle_timeout(now + Duration::from_secs(1));
-            conn.take_turn(now + Duration::from_secs(1));
+            conn.begin_setup(now + Duration::from_secs(1));
             assert!(matches!(
                 ops(&mut conn)[..],
-                [CmOp::AwaitTurn, CmOp::CreateId, CmOp::ResolveAddr { .. }]
+                [
+                    CmOp::AwaitSetupSlot,
+                    CmOp::CreateId,
+                    CmOp::ResolveAddr { .. }
+                ]
             ));
             conn.handle_timeout(now + Duration::from_secs(5));
         }

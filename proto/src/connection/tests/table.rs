@@ -88,7 +88,7 @@ fn in_state(name: &str, now: Instant) -> Connection {
         "Accepting" => {
             let mut conn = passive();
             conn.accept(b"", now);
-            conn.take_turn(now);
+            conn.begin_setup(now);
             conn.handle_transport(TransportTraits::UNRESTRICTED);
             conn
         }
@@ -199,7 +199,7 @@ fn commands() {
     //               Accepted   Accepting     Established   Closing     Draining    Closed
     expect("accept", |conn, now| conn.accept(b"", now),
                     [".",      ".",             ".",           ".",          ".",      "Accepted", ".",       ".",          ".",          ".",        ".",        "."]);
-    expect("a turn", |conn, now| conn.take_turn(now),
+    expect("a turn", |conn, now| conn.begin_setup(now),
                     ["ResolvingAddr",".",       ".",           ".",          ".",      ".",        "Accepting",".",         ".",          ".",        ".",        "."]);
     expect("reject", |conn, now| _ = conn.reject(b"", now),
                     [".",      ".",             ".",           ".",          ".",      CLOSED,     CLOSED,    ".",          ".",          ".",        ".",        "."]);
@@ -346,8 +346,8 @@ fn connection_manager_calls_are_in_order() {
             .collect()
     };
     let mut conn = Connection::connect(params(), 1, b"", now);
-    assert_eq!(ops(&mut conn), [CmCall::AwaitTurn]);
-    conn.take_turn(now);
+    assert_eq!(ops(&mut conn), [CmCall::AwaitSetupSlot]);
+    conn.begin_setup(now);
     assert_eq!(ops(&mut conn), [CmCall::CreateId, CmCall::ResolveAddr]);
     conn.handle_cm_event(CmInput::AddrResolved, now);
     assert_eq!(
@@ -367,8 +367,8 @@ fn connection_manager_calls_are_in_order() {
     let mut conn = Connection::requested(params(), &hello().emit(b""), BOTH_WAYS, now).unwrap();
     assert_eq!(ops(&mut conn), []);
     conn.accept(b"", now);
-    assert_eq!(ops(&mut conn), [CmCall::AwaitTurn]);
-    conn.take_turn(now);
+    assert_eq!(ops(&mut conn), [CmCall::AwaitSetupSlot]);
+    conn.begin_setup(now);
     assert_eq!(ops(&mut conn), [CmCall::CreateTransport]);
     conn.handle_transport(TransportTraits::UNRESTRICTED);
     assert_eq!(ops(&mut conn), [CmCall::Accept]);
