@@ -69,7 +69,7 @@ pub fn step(events: &EventChannel, expected: CmEventType, timeout: Duration) -> 
     let Some(event) = events.wait_event(timeout)? else {
         return Err(format!("{expected} did not arrive within {timeout:?}").into());
     };
-    log::info!("{}", event.event());
+    log::info!("received the event {}", event.event());
     match event.event() {
         got if got == expected && event.status() == 0 => Ok(event),
         CmEventType::REJECTED => Err(rejection_cause(&event).into()),

@@ -61,7 +61,7 @@ impl Default for Polling {
     }
 }
 
-/// Decides from the results of earlier spins whether the next waits spin before they sleep.
+/// Decides from the results of earlier spins whether a wait spins before it sleeps.
 ///
 /// A spin has saved a sleep only if one of its polls finds nothing and a later poll finds a
 /// completion. A short sleep does not prove that a spin would have succeeded: the peer may have
@@ -82,7 +82,7 @@ impl SpinRecord {
     #[inline]
     pub(super) fn spins(&self) -> bool {
         // The load and the store are separate operations. If several threads call this function at
-        // the same time, only one of their waits may be counted.
+        // the same time, it can happen that only one of their waits is counted. This does no harm.
         let skip = self.skip.load(Ordering::Relaxed);
         if skip > 0 {
             self.skip.store(skip - 1, Ordering::Relaxed);

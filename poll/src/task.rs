@@ -36,9 +36,9 @@ const ENGINE_USERS: &[Reliance] = &[
 ];
 
 impl Poller {
-    /// Does for a task what [`wait_until`](Self::wait_until) does for a thread. Returns the value
-    /// of `ready` if there is one. If not, registers the task's waker for the next event that may
-    /// change the result of `ready`.
+    /// The counterpart of [`wait_until`](Self::wait_until) for a task. Returns the value of `ready`
+    /// if there is one. If not, registers the task's waker for the next event that may change the
+    /// result of `ready`.
     pub fn poll_task<T>(
         &self,
         queue: &impl Completions,
@@ -190,8 +190,8 @@ impl Poller {
 
     /// Sends the acknowledgements that [`Answers::MayWait`] has delayed, because the task is about
     /// to wait. Returns true if the connection is about to end. In that case, the connection's fd
-    /// stays readable, and the runtime reports no further change. Does nothing and returns false on
-    /// transports where a poll costs no system call.
+    /// stays readable, and the runtime reports no further change. Does nothing and returns false if
+    /// a poll of the transport costs no system call.
     fn flush_acks_and_check_end(&self, queue: &impl Completions) -> bool {
         if !queue.is_level_triggered() {
             return false;

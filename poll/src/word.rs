@@ -276,9 +276,9 @@ impl Word {
     }
 
     /// Checks whether the owner has polled since the engine's previous check, when the visit
-    /// counter was `seen`. If the owner has not polled, makes the engine the owner. If threads are
-    /// the owner and the leader sleeps, does not compare the counter, and records that the engine
-    /// stops its checks.
+    /// counter was `seen`. If the owner has not polled, makes the engine the owner. Exception:
+    /// while threads are the owner and one of them, the leader, sleeps until an event, they stay
+    /// the owner, and the engine stops its checks.
     #[inline]
     pub(super) fn check_owner(&self, seen: u32) -> OwnerCheck {
         let mut word = self.0.load(Ordering::Acquire);

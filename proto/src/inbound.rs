@@ -49,7 +49,7 @@ pub(super) struct Inbound {
     held: u32,
     /// The total length in bytes of the messages that `held` counts.
     held_bytes: u64,
-    /// The number of copied bytes of a byte stream that the application has not read.
+    /// For a byte stream: the number of copied bytes that the application has not consumed.
     copied: u64,
     /// The maximum value of `held`.
     max_held: u32,

@@ -162,7 +162,7 @@ impl ReadWatchdog {
         }
     }
 
-    /// If a deadline has passed, returns the verdict on the reads or on the missing memory. If no
+    /// If a deadline has passed, returns the verdict on the reads, or on the wait for memory. If no
     /// deadline has passed, returns [`Verdict::Fine`]. `progress` is the progress up to `now`.
     /// `reading` is true if bytes of a large message are expected.
     pub(super) fn check(&mut self, progress: Progress, reading: bool, now: Instant) -> Verdict {

@@ -160,7 +160,7 @@ pub enum Error {
 
     /// This side has [finished](crate::Endpoint::finish): it has sent its last message.
     ///
-    /// Nothing was sent; the peer's messages can still be received.
+    /// The failed call has sent nothing. The peer's messages can still be received.
     #[error("nothing more can be sent: this side has finished sending")]
     Finished,
 

@@ -292,8 +292,9 @@ pub(crate) struct GroupQueue {
     pub(crate) members: Members,
 }
 
-/// The sender of the queue. Unread messages in the queue refer to their connections, and these
-/// refer to the queue. If the queue owned its receiver, this cycle would never be freed.
+/// The sending end of a group's channel. The receiving end is outside of [`GroupQueue`]. Inside, it
+/// would complete a cycle of references that is never freed: unread messages in the channel refer
+/// to their connections, and connections refer to the queue.
 #[derive(Debug)]
 struct GroupSender {
     sender: Sender<(u64, Completion)>,

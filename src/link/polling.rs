@@ -163,8 +163,9 @@ impl Link {
         self.queue(None).poll(1, Answers::AtOnce)
     }
 
-    /// Polls the completion queue once, in a thread that is likely to poll again soon. If no user
-    /// relies on the engine's thread, makes threads of the application the owner of the connection.
+    /// Polls the completion queue once, in a thread that is likely to poll again soon. If nothing
+    /// relies on the engine's thread, the threads of the application become the owner of the
+    /// connection.
     pub(crate) fn poll_again(self: &Arc<Self>) {
         self.poller.count_poll_as_thread();
         self.poll_once();

@@ -123,7 +123,8 @@ fn leaving_engine_leaves_streams_alone() {
 #[test]
 fn shared_engine_serves_unconfigured_users() {
     if ip_and_transport().1 == Transport::Memory {
-        // Connections within a process have no shared engine: each listener creates its own engine.
+        // The in-memory transport does not use the shared engine: each of its listeners creates its
+        // own engine.
         return;
     }
     let listener = Listener::bind((ip_and_transport().0, 0)).unwrap();

@@ -159,7 +159,7 @@ fn step(events: &EventChannel, expected: CmEventType) -> Result<CmEvent> {
     let Some(event) = events.wait_event(TIME_LIMIT)? else {
         return Err(format!("{expected} did not arrive within {TIME_LIMIT:?}").into());
     };
-    log::info!("{}", event.event());
+    log::info!("received the event {}", event.event());
     match event.event() {
         got if got == expected && event.status() == 0 => Ok(event),
         CmEventType::REJECTED => Err(rejection_cause(&event).into()),

@@ -26,8 +26,8 @@ use crate::{
     work::{Scope, Task},
 };
 
-/// The first server uses the port after this one. Each further server uses the next higher port.
-const FIRST_PORT: u16 = 20_000;
+/// The port before that of the first server. Each further server uses the next higher port.
+const PORT_BEFORE_FIRST: u16 = 20_000;
 
 /// The time limits for a client: in the parts that measure by the clock, in a guest whose clock
 /// counts instructions, and under callgrind. A clock that counts instructions advances by one
@@ -146,7 +146,7 @@ impl Conductor {
                 _ => CLIENT_LIMIT,
             },
             server,
-            next_port: FIRST_PORT,
+            next_port: PORT_BEFORE_FIRST,
             began: Duration::ZERO,
             log: File::create(&log).with_context(|| format!("cannot write {log:?}"))?,
             results,

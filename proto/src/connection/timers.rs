@@ -18,14 +18,14 @@ pub(super) struct Timers {
     pub(super) nudge: Option<Nudge>,
 }
 
-/// A grant that is delayed until the application has released more messages.
+/// A grant that is delayed until the application has released more messages, or until a deadline.
 #[derive(Clone, Copy, Debug)]
 #[cfg_attr(test, derive(Hash))]
 pub(super) struct DelayedGrant {
     /// The time at which this side sends the grant, if no other frame has carried it.
     pub(super) deadline: Instant,
-    /// The credit limit that was last announced to the peer before the timer started. If a
-    /// different limit is announced at the deadline, another frame has carried the grant.
+    /// The credit limit that the peer knew when the timer started. If the peer knows a different
+    /// limit at the deadline, another frame has carried the grant.
     pub(super) announced: u32,
 }
 

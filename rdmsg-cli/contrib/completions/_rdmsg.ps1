@@ -81,7 +81,7 @@ Register-ArgumentCompleter -Native -CommandName 'rdmsg' -ScriptBlock {
             [CompletionResult]::new('--test', '--test', [CompletionResultType]::ParameterName, 'The tests to run')
             [CompletionResult]::new('--sizes', '--sizes', [CompletionResultType]::ParameterName, 'The size of a message in bytes, such as 64, 4K or 1M [default: several sizes that suit the test]')
             [CompletionResult]::new('--connections', '--connections', [CompletionResultType]::ParameterName, 'The numbers of concurrent connections')
-            [CompletionResult]::new('--transport', '--transport', [CompletionResultType]::ParameterName, 'The transports to compare [default: rdma tcp, without an RDMA device: tcp]')
+            [CompletionResult]::new('--transport', '--transport', [CompletionResultType]::ParameterName, 'The transports to compare [default: rdma,tcp with an RDMA device, and tcp without]')
             [CompletionResult]::new('--seconds', '--seconds', [CompletionResultType]::ParameterName, 'The duration of each measurement')
             [CompletionResult]::new('--timeout', '--timeout', [CompletionResultType]::ParameterName, 'The time limit for establishing a connection, and for each message')
             [CompletionResult]::new('--report', '--report', [CompletionResultType]::ParameterName, 'Write the results without private data to NAME.json and NAME.md, for others to compare')

@@ -74,7 +74,7 @@ set edit:completion:arg-completer[rdmsg] = {|@words|
             cand --test 'The tests to run'
             cand --sizes 'The size of a message in bytes, such as 64, 4K or 1M [default: several sizes that suit the test]'
             cand --connections 'The numbers of concurrent connections'
-            cand --transport 'The transports to compare [default: rdma tcp, without an RDMA device: tcp]'
+            cand --transport 'The transports to compare [default: rdma,tcp with an RDMA device, and tcp without]'
             cand --seconds 'The duration of each measurement'
             cand --timeout 'The time limit for establishing a connection, and for each message'
             cand --report 'Write the results without private data to NAME.json and NAME.md, for others to compare'

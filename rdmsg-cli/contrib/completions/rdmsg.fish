@@ -69,7 +69,7 @@ bandwidth\t''
 rate\t''"
 complete -c rdmsg -n "__fish_rdmsg_using_subcommand bench" -l sizes -d 'The size of a message in bytes, such as 64, 4K or 1M [default: several sizes that suit the test]' -r
 complete -c rdmsg -n "__fish_rdmsg_using_subcommand bench" -l connections -d 'The numbers of concurrent connections' -r
-complete -c rdmsg -n "__fish_rdmsg_using_subcommand bench" -l transport -d 'The transports to compare [default: rdma tcp, without an RDMA device: tcp]' -r -f -a "auto\t'RDMA if a device serves the address, and TCP otherwise'
+complete -c rdmsg -n "__fish_rdmsg_using_subcommand bench" -l transport -d 'The transports to compare [default: rdma,tcp with an RDMA device, and tcp without]' -r -f -a "auto\t'RDMA if a device serves the address, and TCP otherwise'
 rdma\t''
 tcp\t''"
 complete -c rdmsg -n "__fish_rdmsg_using_subcommand bench" -l seconds -d 'The duration of each measurement' -r

@@ -56,7 +56,7 @@ pub(crate) struct Options {
         value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub(super) connections: Vec<u16>,
 
-    /// The transports to compare [default: rdma tcp, without an RDMA device: tcp]
+    /// The transports to compare [default: rdma,tcp with an RDMA device, and tcp without]
     #[arg(
         long = "transport",
         value_enum,

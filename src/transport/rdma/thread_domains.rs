@@ -63,8 +63,8 @@ impl ThreadDomains {
                     let name = name();
                     debug!(
                         Rdma,
-                        "device {name}: cannot allocate a thread domain: {error}; the driver locks \
-                         the queue pair"
+                        "device {name}: cannot allocate a thread domain: {error}; so the driver \
+                         takes a lock for each operation of a queue pair"
                     );
                 }
                 None

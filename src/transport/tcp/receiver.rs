@@ -151,9 +151,9 @@ impl Receiver {
         self.ended || (self.over && !self.stopped)
     }
 
-    /// Returns true if the stream has ended, all received bytes were processed, and the end has not
-    /// been reported before. The end then counts as reported, so this method returns true only
-    /// once.
+    /// Returns true if the peer has ended the stream, all received bytes were processed, this side
+    /// has not ended the stream, and the end has not been reported before. The end then counts as
+    /// reported, so this method returns true only once.
     pub(super) fn has_new_end(&mut self) -> bool {
         self.over && !self.stopped && !self.ended && self.report_end()
     }

@@ -2,10 +2,11 @@
 //!
 //! [`pair`] connects two connections with a simulated wire and a simulated connection manager, and
 //! [`actions`] adds the actions of their applications, processes and devices. [`establishing`],
-//! [`greeting`], [`refusing`], [`transferring`], [`control_messages`], [`fragments`], [`large`],
-//! [`streaming`], [`finishing`], [`living`], [`suspecting`], [`memory`], [`ending`], [`crossing`]
-//! and [`hostile`] test fixed sequences of events. [`random`] tests random sequences,
-//! [`exhaustive`] tests every order of a few events, and [`table`] checks each input in each state.
+//! [`greeting`], [`refusing`], [`unusable_hello`], [`transferring`], [`control_messages`],
+//! [`fragments`], [`large`], [`streaming`], [`finishing`], [`living`], [`suspecting`], [`memory`],
+//! [`ending`], [`crossing`] and [`hostile`] test fixed sequences of events. [`random`] tests random
+//! sequences, [`exhaustive`] tests every order of a few events, and [`table`] checks each input in
+//! each state.
 
 mod actions;
 mod control_messages;
@@ -28,6 +29,7 @@ mod streaming;
 mod suspecting;
 mod table;
 mod transferring;
+mod unusable_hello;
 
 use std::time::{Duration, Instant};
 
