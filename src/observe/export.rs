@@ -3,7 +3,7 @@ use std::{
     fs::{self, DirBuilder, Permissions},
     io::{self, Read, Write},
     os::unix::{
-        fs::{DirBuilderExt, MetadataExt, PermissionsExt},
+        fs::{DirBuilderExt, FileTypeExt, MetadataExt, PermissionsExt},
         net::{UnixListener, UnixStream},
     },
     path::{Path, PathBuf},
@@ -106,12 +106,14 @@ impl Export {
     ///
     /// # Errors
     ///
-    /// Fails when the socket cannot be created.
+    /// Fails if the socket cannot be created, for example with `AddrInUse` if a file exists at the
+    /// path that is not the socket of an ended process.
     pub fn start_at(path: impl AsRef<Path>) -> io::Result<Self> {
         let path = path.as_ref().to_owned();
         // A killed process may have left a socket at this path. The socket is removed if nothing
-        // accepts connections on it.
-        if UnixStream::connect(&path).is_err() {
+        // accepts connections on it. Any other file stays.
+        let is_socket = fs::symlink_metadata(&path).is_ok_and(|it| it.file_type().is_socket());
+        if is_socket && UnixStream::connect(&path).is_err() {
             let _ = fs::remove_file(&path);
         }
         let listener = UnixListener::bind(&path)?;
@@ -291,6 +293,11 @@ mod tests {
         let error = Export::start_at(&path).unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::AddrInUse);
         drop(export);
+        fs::write(&path, "kept").unwrap();
+        let error = Export::start_at(&path).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::AddrInUse);
+        assert_eq!(fs::read(&path).unwrap(), b"kept");
+        fs::remove_file(&path).unwrap();
     }
 
     #[test]
