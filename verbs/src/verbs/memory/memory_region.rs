@@ -73,7 +73,6 @@ struct Inner {
     mapping: ManuallyDrop<Option<Mapping>>,
     /// The region from which `again` created this region, or `None` if another function created
     /// this region. The handle keeps the bytes allocated.
-    _part_of: Option<MemoryRegion>,
     /// The region's protection domain. The fields are dropped after `drop` has deregistered the
     /// region, so the domain outlives the registration.
     pd: ProtectionDomain,
@@ -87,6 +86,8 @@ enum Location {
     Device { _memory: DeviceMemory },
     /// A dma-buf, which the kernel keeps until the region has been deregistered.
     DmaBuf,
+    /// A part of this region, which owns the bytes.
+    Part { _of: MemoryRegion },
 }
 
 // SAFETY: libibverbs allows any thread to deregister a region, and the memory belongs to the
@@ -139,7 +140,17 @@ impl MemoryRegion {
         let view_len = mapping.len();
         // SAFETY: `raw` was just registered, and all `view_len` bytes of the mapping are
         // initialised.
-        Ok(unsafe { Self::from_raw(raw, pd, start, len, view_len, Some(mapping), None) })
+        Ok(unsafe {
+            Self::from_raw(
+                raw,
+                pd,
+                start,
+                len,
+                view_len,
+                Some(mapping),
+                Location::Process,
+            )
+        })
     }
 
     /// Registers a part of the region a second time, with different access flags. The new region is
@@ -147,7 +158,8 @@ impl MemoryRegion {
     ///
     /// # Panics
     ///
-    /// Panics if `part` exceeds the region, or if the bytes are in device memory or in a dma-buf.
+    /// Panics if `part` exceeds the region, if the region is a part itself, or if the bytes are in
+    /// device memory or in a dma-buf.
     ///
     /// # Errors
     ///
@@ -166,7 +178,8 @@ impl MemoryRegion {
         let raw = unsafe { register(pd, start, len, access) }?;
         // SAFETY: `raw` was just registered. Its view is empty: a view of the part could divide the
         // bytes into other words than the view of `self`.
-        Ok(unsafe { Self::from_raw(raw, pd, start, len, 0, None, Some(self.clone())) })
+        let location = Location::Part { _of: self.clone() };
+        Ok(unsafe { Self::from_raw(raw, pd, start, len, 0, None, location) })
     }
 
     /// Registers memory that the caller owns.
@@ -199,7 +212,7 @@ impl MemoryRegion {
         let raw = unsafe { register(pd, start, len, access) }?;
         // SAFETY: `raw` was just registered. The conditions that `from_raw` sets for the bytes are
         // among those that the caller guarantees.
-        Ok(unsafe { Self::from_raw(raw, pd, start, len, len, None, None) })
+        Ok(unsafe { Self::from_raw(raw, pd, start, len, len, None, Location::Process) })
     }
 
     /// Allocates `len` bytes, zeroed and page-aligned, and registers the whole memory of the
@@ -235,7 +248,17 @@ impl MemoryRegion {
         let raw = cvt_ptr(CALL, raw)?;
         // SAFETY: `raw` was just registered, and all `view_len` bytes of the mapping are
         // initialised.
-        Ok(unsafe { Self::from_raw(raw, pd, start, len, view_len, Some(mapping), None) })
+        Ok(unsafe {
+            Self::from_raw(
+                raw,
+                pd,
+                start,
+                len,
+                view_len,
+                Some(mapping),
+                Location::Process,
+            )
+        })
     }
 
     /// Registers device memory.
@@ -385,7 +408,6 @@ impl MemoryRegion {
                 addr,
                 location,
                 mapping: ManuallyDrop::new(None),
-                _part_of: None,
                 pd: pd.clone(),
             }),
         }
@@ -437,7 +459,7 @@ impl MemoryRegion {
         len: usize,
         view_len: usize,
         mapping: Option<Mapping>,
-        part_of: Option<Self>,
+        location: Location,
     ) -> Self {
         // SAFETY: `raw` was just registered, and its field `lkey` does not change.
         let lkey = unsafe { (*raw.as_ptr()).lkey };
@@ -453,10 +475,9 @@ impl MemoryRegion {
                 start,
                 len,
                 addr: start.addr().get() as u64,
-                location: Location::Process,
+                location,
                 view_len,
                 mapping,
-                _part_of: part_of,
                 pd: pd.clone(),
             }),
         }
@@ -557,6 +578,9 @@ impl MemoryRegion {
                 panic!("the bytes are in device memory: copy them with `DeviceMemory`")
             }
             Location::DmaBuf => panic!("the bytes are in a dma-buf: copy them with its exporter"),
+            Location::Part { .. } => {
+                panic!("the bytes belong to another region: copy them with it")
+            }
         }
         assert!(
             offset <= self.len() && len <= self.len() - offset,
