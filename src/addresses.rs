@@ -163,7 +163,10 @@ fn scoped(host: &str, port: u16) -> Option<Literal> {
         .or_else(|_| if_nametoindex(interface))
         .map_err(|errno| match errno {
             nix::Error::ENODEV => format!("there is no network interface {interface}"),
-            errno => format!("the network interface {interface}: {}", errno.desc()),
+            errno => format!(
+                "cannot look up the network interface {interface}: {}",
+                errno.desc()
+            ),
         });
     Some(number.map(|number| SocketAddrV6::new(ip, port, 0, number).into()))
 }

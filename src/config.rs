@@ -92,9 +92,10 @@ pub struct Config {
     /// its control frames and its next message. Half of the pool is set aside for these
     /// reservations. From the other half a busy connection borrows up to its
     /// [`receive_window`](Self::receive_window), and returns buffers when other connections need
-    /// them. So a pool of *n* buffers suffices for *n*/34 connections under any load, and for up to
-    /// *n*/17 mostly idle connections. A further connection is refused: this side reports
-    /// [`Error::SharedReceivesExhausted`], and the peer reports
+    /// them. Once the first half is reserved, a new connection reserves free buffers of the other
+    /// half. So a pool of *n* buffers suffices for *n*/34 connections under any load, and for up to
+    /// *n*/17 mostly idle connections. A new connection is refused if fewer than 17 buffers are
+    /// free: this side reports [`Error::SharedReceivesExhausted`], and the peer reports
     /// [`PeerOutOfResources`](crate::CloseReason::PeerOutOfResources). A held message occupies its
     /// buffer, but never prevents other connections from receiving.
     ///
@@ -179,8 +180,8 @@ pub struct Config {
     /// The memory is allocated on demand and not locked. It is needed only while a reader is slower
     /// than the writer, in addition to the buffers of [`receive_window`](Self::receive_window) and
     /// [`send_depth`](Self::send_depth). The bytes that have arrived count towards
-    /// [`EngineLimits::held`](crate::EngineLimits::held), of which all streams together use at most
-    /// half. When that half is in use, unread bytes stay in the receive buffers.
+    /// [`EngineLimits::held`](crate::EngineLimits::held). All streams together use at most half of
+    /// that limit. When this half is in use, unread bytes stay in the receive buffers.
     ///
     /// 64 KiB to 1 GiB, default 4 MiB.
     #[cfg_attr(feature = "serde", serde(with = "text::as_number"))]
@@ -234,12 +235,12 @@ pub struct Config {
     /// behind the bytes of that connection. If this side is too busy to poll in time, it extends
     /// the peer's time limit by the delay.
     ///
-    /// The report may be up to 100 ms later, while this side sends the reason
-    /// ([`CloseReason::PeerGaveUp`](crate::CloseReason::PeerGaveUp)) to the peer. Over TCP the
-    /// report may be up to `keepalive_timeout` later if the peer has not acknowledged all bytes, or
-    /// if bytes were retransmitted. This extra time is needed because the kernels of both sides
-    /// double the pause before each retransmission. With it, an outage shorter than
-    /// `keepalive_timeout` ends no connection.
+    /// Before the report, this side sends the reason
+    /// ([`CloseReason::PeerGaveUp`](crate::CloseReason::PeerGaveUp)) to the peer, which delays the
+    /// report by up to 100 ms. Over TCP the report is delayed by up to `keepalive_timeout` if the
+    /// peer has not acknowledged all bytes, or if bytes were retransmitted. This second delay is
+    /// needed because the kernels of both sides double the pause before each retransmission. With
+    /// this delay, an outage shorter than `keepalive_timeout` ends no connection.
     ///
     /// If many idle connections lead to one engine of the peer, this side probes only a few of them
     /// in each interval, and each of them at least every 16 intervals. So if one of these
@@ -267,9 +268,9 @@ pub struct Config {
     /// The maximum time without progress while a message above the eager size is read.
     ///
     /// The limit exists because the message's memory is unavailable to other connections. The
-    /// connection ends with [`CloseReason::ReadTimeout`](crate::CloseReason::ReadTimeout) if no
-    /// byte of the message arrives for this time, and no byte of any other read from the same
-    /// engine of the peer. A timeout is detected within 1.5 × this time. The connection ends with
+    /// connection ends with [`CloseReason::ReadTimeout`](crate::CloseReason::ReadTimeout) if for
+    /// this time neither the message nor any other read from the same engine of the peer makes
+    /// progress. A timeout is detected within 1.5 × this time. The connection ends with
     /// [`CloseReason::OutOfMemory`](crate::CloseReason::OutOfMemory) if no memory is available for
     /// the message for this time. A message may arrive slowly, and may wait while the application
     /// holds other messages (see [`EngineLimits`](crate::EngineLimits)). But if other connections
@@ -348,7 +349,8 @@ pub struct Config {
     #[cfg_attr(feature = "serde", serde(with = "text::as_text"))]
     pub polling: Polling,
 
-    /// The settings that apply to RDMA devices only.
+    /// The settings for RDMA devices. Over TCP only [`retry_count`](RdmaTuning::retry_count) and
+    /// [`ack_timeout`](RdmaTuning::ack_timeout) have an effect: they set the `TCP_USER_TIMEOUT`.
     pub rdma: RdmaTuning,
 
     /// The settings that apply to listeners only.
@@ -640,8 +642,9 @@ impl Config {
     }
 
     /// Returns the sizes of a connection over this transport. A size that this configuration does
-    /// not set has the transport's default. Streams are also limited in bytes, and shared receives
-    /// in buffers. Therefore their default window over each transport is the small one of RDMA.
+    /// not set has the transport's default. A stream has a separate limit in bytes, and the
+    /// pool limits a connection with shared receives. Therefore both have the smaller default
+    /// window of RDMA over every transport.
     pub(crate) fn sizes(&self, transport: Transport) -> Sizes {
         let mut defaults = match transport {
             Transport::Rdma => Sizes::OVER_RDMA,
@@ -678,14 +681,15 @@ impl Config {
             max_fragments,
             completes_unsignalled: transport == Transport::Tcp,
             max_unsignalled,
-            // Delayed grants need a timer, and connections within the process have none.
+            // Delayed grants need a timer, which the in-memory transport does not have.
             delays_grants: transport != Transport::Memory,
             connect_timeout: self.connect_timeout,
             resolve_timeout: self.rdma.resolve_timeout,
             retry_refused: self.retry_refused,
             close_timeout: self.close_timeout,
             drain_timeout: DRAIN_TIMEOUT,
-            // A peer in this process cannot vanish, so no keepalive is needed.
+            // Over the in-memory transport the peer is in this process and cannot vanish, so no
+            // keepalive is needed.
             keepalive_interval: self
                 .keepalive_interval
                 .filter(|_| transport != Transport::Memory),

@@ -77,9 +77,10 @@ impl Connector {
     /// these refusals:
     ///
     /// * No program listens at the peer's address.
-    /// * The peer is [busy](crate::CloseReason::PeerBusy): its listener has no room or is being
-    ///   closed, or its program did not answer in time. Or the peer has run out of [memory,
-    ///   descriptors or shared receives](crate::CloseReason::PeerOutOfResources).
+    /// * The peer is [busy](crate::CloseReason::PeerBusy): its listener has too many unanswered
+    ///   requests or is being closed, or its program did not answer in time.
+    /// * The peer has run out of [memory, descriptors or shared
+    ///   receives](crate::CloseReason::PeerOutOfResources).
     /// * The peer still has state of an earlier connection.
     /// * The peer's process ended before it answered. Over RDMA its kernel then rejects with
     ///   [`CONSUMER_DEFINED`](crate::status::RejectReason::CONSUMER_DEFINED) without data. Over TCP
@@ -192,8 +193,8 @@ impl Connector {
     /// sequence. With [`TransportChoice::Auto`] it tries each address over RDMA and over TCP. A
     /// transport in the text of an address ([`ToAddresses`]) applies to that address.
     ///
-    /// This method looks up host names. Default: none, so that a lost connection tries only the
-    /// address of its first connection.
+    /// This method looks up host names. Default: none, so that a lost connection tries only its own
+    /// address.
     ///
     /// # Errors
     ///
@@ -267,8 +268,8 @@ impl Connector {
             if !(self.config.retry_refused && error.is_refusal()) {
                 return Err(error);
             }
-            // No timer retries a connect within the process. Instead, this thread waits until a
-            // listener is bound.
+            // The in-memory transport has no timer that retries a connect, so this thread waits
+            // until a listener is bound.
             wait_for_engine(addresses.as_slice(), self.config.connect_timeout).ok_or(error)
         })?;
         let mut attempts = self.attempts(&addresses);
@@ -342,9 +343,9 @@ impl Connector {
     /// Checks the configuration and the private data.
     fn check(&self) -> Result<(), Error> {
         self.config.check()?;
-        // Private data that does not fit into the connect request is sent in a frame, so it must
-        // fit into a send buffer. The peer answers with another frame, whose up to `REPLY_DATA_MAX`
-        // bytes must also fit into the eager size.
+        // Private data that do not fit into the connect request are sent in a frame, so they must
+        // fit into a send buffer. The peer answers with a frame of up to `REPLY_DATA_MAX` bytes,
+        // which must fit into the eager size too.
         let (limit, place) = match self.config.eager_size.map(|size| size as usize) {
             Some(..REPLY_DATA_MAX) => (
                 REQUEST_DATA_MAX,
@@ -360,8 +361,8 @@ impl Connector {
     }
 
     /// Returns the engine for a connect. `known` contains the addresses, or is `None` if the host
-    /// name has not been looked up yet. For a connection within the process this engine is
-    /// provisional: the connection later uses the engine of its listener.
+    /// name has not been looked up yet. For a connection over the in-memory transport this engine
+    /// is provisional: the connection later uses the engine of its listener.
     pub(crate) fn ready_engine(&self, known: Option<&Addresses>) -> Result<Engine, Error> {
         self.check()?;
         match &self.engine {
@@ -371,8 +372,8 @@ impl Connector {
         }
     }
 
-    /// Returns the engine that serves a connection to one of these addresses. For a connection
-    /// within the process, this is the listener's engine.
+    /// Returns the engine that serves a connection to one of these addresses. Over the in-memory
+    /// transport, this is the listener's engine.
     fn engine_for(&self, addresses: &Addresses) -> Result<Engine, Error> {
         if !self.is_in_memory(Some(addresses)) {
             return self.ready_engine(Some(addresses));

@@ -270,7 +270,7 @@ fn verdict(ended: Ended) -> Result<(), Error> {
 }
 
 impl PartialEq for Endpoint {
-    /// Returns whether both are handles to the same connection.
+    /// Returns whether both endpoints are handles to the same connection.
     fn eq(&self, other: &Self) -> bool {
         Arc::ptr_eq(self.inner.original(), other.inner.original())
     }

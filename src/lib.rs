@@ -23,7 +23,7 @@
 //!     Ok::<(), rdmsg::Error>(())
 //! });
 //!
-//! // On another: a client.
+//! // On another host: a client.
 //! let endpoint = Endpoint::connect("10.8.0.1:7471")?;
 //! endpoint.send(b"hello")?;
 //! assert_eq!(*endpoint.recv()?, *b"hello");
@@ -49,7 +49,7 @@
 //!   [`CloseReason`]: the first event that ended the connection.
 //! * **Private data** are bytes that the two sides exchange while they connect.
 //! * The **transport** is RDMA, or TCP if no device serves the address. Both give the same
-//!   guarantees. [`Endpoint::transport`] returns the one in use.
+//!   guarantees. [`Endpoint::transport`] returns the transport in use.
 //! * An **RDMA device** (an adapter, or software RoCE on any network interface) reads and writes
 //!   the memory of a program without using the processor. The memory must be **registered**:
 //!   locked, and known to the device. A **queue pair** is the device's end point of a connection.
@@ -96,8 +96,9 @@
 //!   `tokio`, and a connector for HTTP and gRPC clients.
 //! * `metrics`: [`observe`] can export its values to the crate `metrics`.
 //!
-//! Without the feature `rdma`, the crate supports TCP and connections within the process, and does
-//! not contain the modules [`cm`], [`verbs`] and [`rsocket`].
+//! Without the feature `rdma`, the crate supports only the transports TCP and
+//! [`Memory`](Transport::Memory), and does not contain the modules [`cm`], [`verbs`] and
+//! [`rsocket`].
 //!
 //! # Layers below
 //!

@@ -292,7 +292,7 @@ impl Listener {
     ///     select! {
     ///         recv(listener.accepted()) -> endpoint => match endpoint {
     ///             Ok(endpoint) => endpoints.push(endpoint?),
-    ///             Err(_) => break, // it was closed
+    ///             Err(_) => break, // the listener was closed
     ///         },
     ///         recv(seconds) -> _ => println!("{} connections", endpoints.len()),
     ///     }
@@ -315,9 +315,9 @@ impl Listener {
     /// [`accept`](Self::accept), [`incoming`](Self::incoming) and [`accepted`](Self::accepted)
     /// first return the remaining connections. Then `incoming` and `accepted` end without an error,
     /// and `accept` fails with [`Error::ListenerClosed`], even in threads that are already waiting.
-    /// The end is usually reported immediately, and at most
-    /// [`connect_timeout`](Config::connect_timeout) (default 5 s) after this call. Take all
-    /// remaining connections before you drop the listener, because a dropped listener rejects them.
+    /// The end is usually reported immediately. The maximum delay after this call is
+    /// [`connect_timeout`](Config::connect_timeout) (default 5 s). Take all remaining connections
+    /// before you drop the listener, because a dropped listener rejects them.
     /// Connections that the program has accepted stay open, and [`Engine::drain`] waits until they
     /// end.
     ///

@@ -4,8 +4,8 @@ use crate::os::{Process, leak};
 
 /// A handle to a shared object. Only the process that created the object may use it.
 ///
-/// In a forked child the handle dereferences to a [stand-in](StandIn). This is an object of the
-/// child that behaves like the shared object after its end. Dropping an inherited handle leaks the
+/// In a forked child the handle dereferences to a [stand-in](StandIn). The stand-in belongs to the
+/// child, and behaves like a shared object that has ended. Dropping an inherited handle leaks the
 /// shared object, because that object belongs to the parent.
 pub(crate) struct Local<T: StandIn> {
     object: Arc<T>,

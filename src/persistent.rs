@@ -46,7 +46,7 @@ const EVENTS: usize = 64;
 /// The client reports the events of its connections, one connection after the other:
 /// [`Connected`](PersistentEvent::Connected), then messages and other completions, then
 /// [`Lost`](PersistentEvent::Lost). Before each dial except the first, the client pauses for a
-/// random time, up to a limit that doubles: see [`Redial`]. Each dial looks up the host name again,
+/// random time, up to a bound that doubles: see [`Redial`]. Each dial looks up the host name again,
 /// and tries all of its addresses within [`connect_timeout`](crate::Config::connect_timeout).
 ///
 /// Threads that wait in [`next_event`](Self::next_event) or [`send`](Self::send) start the dials,
@@ -62,8 +62,8 @@ const EVENTS: usize = 64;
 /// connection is lost before that, [`Lost::unacknowledged`](PersistentEvent::Lost) contains the id
 /// once; the peer may or may not have received the message. A program that wants to send the
 /// message again must store the message until `Sent` reports its id, and the peer must recognize a
-/// message that arrives twice. Messages without an id are lost without a report. The client stores
-/// no messages, and at most [`receive_window`](crate::Config::receive_window) +
+/// message that arrives twice. No event reports the delivery or loss of a message without an id.
+/// The client stores no messages, and at most [`receive_window`](crate::Config::receive_window) +
 /// [`send_depth`](crate::Config::send_depth) ids.
 ///
 /// No send succeeds between a loss and the call that returns its `Lost`. Until then,
@@ -194,7 +194,8 @@ impl Connector {
         self.redial.check()?;
         let target = Target::new(&address)?;
         let engine = self.ready_engine(target.addresses())?;
-        // All dials use this engine, except dials to a listener in the same process.
+        // All dials over RDMA and TCP use this engine. A dial over the in-memory transport uses the
+        // engine of the listener.
         let connector = self.clone().retry_refused(false).engine(&engine);
         let shared = Shared::new(connector, engine, target);
         Ok(Persistent::new(shared))
@@ -315,8 +316,8 @@ impl Persistent {
     /// Sends one message, waiting for a connection and for room in the peer's window.
     ///
     /// The message is a reference to bytes, or an [`Outgoing`] that consists of several parts or
-    /// has an id. A [`SendBuffer`](crate::SendBuffer) belongs to one connection, so a client cannot
-    /// send one.
+    /// has an id. A client cannot send a [`SendBuffer`](crate::SendBuffer), because a buffer
+    /// belongs to a single connection.
     ///
     /// While the client has no connection, the calling thread dials, unless another thread does.
     /// After a loss, the call waits until the thread that takes the events has taken the

@@ -22,7 +22,7 @@ use crate::{
 /// The buffer dereferences to its bytes. Their initial content is arbitrary, for instance that of
 /// an earlier message. A peer can read the bytes only after they are sent, and can never read bytes
 /// that [`truncate`](Self::truncate) has removed. Dropping the buffer returns its memory to the
-/// connection, which caches it for the next buffer within
+/// connection. The connection caches the memory for the next buffer, up to the limit
 /// [`Config::registration_cache`](crate::Config::registration_cache).
 ///
 /// # Examples

@@ -46,8 +46,10 @@ pub use self::{
 /// returns a reference to that buffer. Writes behave as follows:
 ///
 /// * While the peer's window is not full, each write is sent immediately, as one message. There is
-///   no Nagle delay to disable. While the window is full, writes of up to 16 KiB are combined and
-///   sent together. Longer writes are combined up to the [eager size](crate::Config::eager_size).
+///   no Nagle delay to disable. While the window is full, the stream collects written bytes, and
+///   later sends them together. Once it has collected one frame of the
+///   [eager size](crate::Config::eager_size), it collects only writes of up to 16 KiB. Longer
+///   writes wait.
 /// * A write of a few eager sizes is sent in several frames. The peer reads a longer write from
 ///   this side's memory, in pieces of 1 MiB.
 /// * A blocking write accepts all bytes. A write that times out or does not wait returns the number
@@ -293,8 +295,8 @@ impl Shared {
         let deadline = self.deadline(&self.read_timeout);
         let turn = match &deadline {
             Some(deadline) => self.turns.wait(deadline),
-            // If another thread has the turn, this call would have to wait for the end of that
-            // turn.
+            // A call in non-blocking mode does not wait for the turn of another thread. It fails
+            // with `WouldBlock`.
             None => self.turns.take(),
         };
         let mut turn = turn.ok_or(io::ErrorKind::WouldBlock)?;

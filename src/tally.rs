@@ -21,8 +21,8 @@ pub(crate) fn enable() {
     ENABLED.store(true, Ordering::Relaxed);
 }
 
-/// Returns true if the program has enabled statistics. Connections that were created before the
-/// program enabled them are not counted.
+/// Returns true if the program has enabled statistics. The end of a connection is counted only if
+/// statistics were enabled when the connection was created.
 pub(crate) fn is_enabled() -> bool {
     ENABLED.load(Ordering::Relaxed)
 }
@@ -50,8 +50,9 @@ pub(crate) struct Tally {
 #[derive(Debug)]
 pub(crate) struct ByReason(BTreeMap<&'static str, AtomicU64>);
 
-/// A histogram of round-trip times. Each round trip increments one counter: that of the lowest
-/// bound in [`BOUNDS`] that the round trip did not exceed.
+/// A histogram of round-trip times. Each bound in [`BOUNDS`] has a counter. A round trip increments
+/// the counter of the lowest bound that it did not exceed. If it exceeded all bounds, it increments
+/// an additional counter.
 #[derive(Debug)]
 pub(crate) struct RoundTripTally {
     counts: [AtomicU64; BOUNDS.len() + 1],
@@ -59,8 +60,7 @@ pub(crate) struct RoundTripTally {
     sum: AtomicU64,
 }
 
-/// The inclusive upper bounds of the counters in the histogram, from 10 µs to 5 s. An additional
-/// counter without a bound counts the round trips that took longer than 5 s.
+/// The inclusive upper bounds of the counters in the histogram, from 10 µs to 5 s.
 const BOUNDS: [Duration; 18] = [
     Duration::from_micros(10),
     Duration::from_micros(20),
@@ -191,8 +191,8 @@ impl RoundTripTally {
         self.sum.fetch_add(nanos, Ordering::Relaxed);
     }
 
-    /// Returns three values: for each bound, the number of round trips that took at most this time;
-    /// the number of all round trips; and the sum of their times.
+    /// Returns three values: for each bound, the number of round trips that did not exceed it; the
+    /// number of all round trips; and the sum of their times.
     pub(crate) fn counts(&self) -> (Vec<(Duration, u64)>, u64, Duration) {
         let mut count = 0;
         let mut up_to = |at: usize| {

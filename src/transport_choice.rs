@@ -10,8 +10,7 @@ pub enum Transport {
     Rdma,
     /// A TCP connection. The library does in software what an RDMA device would do.
     Tcp,
-    /// A connection within this process, for tests: see [the
-    /// guide](crate::guide::connecting#unit-tests).
+    /// An in-memory connection, for tests: see [the guide](crate::guide::connecting#unit-tests).
     Memory,
 }
 
@@ -38,23 +37,25 @@ pub enum TransportChoice {
     /// RDMA if a device serves the address, and TCP otherwise.
     ///
     /// A listener uses both transports, with the same port. On iWARP it listens only over RDMA,
-    /// because iWARP uses the ports of TCP. A connector tries RDMA first. It falls back to TCP,
-    /// within the same [`connect_timeout`](crate::Config::connect_timeout), if no device serves the
-    /// address or has a route to it, no listener answers over RDMA, or no answer arrives within
-    /// half of the timeout. If the connector tries several addresses, they share the timeout. A
-    /// connector does not fall back after a rejection that states a cause.
+    /// because iWARP uses the ports of TCP.
+    ///
+    /// A connector tries RDMA first. It falls back to TCP if no device serves the address or has a
+    /// route to it, if the peer's host answers that it has no listener over RDMA, or if no answer
+    /// arrives within half of the [`connect_timeout`](crate::Config::connect_timeout). The attempt
+    /// over TCP must succeed within the same timeout. If the connector tries several addresses,
+    /// they share the timeout. A connector does not fall back after a rejection that states a
+    /// cause.
     ///
     /// The process remembers for 60 s each host that answered over TCP but not over RDMA, up to 256
-    /// hosts. During these 60 s, connectors try TCP first for this host, and then RDMA if there is
-    /// no route over TCP. If the host refuses a connection over TCP, the process forgets the host
-    /// immediately.
+    /// hosts. During these 60 s, connectors try TCP first for this host, and then RDMA if the host
+    /// cannot be reached over TCP. If the host refuses a connection over TCP, the process forgets
+    /// the host immediately.
     Auto,
     /// RDMA, or an error.
     Rdma,
     /// TCP.
     Tcp,
-    /// A connection within this process, for tests: see [the
-    /// guide](crate::guide::connecting#unit-tests).
+    /// In-memory connections, for tests: see [the guide](crate::guide::connecting#unit-tests).
     ///
     /// The addresses are only names for listeners of this process.
     Memory,

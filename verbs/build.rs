@@ -19,7 +19,8 @@ const LIBRARIES: [(&str, &str, &str); 2] = [
 
 fn main() {
     println!("cargo:rerun-if-changed=build.rs");
-    // Without the feature `linked` the libraries are opened at run time.
+    // Without the feature `linked`, the program opens the libraries at run time. Then the build
+    // needs no packages.
     if env::var_os("CARGO_FEATURE_LINKED").is_none() {
         return;
     }

@@ -1,6 +1,6 @@
 //! Runs foreign code: wakers of tasks, and the logger of the application.
 //!
-//! Foreign code may panic, block, or call back into this crate. Three rules make that harmless:
+//! Foreign code may panic, block, or call functions of the library. Three rules make this harmless:
 //!
 //! * No lock is held while foreign code runs, because a waker may poll its task immediately, and a
 //!   logger may send its line over a connection.
@@ -10,7 +10,7 @@
 //!   ends. A panic is not logged, because the log line would go to the same logger.
 //! * A thread that does the engine's work does not run foreign code immediately, because other
 //!   threads depend on the engine. It [collects](collect) the code as [`ForeignCall`]s, and runs
-//!   them after it has put the engine's state aside. If the code blocks, another thread can then
+//!   them after it has released the engine's state. If the code blocks, another thread can then
 //!   continue the engine's work. All other threads run foreign code immediately: code that blocks
 //!   delays only the thread that runs it.
 //!
@@ -300,9 +300,10 @@ impl ForeignCall for Writer {
     }
 }
 
-/// If the level of a line is enabled, passes the line to the logger, or queues the line if the
-/// calling thread collects foreign code. A thread that does not collect foreign code must hold no
-/// lock when it calls this function.
+/// Logs a line. Ignores the line if its level is disabled.
+///
+/// A thread that collects foreign code queues the line. Any other thread passes the line to the
+/// logger immediately, and must therefore hold no lock when it calls this function.
 #[track_caller]
 pub fn log(level: Level, target: Target, text: fmt::Arguments<'_>) {
     if level > STATIC_MAX_LEVEL || level > log::max_level() {

@@ -8,7 +8,7 @@ pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     unpoisoned(mutex.lock())
 }
 
-/// Acquires a lock as [`lock`] does. Returns `None` if another thread holds the lock.
+/// Acquires a lock as [`lock`] does, but without waiting. Returns `None` if the lock is held.
 pub fn try_lock<T>(mutex: &Mutex<T>) -> Option<MutexGuard<'_, T>> {
     match mutex.try_lock() {
         Ok(guard) => Some(guard),

@@ -10,8 +10,8 @@
 //! ([`PerProcess`]). A child replaces inherited descriptors that would otherwise keep a connection
 //! open or an address in use ([`Unshared`]).
 //!
-//! Handlers of `pthread_atfork` count the forks. They run in fork(3), but not in vfork(2) or
-//! posix_spawn(3), after which the child executes another program anyway.
+//! Handlers of `pthread_atfork` count the forks. The C library runs them in its function `fork`,
+//! but not in `vfork` or `posix_spawn`, after which the child executes another program anyway.
 
 use std::{
     cell::Cell,
@@ -30,7 +30,7 @@ use rdma_status::OsError;
 
 use crate::lock;
 
-/// The number of forks between this process and its first ancestor that used this crate.
+/// The number of forks between this process and its earliest ancestor that used this crate.
 static FORKS: AtomicU32 = AtomicU32::new(0);
 
 static FORK_HANDLERS: Once = Once::new();
@@ -39,7 +39,7 @@ static FORK_HANDLERS: Once = Once::new();
 static UNSHARED: Mutex<DescriptorSet> = Mutex::new(DescriptorSet(Vec::new()));
 
 thread_local! {
-    /// The lock of [`UNSHARED`] while this thread executes fork(3), and `None` at all other times.
+    /// The lock of [`UNSHARED`] while this thread executes `fork`, and `None` at all other times.
     static HELD: Cell<Option<MutexGuard<'static, DescriptorSet>>> = const { Cell::new(None) };
 }
 
@@ -63,7 +63,7 @@ impl Process {
                 error!(
                     Process,
                     "cannot detect forks: pthread_atfork: error {ret}; forked children must not \
-                     use connections, listeners and engines of this process"
+                     use connections, listeners or engines of this process"
                 );
             }
         });
@@ -188,8 +188,8 @@ impl<T: AsFd> Unshared<T> {
 }
 
 impl<T: AsFd> Unshared<T> {
-    /// Returns true if another process opened the descriptor. In this process, the descriptor
-    /// number then refers to a different file.
+    /// Returns true if another process opened the descriptor. In that case, the descriptor number
+    /// refers to a different file in this process.
     pub fn is_inherited(&self) -> bool {
         !self.process.is_this()
     }

@@ -31,10 +31,10 @@ const QUICK_CHECK_INTERVAL: Duration = Duration::from_millis(1);
 /// The connections that threads or event loops of the application poll. The engine's thread checks
 /// all of them with one timer.
 ///
-/// A connection that threads own is in the table, except while the leader of these threads sleeps
-/// in the kernel. No check is necessary then, because an event is certain to wake the leader. A
-/// connection that an event loop owns is in the table if an event was pending at the previous
-/// check, or if the connection holds back a message.
+/// A connection that threads own is in the table, except while one of these threads, the leader,
+/// sleeps in the kernel. No check is necessary during this sleep, because an event is certain to
+/// wake the leader. A connection that an event loop owns is in the table if an event was pending at
+/// the previous check, or if the connection holds back a message.
 #[derive(Debug, Default)]
 pub struct Attended {
     /// The result of the previous check, by connection key.
@@ -44,8 +44,8 @@ pub struct Attended {
     /// The keys of connections that the engine could not poll because a thread of the application
     /// was polling them at that time.
     busy: HashSet<u64>,
-    /// Whether an event was pending for a connection that an event loop owns, at the previous check
-    /// or since then.
+    /// Whether an event was pending, at the previous check or since then, for a connection that an
+    /// event loop owns.
     loops: bool,
     /// The time of the next check of all connections in the table.
     next_full_check: Option<Instant>,
@@ -98,9 +98,10 @@ impl Attended {
             Owner::Loop if !held_back => return,
             Owner::Threads | Owner::Loop => {}
         }
-        // The notice may have been sent up to 10 ms ago, so the first check may come too early.
-        // Because 1 is subtracted, the first check finds a visit, and the connection stays in the
-        // table for at least one interval.
+        // The notice may have waited up to 10 ms in the mailbox, until the engine's thread woke for
+        // a scheduled check. That check may then follow immediately. Because 1 is subtracted, the
+        // first check finds a visit, and the connection stays in the table for at least one
+        // interval.
         self.seen
             .insert(key, Seen::of(poller, poller.visits().wrapping_sub(1)));
         let now = Instant::now();
@@ -150,8 +151,8 @@ impl Attended {
     /// Each connection that was passed to [`poll_soon`](Self::poll_soon) is returned as
     /// [`Due::Expired`].
     ///
-    /// `find` returns the connection with a key. `pending` returns the keys of the connections that
-    /// event loops own and that have a pending event.
+    /// `find` returns the connection with the given key. `pending` returns the keys of the
+    /// connections that event loops own and that have a pending event.
     pub fn check_due<'a, A: AttendedConnection + 'a>(
         &mut self,
         now: Instant,
@@ -174,9 +175,9 @@ impl Attended {
         due
     }
 
-    /// Returns true if an event was pending for a connection that an event loop owns, at the
-    /// previous check or since then. If the result is false, the caller must watch for the next
-    /// such event, and then call [`expect_loops`](Self::expect_loops).
+    /// Returns true if an event was pending, at the previous check or since then, for a connection
+    /// that an event loop owns. If the result is false, the caller must watch for the next such
+    /// event, and then call [`expect_loops`](Self::expect_loops).
     pub fn expects_loops(&self) -> bool {
         self.loops
     }

@@ -3,8 +3,8 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// The time limit of a wait. The clock is read when the deadline is first checked, and not when it
-/// is created. A clock read takes several times longer than a poll, so a wait whose first poll
+/// The time limit of a wait. The clock is read at the first check of the deadline, and not at its
+/// creation, because a clock read takes several times longer than a poll. A wait whose first poll
 /// succeeds usually reads no clock.
 #[derive(Debug)]
 pub struct Deadline(Cell<End>);

@@ -42,8 +42,8 @@ impl Poller {
             return Some(value);
         }
         // The steps below make an event loop the owner. The loop of a TCP connection does not
-        // become the owner, because each poll costs a system call: the engine's thread polls the
-        // connection.
+        // become the owner, because each poll would cost a system call. The engine's thread polls
+        // such a connection.
         if !is_loop || queue.is_level_triggered() {
             return None;
         }

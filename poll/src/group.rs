@@ -1,9 +1,10 @@
-//! Lets threads wait for a group of connections. A group has a poller of its own. Its leader sleeps
-//! until a member has a completion event, and then polls this member.
+//! Lets threads wait for a group of connections. A group has a poller of its own. One of the
+//! waiting threads, the leader, sleeps until a member has a completion event, and then polls this
+//! member.
 //!
 //! The group's threads own a member in the same way as an event loop does. If they do not poll, the
 //! engine's thread takes the member over. The next thread that waits for the group takes the member
-//! back. Each thread that puts a completion into the queue of the group wakes the group's leader.
+//! back. Each thread that puts a completion into the group's channel wakes the group's leader.
 
 use std::{mem, sync::Arc};
 
@@ -70,8 +71,8 @@ impl Poller {
         }
     }
 
-    /// Polls this member after an event, if the group's threads are or become the owner. The
-    /// calling thread waits for the group.
+    /// Polls this member after an event, if the group's threads are the owner or become the owner.
+    /// A thread that waits for the group calls this method.
     pub fn poll_member(&self, queue: &impl Completions) {
         self.count_poll_as_loop(ENGINE_USERS);
         if self.owner() != Owner::Loop {

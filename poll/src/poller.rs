@@ -223,9 +223,9 @@ impl Poller {
 
     // Methods that read or change the owner:
 
-    /// Counts a poll by a thread that waits. If the engine is the owner and no user relies on its
-    /// thread, the application's threads become the owner. The engine's thread then does not poll
-    /// until a check finds that no thread has polled since the previous check.
+    /// Counts a poll by a thread that waits. If the engine is the owner and no user relies on the
+    /// engine's thread, the application's threads become the owner. The engine's thread then does
+    /// not poll until a check finds that no thread has polled since the previous check.
     #[inline]
     pub fn count_poll_as_thread(&self) {
         let visit = self.word.count_poll_as_thread();
@@ -283,9 +283,9 @@ impl Poller {
         self.word.is_shared()
     }
 
-    /// Compares the visit counter with `seen`, its value at the engine's last check. If the result
-    /// is [`OwnerCheck::Expired`], the engine has become the owner, and the caller must arm the
-    /// queue and poll it.
+    /// Checks whether the owner has polled since the engine's previous check. `seen` is the value
+    /// of the visit counter at that check. If the result is [`OwnerCheck::Expired`], the engine has
+    /// become the owner, and the caller must arm the queue and poll it.
     #[inline]
     pub fn check_owner(&self, seen: u32) -> OwnerCheck {
         let check = self.word.check_owner(seen);
@@ -361,9 +361,9 @@ impl Poller {
 
     // Methods for messages that are held back:
 
-    /// Records that a message is held back until a poll finds room to send. The owner may never
-    /// poll again, so the engine then checks the connection every millisecond, if it does not own
-    /// the connection.
+    /// Records that a message is held back until a poll finds room to send. If the engine does not
+    /// own the connection, the engine then checks the connection every millisecond, because the
+    /// owner may never poll again.
     #[inline]
     pub fn note_held_back(&self) {
         match self.word.note_held_back() {

@@ -72,9 +72,10 @@ impl Registration {
     }
 
     /// Moves the event source to the epolls of `owner`. If `owner` is [`Owner::Loop`], the source
-    /// is registered with a second epoll, which belongs to the application. With a group, the
-    /// second epoll is that of `group`. Without a group, it is `fd`, the epoll that the
-    /// application's event loop watches, if that epoll exists.
+    /// is registered both with an epoll of the engine and with an epoll of the application. With a
+    /// group, the application's epoll is that of `group`. Without a group, the application's epoll
+    /// is `fd`, which the application's event loop watches. If `fd` has no epoll yet, the source is
+    /// registered only with the engine's epoll.
     pub(super) fn set(
         &mut self,
         owner: Owner,

@@ -19,13 +19,14 @@ pub enum Polling {
     /// spin would have succeeded. After a failed spin, the next wait sleeps without spinning. If
     /// spins keep failing, the number of waits without spinning increases from 1 to 3, 7, 15 and so
     /// on, up to 255. A successful spin ends this backoff. A wait whose time limit is at most
-    /// `spin` always spins, because a sleep can exceed its time limit by milliseconds.
+    /// `spin` spins even during the backoff, because a sleep can exceed its time limit by
+    /// milliseconds.
     ///
-    /// If only one processor is available, no wait spins, because the spinning thread would keep
-    /// the peer or the engine from running. The engine reads the number of processors once, when it
-    /// starts, with [`available_parallelism`](std::thread::available_parallelism). That number
-    /// respects the CPU affinity of the thread that starts the engine and the quota of the control
-    /// group.
+    /// All this requires at least two processors. If only one processor is available, no wait
+    /// spins, because the spinning thread would keep the peer or the engine from running. The
+    /// engine reads the number of processors once, when it starts, with
+    /// [`available_parallelism`](std::thread::available_parallelism). That number respects the CPU
+    /// affinity of the thread that starts the engine and the quota of the control group.
     Adaptive {
         /// How long to poll before sleeping. 0 to 1 s, default 200 µs.
         ///

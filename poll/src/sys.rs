@@ -30,7 +30,7 @@ const LONGEST_SLEEP: Duration = Duration::from_secs(10);
 /// The pause after a failed system call.
 const BACK_OFF: Duration = Duration::from_millis(10);
 
-/// The event that ended a sleep.
+/// The reason why a sleep ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Woken {
     /// A completion event was raised, or a signal interrupted the sleep.
@@ -98,7 +98,8 @@ impl fmt::Display for NoticeSender {
 /// The descriptor of an [`Alarm`].
 pub type AlarmFd = EventFd;
 
-/// The eventfd that ends the leader's sleep.
+/// The eventfd that ends the sleep of the leader. The leader is the waiting thread that polls the
+/// connection for all threads that wait.
 #[derive(Debug)]
 pub struct Alarm(AlarmFd);
 

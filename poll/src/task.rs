@@ -1,4 +1,5 @@
-//! Implements waiting for tasks. A task registers a waker instead of blocking a thread.
+//! Implements how a task waits for a connection. The task registers a waker instead of blocking a
+//! thread.
 //!
 //! A task polls the queue itself, as a thread does. If the queue is empty, the task registers its
 //! waker. When a completion arrives, one of the following happens:
@@ -26,7 +27,7 @@ use crate::sync::WaiterId;
 #[cfg(feature = "tokio")]
 const MAX_POLLS_PER_TURN: u32 = 8;
 
-/// The users that need the engine's thread to poll even if a runtime polls.
+/// The users of a connection that need the engine's thread to poll even if a runtime polls.
 #[cfg(feature = "tokio")]
 const ENGINE_USERS: &[Reliance] = &[
     Reliance::Readable,

@@ -53,8 +53,8 @@ enum Watch {
     #[default]
     None,
     /// No runtime watches the events, because the connection has lost its transport, is about to
-    /// lose it, or has none yet. This runtime will watch the events of the session's next
-    /// connection.
+    /// lose the transport, or has no transport yet. The stored runtime will watch the events of the
+    /// session's next connection.
     Paused(Handle),
     /// A runtime watches the completion events.
     Active(Arc<RuntimeWatch>),
@@ -111,7 +111,7 @@ impl Tasks {
         self.wakers.wake(happened)
     }
 
-    /// Stores `watch`, the registration with a runtime, which now watches the events.
+    /// Stores `watch`, the registration with the runtime that now watches the events.
     #[cfg(feature = "tokio")]
     pub fn enter_runtime(&self, watch: RuntimeWatch) {
         self.change(|_| Watch::Active(Arc::new(watch)));

@@ -1,5 +1,5 @@
-//! Implements waiting for threads. One waiting thread is the leader, which spins and then sleeps.
-//! The other waiting threads are followers, which sleep until a thread wakes them.
+//! Implements how threads wait for a connection. One waiting thread is the leader, which spins and
+//! then sleeps. The other waiting threads are followers, which sleep until a thread wakes them.
 
 use std::{
     thread,
@@ -122,7 +122,8 @@ impl Poller {
         }
     }
 
-    /// Polls until `ready` returns a value or the time limit of the spin has passed.
+    /// Polls until `ready` returns a value. Returns `None` when the time limit of the spin or the
+    /// deadline of the wait has passed.
     fn spin<T>(
         &self,
         most: Duration,
@@ -131,8 +132,9 @@ impl Poller {
         ready: &mut impl FnMut() -> Option<T>,
     ) -> Option<T> {
         let policy = &self.policy;
-        // The spin record counts a spin only if one of its polls finds nothing. Until then, each
-        // call polls only once, so that the first such poll is detected.
+        // The spin record counts a spin only if one of its polls finds nothing. The budget is 1
+        // until the first empty poll, because a call with a larger budget would not report an empty
+        // poll that is followed by a successful poll.
         let mut budget = 1;
         let mut record = None;
         let (mut started, mut limit) = (None, most);
@@ -181,8 +183,8 @@ impl Poller {
         ready: &mut impl FnMut() -> Option<T>,
     ) -> Result<(), TimedOut> {
         let Some(alarm) = self.alarm() else {
-            // The connection has no alarm to sleep on, because it is being torn down. The engine's
-            // thread is about to deliver the end of the connection.
+            // The connection is being torn down, and has no alarm to sleep on. The engine's thread
+            // is about to deliver the end of the connection.
             thread::yield_now();
             *value = ready();
             return match value {

@@ -18,18 +18,18 @@ use super::sys::{AtomicU64, Ordering};
 /// Identifies the owner of a connection. The owner is responsible for polling the connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Owner {
-    /// The engine's thread. The completion channel is registered with its epoll.
+    /// The engine's thread. The completion channel is registered with the engine's epoll.
     Engine,
     /// Threads that wait for the connection. The completion channel is registered with no epoll.
     Threads,
     /// An event loop, a runtime, or the threads of a group. The completion channel is registered
-    /// with the epoll of this owner. If this owner does not handle the events, the engine's thread
-    /// becomes the owner.
+    /// with the epoll of this owner, and with a second epoll that the engine's thread checks. If
+    /// this owner does not handle the events, the engine's thread becomes the owner.
     Loop,
 }
 
-/// A user that needs the engine's thread to poll even while other threads poll. Each user is one
-/// bit of the field `relied`.
+/// A user of the connection that needs the engine's thread to poll even while other threads poll.
+/// Each user is one bit of the field `relied`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reliance {
     /// The peer in this process, whose thread delivers completions without raising an event.
@@ -111,8 +111,9 @@ const LOOP: u64 = 2;
 const HAS_LEADER: u64 = 1 << 2;
 const ASLEEP: u64 = 1 << 3;
 const NOTIFIED: u64 = 1 << 4;
-/// Set while the engine's table contains the connection, while the engine's mailbox contains a
-/// notice about the connection, or while the engine is about to check the connection again.
+/// Set while the engine's table `Attended` contains the connection, while the engine's mailbox
+/// contains a notice about the connection, or while the engine is about to check the connection
+/// again.
 const ATTENDED: u64 = 1 << 5;
 const HELD_BACK: u64 = 1 << 6;
 const RELIANCE: u64 = 0b1_1111 << 11;
@@ -208,9 +209,9 @@ impl Word {
         owner(self.0.load(Ordering::Acquire))
     }
 
-    /// Counts a poll by a thread that waits. If the engine is the owner and no user relies on the
-    /// engine, makes threads the owner. If threads are the owner and the engine has stopped its
-    /// checks, makes the engine resume the checks.
+    /// Counts a poll by a thread that waits. If the engine is the owner and no [`Reliance`] is set,
+    /// makes threads the owner. If threads are the owner and the engine has stopped its checks,
+    /// makes the engine resume the checks.
     #[inline]
     pub(super) fn count_poll_as_thread(&self) -> Visit {
         let word = self.0.fetch_add(VISIT, Ordering::AcqRel);
@@ -227,7 +228,7 @@ impl Word {
     }
 
     /// Counts a poll by a thread that waits. Returns true if threads are the owner, the engine
-    /// checks them, and no user relies on the engine.
+    /// checks them, and no [`Reliance`] is set.
     #[inline]
     pub(super) fn count_poll_as_owner(&self) -> bool {
         let word = self.0.fetch_add(VISIT, Ordering::AcqRel);
@@ -275,10 +276,13 @@ impl Word {
         }
     }
 
-    /// Checks whether the owner has polled since the engine's previous check, when the visit
-    /// counter was `seen`. If the owner has not polled, makes the engine the owner. Exception:
-    /// while threads are the owner and one of them, the leader, sleeps until an event, they stay
-    /// the owner, and the engine stops its checks.
+    /// Checks whether the owner still polls. `seen` is the value of the visit counter at the
+    /// engine's previous check.
+    ///
+    /// If threads are the owner and one of them, the leader, sleeps until an event, the threads
+    /// stay the owner, and the engine stops its checks. Any other owner stays the owner only if it
+    /// has polled since the previous check. If it has not polled, this method makes the engine the
+    /// owner.
     #[inline]
     pub(super) fn check_owner(&self, seen: u32) -> OwnerCheck {
         let mut word = self.0.load(Ordering::Acquire);

@@ -2,10 +2,11 @@
 //!
 //! Each posted receive of the pool is either promised to the peer of one connection, or free. The
 //! number of promised receives never exceeds the number of posted receives, so each data frame from
-//! a peer finds a receive. A promise to an idle connection cannot be revoked. Therefore half of the
-//! receives are reserved for the minimum that each current and future connection needs. Established
-//! connections share the remaining half. When few receives of that half are free, connections that
-//! have more than their share return receives.
+//! a peer finds a receive. A promise to an idle connection cannot be revoked, so idle connections
+//! could keep the receives that a new connection needs. Therefore half of the receives are reserved
+//! for the minimum that each current and future connection needs. Established connections share
+//! the remaining half. When few receives of that half are free, connections that have more than
+//! their share return receives.
 
 use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};
 
@@ -46,8 +47,8 @@ impl Account {
         CONTROL_RECEIVES + u32::from(floor(window))
     }
 
-    /// Reserves the minimum number of receives for a new connection with this window. Returns
-    /// false, and reserves nothing, if too few receives are free.
+    /// Takes the minimum number of free receives for a new connection with this window. Returns
+    /// false, and takes nothing, if too few receives are free.
     pub fn open(&self, window: u16) -> bool {
         let need = Self::min_receives(window);
         let opened = self
@@ -84,19 +85,19 @@ impl Account {
         );
     }
 
-    /// Frees `given` receives of a connection, and reserves up to `wanted` receives for the same
-    /// connection. Returns the number of reserved receives. `more` is the number of receives above
-    /// its [`floor`] that the connection has between these two steps.
+    /// Frees `given` receives of a connection, and takes up to `wanted` free receives for the same
+    /// connection. Returns the number of receives taken. `more` is the number of receives above its
+    /// [`floor`] that the connection has between these two steps.
     ///
-    /// A connection above its [`SHARE`] of the spare receives reserves fewer receives than it
-    /// frees. All busy connections therefore end up with equal shares, regardless of the order in
-    /// which they were established.
+    /// A connection above its [`SHARE`] of the spare receives takes fewer receives than it frees.
+    /// All busy connections therefore end up with equal shares, regardless of the order in which
+    /// they were established.
     pub(super) fn trade(&self, given: u32, more: u32, wanted: u32) -> u32 {
         let mut free = self.free.load(Ordering::Relaxed);
         loop {
             let reserved = self.reserved.load(Ordering::Relaxed).max(0).cast_unsigned();
             let spare = (free + given).saturating_sub(reserved);
-            // Each call reserves at most a quarter of `room`. Without this limit, the connection's
+            // Each call takes at most a quarter of `room`. Without this limit, the connection's
             // number of receives would alternate between two values.
             let room = spare.saturating_mul(SHARE).saturating_sub(more);
             let taken = wanted.min(room.div_ceil(4));

@@ -146,7 +146,8 @@ impl ControlMessages {
         self.next_to_post != self.sent
     }
 
-    /// Returns the next message to post and its number, and advances to the following message.
+    /// Returns the number and the content of the next message to post, and advances to the
+    /// following message.
     pub(super) fn post(&mut self) -> Option<(u32, Arc<[u8]>)> {
         let number = self.next_to_post;
         let newer = self.sent.wrapping_sub(number) as usize;

@@ -27,9 +27,9 @@ use super::{
 ///   and the first of the three Grants was the first frame with such a limit. So this side has
 ///   processed the first Grant before the peer sends the third. The peer also sends a Grant frame,
 ///   for any growth, when this side has used up its credit. In that case, this side has sent the
-///   data frame whose number is the previously announced limit, so it has processed every earlier
-///   Grant. No other Grant is unprocessed when the peer sends such a Grant, so the argument also
-///   holds if any of the three Grants is sent for this reason.
+///   data frame whose number is the previously announced limit. So this side has processed every
+///   earlier Grant before the peer sends such a Grant. The argument therefore also holds if any of
+///   the three Grants is sent for this reason.
 /// * **Grants that report large messages as taken: 4**, one for each large message in flight,
 ///   because each such Grant reports at least one more message.
 /// * **Ping or Leave: 1**, because the peer sends the next Ping or Leave only after the Pong for
@@ -41,8 +41,8 @@ use super::{
 ///   has processed, or the window on a new connection. The peer has sent only messages with numbers
 ///   below g. When this side sent the grant g, its application had taken all messages below
 ///   g − window. So only the messages from g − window to g − 1 can be unprocessed. This side sends
-///   a later grant only after all messages below g have arrived on this connection, so none of them
-///   is unprocessed when the peer processes that grant.
+///   a later grant only after it has processed all messages below g on this connection. So all of
+///   these messages are processed before the peer can send message g.
 /// * **Permit: 1.** The peer sends a Permit only when this side has used up its credit for control
 ///   messages, and this side has more credit only after it has processed the Permit. The messages
 ///   that the Permit allows therefore arrive after the Permit was processed, and the peer sends the
@@ -147,8 +147,9 @@ pub(super) struct RecvCredit {
     released: u32,
     /// The total number of data frames for which this side has posted receives since the connection
     /// was established. `limit` − `released` receives are promised to the peer or contain messages
-    /// from the peer. This difference equals the window, but can be smaller if connections share
-    /// receives, or if the application still holds messages from earlier connections.
+    /// from the peer. This difference is at most the window. It can be smaller than the window if
+    /// connections share receives, if the application still holds messages from earlier
+    /// connections, or if the connection is ending.
     limit: u32,
     /// The newest value of `limit` that was sent to the peer.
     announced: u32,

@@ -7,18 +7,18 @@ use std::{
 /// connections that must wait.
 ///
 /// A connection claims the memory of a message chunk by chunk, so a message that does not arrive
-/// occupies little memory. One host can use at most three quarters of the limit.
+/// occupies little memory. The share of each host is three quarters of the limit.
 ///
-/// Claims for later chunks of messages precede all other claims. If several hosts wait, the next
-/// grant goes to the host whose previous grant is the oldest. Apart from this, claims are granted
-/// in the order in which they were queued.
+/// A later chunk is any chunk of a message except the first. Claims for later chunks precede all
+/// other claims. If several hosts wait, the next grant goes to the host whose previous grant is the
+/// oldest. Apart from these two rules, claims are granted in the order in which they were queued.
 ///
 /// If the limit had no exceptions, messages that have partly arrived could deadlock: all of them
 /// would wait for memory, and none would become complete and be released. Therefore a claim for a
-/// later chunk is granted while at most nine eighths of the limit are in use. Above that, only one
-/// message may use more memory until it is complete, so that the application can release it. The
-/// same rules apply to the share of each host. If no bytes are in use, [`claim`](Self::claim)
-/// grants any number of bytes.
+/// later chunk is granted while at most nine eighths of the limit are in use. If more is in use,
+/// only one message may use further memory until it is complete, so that the application can
+/// release it. The same rules apply to the share of each host. If no bytes are in use,
+/// [`claim`](Self::claim) grants any number of bytes.
 #[derive(Debug)]
 pub struct Gauge {
     total: Level,

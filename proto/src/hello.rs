@@ -159,9 +159,9 @@ pub(super) fn is_rsocket(bytes: &[u8]) -> bool {
 
 /// The private data of a connection manager message.
 ///
-/// The bytes are on the heap, so that an [`Output`](super::Output) is small: every message moves
-/// `Output` values. The bytes are never logged, because they can contain the secret identity of a
-/// session.
+/// The bytes are on the heap. This keeps [`Output`](super::Output) small, because the library moves
+/// `Output` values for every message. The bytes are never logged, because they can contain the
+/// secret identity of a session.
 #[derive(Clone, Default, PartialEq, Eq)]
 #[cfg_attr(test, derive(Hash))]
 pub struct PrivateBytes(Vec<u8>);

@@ -13,9 +13,10 @@ use super::{
 
 /// The large messages that are being received, and the queue of messages behind them.
 ///
-/// Memory is first reserved for a large message. The reservation can take some time. If the message
-/// was announced, this side then reads it in chunks, after preparing memory for each chunk. If the
-/// message is sent in fragments, this side copies each fragment to the reserved memory.
+/// This side first reserves memory for each large message. The reservation can take some time. If a
+/// Rendezvous frame announced the message, this side then reads the message in chunks, and prepares
+/// memory before it reads each chunk. If the peer sends the message in Fragment frames, this side
+/// copies each fragment to the reserved memory.
 ///
 /// Reads complete in the order in which they were posted. A message in fragments can become
 /// complete while this side still reads an earlier message, but is delivered after that message.
@@ -30,7 +31,7 @@ pub(super) struct Inbound {
     demand: Demand,
     /// The lengths in bytes of the reads in progress, oldest first.
     reads: VecDeque<u64>,
-    /// The total number of read chunks and arrived fragments.
+    /// The number of chunks read plus the number of fragments received.
     chunks: u64,
     /// The total length in bytes of the chunks and fragments that `chunks` counts.
     bytes: u64,
@@ -44,8 +45,8 @@ pub(super) struct Inbound {
     taken: u32,
     /// The newest value of `taken` that was sent to the peer.
     reported: u32,
-    /// The number of large messages for which memory was requested and that the application has
-    /// not released.
+    /// The number of large messages for which memory was requested, less those that the application
+    /// has released.
     held: u32,
     /// The total length in bytes of the messages that `held` counts.
     held_bytes: u64,
@@ -185,7 +186,7 @@ impl Inbound {
         self.limit = limit;
     }
 
-    /// Returns true if the queue is empty, so that an arrival can be delivered immediately.
+    /// Returns true if the queue is empty. An arrival can then be delivered immediately.
     #[inline]
     pub(super) fn is_clear(&self) -> bool {
         self.queue.is_empty()
@@ -408,12 +409,13 @@ impl Inbound {
         self.is_reading() || self.missing().is_some()
     }
 
-    /// Returns the total number of read chunks and arrived fragments.
+    /// Returns the number of chunks read plus the number of fragments received.
     pub(super) fn chunks(&self) -> u64 {
         self.chunks
     }
 
-    /// Returns the total length in bytes of the read chunks and arrived fragments.
+    /// Returns the total length in bytes of the chunks and fragments that [`chunks`](Self::chunks)
+    /// counts.
     pub(super) fn bytes(&self) -> u64 {
         self.bytes
     }
@@ -521,7 +523,7 @@ impl Inbound {
         self.copied += len;
     }
 
-    /// Records that the application has read `len` of the copied bytes.
+    /// Records that the application has consumed `len` of the copied bytes.
     pub(super) fn release_copied(&mut self, len: u64) {
         debug_assert!(self.copied >= len, "only copied bytes may be released");
         self.copied = self.copied.saturating_sub(len);

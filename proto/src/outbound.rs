@@ -80,8 +80,8 @@ impl Outbound {
     /// Returns whether the peer has taken the first `count` large messages of the connection.
     pub(super) fn has_taken(&self, count: u32) -> bool {
         // The counts wrap around. `count` exceeds `taken` by at most `LARGE_IN_FLIGHT`, the maximum
-        // number of messages in flight. A larger difference therefore means that `taken` exceeds
-        // `count`.
+        // number of messages in flight. If the wrapped difference `count` − `taken` is larger,
+        // `taken` therefore exceeds `count`.
         count.wrapping_sub(self.taken) == 0 || count.wrapping_sub(self.taken) > LARGE_IN_FLIGHT
     }
 

@@ -26,7 +26,7 @@ pub enum CmInput<'a> {
     ConnectResponse,
     ConnectError(CmStatus),
     Unreachable(CmStatus),
-    /// The attempt failed, and the transport itself states the reason, as TCP does.
+    /// The connection attempt failed, and the transport reports the reason, as TCP does.
     Failed(&'a CloseReason),
     Rejected {
         reason: RejectReason,
@@ -260,7 +260,7 @@ impl Note {
     }
 }
 
-/// The properties of a transport on which the state machine of the connection depends.
+/// The properties of a transport that affect a connection's state machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(test, derive(Hash))]
 pub struct TransportTraits {
@@ -277,8 +277,8 @@ pub struct TransportTraits {
     /// error. If so, such a request can serve as a marker, because it completes after all earlier
     /// requests. On iWARP, the device driver can refuse such a request, or never complete it.
     pub flushes: bool,
-    /// Whether the event DISCONNECTED occurs after this side has disconnected. If not, no further
-    /// event of the connection occurs, as over TCP and in memory.
+    /// Whether the event DISCONNECTED occurs after this side has disconnected. Over TCP and over
+    /// the in-memory transport, it does not occur, and no other event of the connection follows.
     pub reports_own_disconnect: bool,
 }
 

@@ -67,8 +67,8 @@ pub struct Params {
     pub held: u16,
     /// Whether this side's hello offers or resumes a session.
     pub session: SessionOffer,
-    /// The maximum number of bytes of a byte stream in both directions together. The bytes in
-    /// flight to the peer count, and so do the received bytes that the application has not read.
+    /// The maximum number of bytes that a byte stream buffers in both directions together: the
+    /// bytes in flight to the peer, plus the received bytes that the application has not read.
     pub stream_buffer: u64,
     /// A random number with which this side identifies its engine in the hello.
     pub engine: u64,
@@ -114,8 +114,8 @@ impl Params {
     /// Returns the maximum number of bytes of large messages in flight to the peer.
     ///
     /// For a byte stream, the maximum is half of the stream buffer plus one piece, but no more than
-    /// `large_memory`. A receiver reports two pieces at a time. While this report is in flight to
-    /// the sender, the receiver can read the additional piece.
+    /// `large_memory`. The receiver usually reads two pieces before it reports them to the sender.
+    /// While this report is in flight, the receiver can read the additional piece.
     pub fn outbound_limit(&self) -> u64 {
         if self.stream {
             let bytes = self.half_stream_buffer() + self.stream_piece();

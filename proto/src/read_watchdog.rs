@@ -26,9 +26,9 @@ pub(super) struct ReadWatchdog {
 #[derive(Debug)]
 #[cfg_attr(test, derive(Clone, Hash))]
 enum Watch {
-    /// No large message was being read at the last check.
+    /// No reads are watched, and no allocation waits for a retry.
     Off,
-    /// Reads are in progress.
+    /// Reads are in progress, or fragments of a message are missing.
     Reading {
         /// The time of the next check.
         check: Instant,
@@ -54,7 +54,8 @@ enum Watch {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(test, derive(Hash))]
 pub(super) struct Progress {
-    /// The number of chunks that have arrived on all connections to the peer's engine.
+    /// The number of chunks and fragments that have arrived on all connections to the peer's
+    /// engine. On a transport that counts bytes, the value also includes the number of bytes read.
     pub(super) chunks: u64,
     /// The number of bytes that have arrived on this connection.
     pub(super) bytes: u64,
@@ -64,8 +65,9 @@ pub(super) struct Progress {
 }
 
 impl Progress {
-    /// Returns whether the progress since `seen` is sufficient. `seen` was recorded half a timeout
-    /// earlier, so a sixteenth of `contended_bytes` suffices.
+    /// Returns true if the progress since `seen` is sufficient. At least one chunk must have
+    /// arrived. The minimum rate is an eighth of `contended_bytes` per timeout, and `seen` was
+    /// recorded half a timeout earlier, so a sixteenth of `contended_bytes` suffices.
     fn is_enough_since(&self, seen: Self) -> bool {
         self.chunks > seen.chunks && self.bytes - seen.bytes >= self.contended_bytes / 16
     }

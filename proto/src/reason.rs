@@ -125,7 +125,7 @@ impl fmt::Display for Phase {
 #[cfg_attr(test, derive(Hash))]
 #[non_exhaustive]
 pub enum PeerTimeout {
-    /// The peer received no sign of life within its `Config::keepalive_interval` and
+    /// The peer received no sign of life within its `Config::keepalive_interval` plus its
     /// `Config::keepalive_timeout`.
     Keepalive,
     /// The peer received too few bytes of a message above the eager size within its
@@ -170,8 +170,8 @@ pub enum CloseReason {
     NotRdmsg,
     /// The peer is an rsocket. The crate `rdmsg-rsocket` can connect to rsockets.
     PeerIsRsocket,
-    /// The peer ran out of resources. Either it lacked memory, descriptors or shared receives for
-    /// another connection, or it had no memory for a message above the eager size for longer than
+    /// The peer ran out of resources. Either the peer lacked memory, descriptors or shared receives
+    /// for a new connection, or it had no memory for a message above the eager size for longer than
     /// its `Config::read_timeout`. A later attempt can succeed, so a connector with
     /// `Config::retry_refused` retries.
     PeerOutOfResources,
@@ -304,7 +304,8 @@ impl CloseReason {
     }
 
     /// Returns whether a session continues after an established connection ended for this reason.
-    /// The result is true if the path or the device failed, and neither side ended the connection.
+    /// The result is true if the path, a device or a host failed, and neither side closed or
+    /// aborted the connection.
     #[must_use]
     pub fn is_loss(&self) -> bool {
         match self {

@@ -64,7 +64,8 @@ impl RejectCode {
         Self::ALL.into_iter().find(|code| *code as u16 == number)
     }
 
-    /// Returns the name of the field that caused the rejection, for error messages.
+    /// Returns the name of the field or the condition that caused the rejection, for error
+    /// messages.
     pub const fn field(self) -> &'static str {
         match self {
             Self::Application => "application",
@@ -92,9 +93,12 @@ impl RejectCode {
 pub struct Reject {
     /// The cause of the rejection.
     pub code: RejectCode,
-    /// The rejecting side's value of the field that `code` names, or 0.
+    /// The rejecting side's value of the field that `code` names, or 0. With the code
+    /// [`Over`](RejectCode::Over), this is the number of messages that the rejecting side has
+    /// received.
     pub own: u64,
-    /// The rejected side's value of the field that `code` names, or 0.
+    /// The rejected side's value of the field that `code` names, or 0. With the code
+    /// [`Over`](RejectCode::Over), this is the number of messages that the rejecting side has sent.
     pub theirs: u64,
 }
 

@@ -47,7 +47,7 @@ enum Load {
     FanIn,
     /// The same as `FanIn`, but 1 % of the connections send 90 % of the messages.
     Skewed,
-    /// All messages are sent at once.
+    /// Each connection wants to send all its messages at the start of the simulation.
     Incast,
 }
 
@@ -98,12 +98,13 @@ struct Simulation {
     outcome: Outcome,
 }
 
-/// The result of a simulation. Latencies are in nanoseconds, from the time at which the client
-/// wants to send a message until the server has processed the message.
+/// The result of a simulation.
 #[derive(Debug)]
 struct Outcome {
     messages: u64,
     grants: u64,
+    /// The latency of each message in nanoseconds: the time from the moment at which the client
+    /// wants to send the message until the server has processed the message.
     times: Vec<u64>,
     least_posted: u32,
 }
@@ -315,8 +316,8 @@ impl Server {
                     );
                 }
                 let credit = account::floor(SHARED_WINDOW);
-                // `posted` excludes the receives that are reserved for control frames of each
-                // connection.
+                // `posted` excludes the receives that are reserved for the control frames of the
+                // connections.
                 let posted = vec![total - CONTROL_RECEIVES * connections];
                 (SHARED_WINDOW, credit, Some(account), posted)
             }

@@ -1,15 +1,17 @@
 //! Assigns the slots of the send ring.
 //!
-//! Slots are assigned in order. Most sends are unsignalled: they have no completion of their own,
-//! but the completion of a later signalled send also covers everything posted before that send.
-//! Only the completion of a signalled send frees slots, so a full ring must contain a signalled
-//! send. Therefore the distance between two signalled sends is at most a quarter of the number of
-//! data slots. The ring always has more slots than this distance.
+//! Slots are assigned in order. Most sends are unsignalled.
+//!
+//! Over RDMA, an unsignalled send has no completion of its own, but the completion of a later
+//! signalled send also covers everything posted before that send. Only the completion of a
+//! signalled send frees slots, so a full ring must contain a signalled send. Therefore the distance
+//! between two signalled sends is at most a quarter of the number of data slots. The ring always
+//! has more slots than this distance.
 //!
 //! Over TCP, unsignalled sends complete as well: the peer's library acknowledges all sends, mostly
 //! in system calls that it makes anyway. Therefore fewer sends are signalled. The distance between
-//! two signalled sends is at most half of the number of data slots, and a completed send counts
-//! like a signalled send.
+//! two signalled sends is at most half of the number of data slots. The distance is counted from
+//! the newest send that was signalled or has completed.
 
 /// The number of slots that are reserved for control frames, so that a grant never waits behind
 /// data.
@@ -43,8 +45,8 @@ pub(super) struct SendRing {
     max_unsignalled: u32,
     /// The number of slots assigned since the ring was created.
     taken: u64,
-    /// The number of the oldest assignment that can hold data and is still in use. 0 if no slot in
-    /// use holds data. The assignments of slots are numbered from 1.
+    /// The number of the oldest assignment in use that might hold data: all older assignments in
+    /// use hold no data. 0 if no slot in use holds data. Assignments are numbered from 1.
     first_data: u64,
     /// The number of the newest assignment of a slot to data.
     last_data: u64,
@@ -149,7 +151,8 @@ impl SendRing {
     }
 
     /// Frees the slot of a send that has completed, and all slots that were assigned before it.
-    /// Returns whether any freed slot held data.
+    /// Returns true if any freed slot held data. The result can also be true if no freed slot held
+    /// data, but a slot in use does.
     pub(super) fn complete(&mut self, slot: u32) -> bool {
         let after = (self.next + self.slots - slot - 1) % self.slots;
         // A slot that is not in use cannot complete. If a faulty device reports such a completion,

@@ -16,10 +16,10 @@
 //!
 //! A sent message is *unconfirmed* if the peer might not have received it. Grants confirm messages,
 //! because a side grants at most its window beyond the messages that it has released. Therefore at
-//! most `window - available` of the sent messages are unconfirmed. Large messages, which are longer
-//! than the eager size, are an exception: a large message and all messages behind it stay
-//! unconfirmed until the peer reports the large message as taken. Sessions need no additional
-//! frames or acknowledgements.
+//! most `window - available` of the sent messages are unconfirmed, where `available` is the credit
+//! that the sender has left. Large messages, which are longer than the eager size, are an
+//! exception: a large message and all messages behind it stay unconfirmed until the peer reports
+//! the large message as taken. Sessions need no additional frames or acknowledgements.
 
 use std::{
     collections::VecDeque,
@@ -134,8 +134,8 @@ pub enum ResumeRefused {
 /// the peer might not have received.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Unconfirmed {
-    /// The maximum number of unconfirmed messages according to the peer's grants. Because of
-    /// `large`, more messages can be unconfirmed.
+    /// The maximum number of unconfirmed messages that follows from the peer's grants alone. If
+    /// `large` is not 0, more messages can be unconfirmed.
     pub messages: u32,
     /// The number of messages above the eager size that the peer has not read. The first of these
     /// messages, and all messages behind it, are unconfirmed.
@@ -195,8 +195,8 @@ impl<M: Default> Session<M> {
     // Functions for a session whose connection works:
 
     /// Keeps a message that was sent. `write` must store the message, and receives a value to
-    /// overwrite: an earlier message or the default value. `known` is called only at the end of the
-    /// ring.
+    /// overwrite: an earlier message or the default value. `known` is called only if `next` has
+    /// reached the end of the ring.
     #[inline(always)]
     pub fn keep(
         &mut self,

@@ -9,7 +9,7 @@ pub enum Stall {
         /// application holds.
         window: u16,
     },
-    /// All slots of the send ring are in use.
+    /// The send ring has too few free slots for the data.
     SendRing,
     /// Another large message would exceed the limit on the number or on the bytes of large messages
     /// in flight.

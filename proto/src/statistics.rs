@@ -31,7 +31,7 @@ pub struct Statistics {
     pub grants_sent: u64,
     /// Grant frames received. Grants in the headers of other frames are not counted.
     pub grants_received: u64,
-    /// Pings sent, mostly for keepalive and for flushes.
+    /// Pings sent, mostly for keepalive and for flushes. Leave frames are counted as Pings.
     pub pings_sent: u64,
     /// The number of connection losses after which the session was
     /// [resumed](https://docs.rs/rdmsg).
@@ -41,9 +41,8 @@ pub struct Statistics {
     /// The longest time in milliseconds between the detection of a connection loss and the
     /// resumption of the session. For several connections, this is the maximum, not the sum.
     pub longest_gap_ms: u64,
-    /// Receive buffers that are not posted now, because the application holds their messages, or
-    /// because their messages wait in the channel. Messages above the eager size occupy no receive
-    /// buffer.
+    /// Receive buffers that are not posted now, because the application holds their messages or has
+    /// not taken these messages yet. Messages above the eager size occupy no receive buffer.
     pub buffers_held: u64,
     /// Bytes of messages above the eager size that are being received now, or that the application
     /// holds.

@@ -10,13 +10,14 @@ pub const PREFIX: usize = 8;
 const LONGEST_ARGUMENTS: usize = 32;
 /// The maximum length in bytes of a PDU's header: prefix and arguments.
 pub const LONGEST_HEADER: usize = PREFIX + LONGEST_ARGUMENTS;
-/// The maximum length in bytes of the payload of one PDU of a write or of an answer. A longer write
-/// or answer is sent in several parts, and other PDUs can be sent between two parts.
+/// The maximum length in bytes of the payload of a PDU that belongs to a write, or to the answer to
+/// a READ. A longer write or answer is sent in several parts, and other PDUs can be sent between
+/// two parts.
 pub const LONGEST_PART: u32 = 256 << 10;
 
 /// The flag of a request that the receiver must acknowledge.
 const SIGNALLED: u8 = 1;
-/// The flag of the last part of a write or of an answer.
+/// The flag of the last part of a write, or of the answer to a READ.
 const LAST: u8 = 2;
 
 /// The header of a PDU. The header is followed by [`payload`](Self::payload) bytes.
@@ -197,9 +198,9 @@ impl Pdu {
         }
     }
 
-    /// Parses the Send at the beginning of `bytes`. Returns true if the Send is signalled, together
-    /// with the frame in the Send. Returns `None` if the Send is incomplete or invalid, or if
-    /// `bytes` begins with another PDU: [`parse`](Self::parse) handles these cases.
+    /// Parses the Send at the beginning of `bytes`. Returns a flag and the frame in the Send. The
+    /// flag is true if the Send is signalled. Returns `None` if the Send is incomplete or invalid,
+    /// or if `bytes` begins with another PDU: [`parse`](Self::parse) handles these cases.
     #[inline]
     pub fn whole_send(bytes: &[u8]) -> Option<(bool, &[u8])> {
         let (prefix, rest) = bytes.split_first_chunk::<PREFIX>()?;

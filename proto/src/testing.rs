@@ -20,9 +20,10 @@ use super::{
     hello::{PRIVATE_DATA_MAX, REPLY_DATA_MAX},
 };
 
-/// Parses bytes as a frame. Checks that the header of a valid frame serializes to the same bytes.
-/// Checks the same for the payload if it is a batch or a valid descriptor. Also checks the length
-/// of the payload, and that `parse_data` accepts exactly the valid Data frames.
+/// Parses bytes as a frame. Checks that `parse_data` accepts exactly the valid Data frames. Checks
+/// that the header of a valid frame serializes to the same bytes. Checks the same for a payload
+/// that is a valid batch or a valid descriptor. Also checks the payload's length if the frame's
+/// kind limits this length.
 pub fn parse_frame(bytes: &[u8]) {
     let header = Header::parse(bytes);
     let is_data = |header: &Header| header.kind == Kind::Data;
@@ -71,7 +72,7 @@ pub fn parse_batch(payload: &[u8]) {
 }
 
 /// Assigns sequence numbers to two sent frames, beginning with `start`. Then receives a frame with
-/// the number `received`. Checks that the receiver accepts this frame only if the number is
+/// the number `received`. Checks that the receiver accepts this frame if and only if `received` is
 /// `start`.
 pub fn number_frames(start: u16, received: u16) {
     let mut sequence = Sequence::new(start);

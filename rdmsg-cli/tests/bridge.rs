@@ -92,7 +92,7 @@ fn many_bytes_go_both_ways_at_once() {
 fn pieces_over_tcp_travel_without_a_read_by_the_peer() {
     const LEN: usize = 10_000_000;
     // A listener of this test replaces the far bridge, so that the test can read the statistics of
-    // the connection.
+    // the receiving side.
     let engine = Engine::new().unwrap();
     let far = Listener::builder()
         .engine(&engine)

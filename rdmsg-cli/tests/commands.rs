@@ -1,4 +1,4 @@
-//! Tests of the commands of `rdmsg`, each run as a process, over TCP on one host.
+//! Tests of the commands of `rdmsg`. Each command runs as a process, and uses TCP on one host.
 
 use std::{
     fs,

@@ -4,7 +4,8 @@ use std::{io, time::Duration};
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Config {
-    /// The maximum number of sent bytes that the peer has not acknowledged. Default: 128 KiB.
+    /// The maximum number of sent bytes that the peer has not acknowledged. Bytes that are sent
+    /// inline do not count. Default: 128 KiB.
     pub send_buffer: usize,
     /// The maximum number of received bytes that the program has not read yet, 2 bytes to 2 GiB.
     /// Default: 128 KiB.

@@ -40,8 +40,8 @@
 //! contains the number of bytes. When the receiver has read one half, it announces that half again.
 //! Credits limit the number of outstanding writes.
 //!
-//! iWARP has no immediate data. Therefore on iWARP a four-byte message follows each write, and the
-//! connecting side sends the first message. See
+//! iWARP has no immediate data. On iWARP, a four-byte message therefore follows each write. iWARP
+//! also requires that the connecting side sends the first message. See
 //! [`rsocket(7)`](https://man7.org/linux/man-pages/man7/rsocket.7.html).
 //!
 //! A stream makes progress only while a thread calls one of its methods. Between these calls the

@@ -23,10 +23,10 @@ use crate::sending::SendRing;
 /// The number of work requests reserved for control messages, so that a control message never waits
 /// for data requests to complete.
 const CONTROL: u32 = 4;
-/// The number of the `CONTROL` work requests that only shutdown and disconnect messages can use.
+/// How many of the `CONTROL` work requests are reserved for shutdown and disconnect messages.
 const CLOSING: u32 = 2;
-/// The number of receives posted in addition to one for each of the peer's credits. These receives
-/// are for control messages, which need no credits.
+/// The number of receives for control messages. They are posted in addition to one receive for each
+/// of the peer's credits, because control messages need no credits.
 const EXTRA_RECEIVES: u16 = 8;
 /// The encoded RNR timer of 0.64 ms: the time that the peer waits before it retries a send, if this
 /// side has no posted receive.
@@ -100,9 +100,9 @@ struct Peer {
 enum Opening {
     /// This side accepted the connection, and waits for the peer's first message.
     Awaited,
-    /// This side sent the first message, and the peer has not sent a message yet. The peer may have
-    /// lost the first message: Linux's software iWARP can lose a message that arrives while the
-    /// driver takes over the TCP connection.
+    /// This side requested the connection, so it sends the first message. The peer has not sent a
+    /// message yet. The peer may have lost this side's first message: Linux's software iWARP can
+    /// lose a message that arrives while the driver takes over the TCP connection.
     Unanswered,
     /// A message of the peer has arrived, or the transport allows either side to send first.
     Over,
@@ -269,8 +269,8 @@ impl Link {
         Window {
             addr: self.incoming.addr() + start as u64,
             rkey: self.incoming.rkey(),
-            // The cast is lossless, because the configuration limits the ring to two windows of the
-            // maximum length.
+            // The cast is lossless, because a window is half of the ring, and the configuration
+            // limits the ring to 2 GiB.
             length: self.receiving.half() as u32,
         }
     }
@@ -380,8 +380,8 @@ impl Link {
         self.pending.is_none() || self.end.is_some()
     }
 
-    /// Returns true if all shutdown messages have been sent and all work requests have completed.
-    /// Always returns true if the connection has ended.
+    /// Returns true if the connection has ended, or if all shutdown messages have been sent and all
+    /// work requests have completed.
     pub(super) fn is_drained(&self) -> bool {
         self.has_notified() && (self.posted == 0 || self.end.is_some())
     }

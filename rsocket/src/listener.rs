@@ -22,7 +22,8 @@ pub struct Listener {
 }
 
 impl Listener {
-    /// Listens on the first of these addresses that can be bound. Port 0 selects a free port.
+    /// Tries the addresses in order, and listens on the first that can be bound. Port 0 selects a
+    /// free port.
     ///
     /// # Errors
     ///
@@ -93,7 +94,7 @@ impl Listener {
 
     /// Waits up to `timeout` for the next connection request, and accepts it.
     ///
-    /// Returns `None` if no request arrives in time. Otherwise behaves like
+    /// Returns `None` if no request arrives in time. Apart from this limit, the method behaves like
     /// [`accept`](Self::accept).
     ///
     /// # Errors
@@ -119,7 +120,10 @@ impl Listener {
                 // `serve` has rejected the request, either explicitly or by dropping the request's
                 // id.
                 Err(error) => {
-                    warn_sparsely!(Rsocket, "rsocket: rejected a connection request: {error}")
+                    warn_sparsely!(
+                        Rsocket,
+                        "rsocket: the listener rejected a connection request: {error}"
+                    )
                 }
             }
         }

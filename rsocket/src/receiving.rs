@@ -130,8 +130,8 @@ impl Receiving {
     }
 
     /// Returns an update if one is due, and assumes that the caller sends it. An update is due if
-    /// half of the ring is free, or if half of the credits have been used since the previous
-    /// update.
+    /// half of the ring is free and not part of an announced window. It is also due if at least
+    /// `queue / 2` writes have been read completely since the previous update.
     pub(super) fn update(&mut self) -> Option<Update> {
         let half = self.half();
         // Both counters wrap, so their difference decides whether `consumed` has reached

@@ -58,7 +58,7 @@ fn is_local_port_unavailable(error: &io::Error) -> bool {
 }
 
 impl Stream {
-    /// Connects to the first of these addresses that accepts the connection, trying them in order.
+    /// Tries the addresses in order, and connects to the first that accepts the connection.
     ///
     /// # Errors
     ///
@@ -211,8 +211,8 @@ impl Stream {
     /// Each side can still read the bytes that the other side wrote before the shutdown.
     ///
     /// An accepted stream can notify the peer only after the connection is established. A blocking
-    /// stream waits up to [`Config::linger`] for the connection. A non-blocking stream sends the
-    /// notification during one of the next calls.
+    /// stream waits up to [`Config::linger`] until the connection is established. A non-blocking
+    /// stream does not wait, and sends the notification during one of the next calls.
     ///
     /// # Errors
     ///

@@ -1,8 +1,8 @@
 //! The wire format: the private data of connection requests and replies, the immediate data of
 //! writes, and windows.
 
-/// The number of entries in the table of windows that each side has. The peer announces its windows
-/// in these entries in rotation.
+/// The number of entries in a side's table of windows. The other side announces its windows in
+/// these entries in rotation.
 pub(super) const WINDOWS: u32 = 2;
 
 /// A range of memory to which the other side may write.
@@ -132,10 +132,10 @@ impl ConnData {
         bytes
     }
 
-    /// The private data of a rejection. A peer that is not an rsocket can use it to recognise that
-    /// an rsocket rejected the connection.
+    /// The private data of a rejection. From these data, a peer that is not an rsocket can
+    /// recognize that an rsocket rejected the connection.
     ///
-    /// The data grants neither credits nor memory.
+    /// The data grant neither credits nor memory.
     pub(super) const NOTHING: Self = Self {
         big_endian: cfg!(target_endian = "big"),
         credits: 0,
@@ -168,8 +168,8 @@ impl ConnData {
     }
 }
 
-/// Returns whether this is the private data that an `rdmsg::Listener` sends when it rejects a
-/// connection.
+/// Returns true if `private_data` begins with the bytes that an `rdmsg::Listener` sends when it
+/// rejects a connection.
 pub(super) fn is_rejection_of_endpoints(private_data: &[u8]) -> bool {
     private_data.starts_with(b"rdmR")
 }

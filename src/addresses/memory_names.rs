@@ -15,7 +15,8 @@ const SCHEME: &str = "memory://";
 /// `100::/64` (RFC 6666), so no host has such an address.
 const PREFIX: [u16; 6] = [0x0100, 0, 0, 0, 0x7264, 0x6d73];
 
-/// The port of all these addresses. Port 0 cannot be used, because it would request a free port.
+/// The port of all addresses that stand for names. Port 0 cannot be used, because it would request
+/// a free port.
 const PORT: u16 = 1;
 
 /// All names that the process has used. The index of a name is the last 32 bits of its address, so

@@ -3,7 +3,8 @@ use std::time::Duration;
 use super::{RelaxedOrdering, within};
 use crate::error::Error;
 
-/// The settings of a connection for its RDMA device. The defaults suit any device.
+/// The settings of a connection for its RDMA device. The defaults suit any device. Over TCP only
+/// [`retry_count`](Self::retry_count) and [`ack_timeout`](Self::ack_timeout) have an effect.
 #[cfg_attr(
     feature = "serde",
     derive(serde::Serialize, serde::Deserialize),
@@ -54,8 +55,8 @@ pub struct RdmaTuning {
     /// time has a disadvantage: the device would retransmit packets to a host that is only busy.
     /// The total time of [`retry_count`](Self::retry_count) retransmissions depends on the device,
     /// which may increase the wait before each of them. Software RoCE with the default
-    /// `retry_count` retransmits for longer than the keepalive time. There, only keepalive detects
-    /// a dead host, even while this side sends
+    /// `retry_count` retransmits indefinitely. There, only keepalive detects a dead host, even
+    /// while this side sends
     /// ([`KeepaliveTimeout`](crate::CloseReason::KeepaliveTimeout)).
     ///
     /// 1 to 31, or `None` to let the connection manager choose. Default 18 (1.07 s).

@@ -45,7 +45,7 @@ impl Config {
     /// | a `bool` | `true` or `false` |
     /// | `transport` | `environment`, `auto`, `rdma`, `tcp` or `memory`, in upper or lower case |
     /// | `rdma.relaxed_ordering` | `auto`, `on` or `off` |
-    /// | `polling` | `event`, `busy`, `adaptive`, or `adaptive:500us` with the longest spin |
+    /// | `polling` | `event`, `busy`, `adaptive`, or `adaptive:500us` to spin up to 500 µs |
     ///
     /// The names of the fields of [`rdma`](Self::rdma) begin with `rdma.`: `rdma.retry_count`.
     ///
@@ -183,7 +183,7 @@ impl Config {
     }
 }
 
-/// Extends the error by the name of the environment variable that set the field.
+/// Adds to the error the name of the environment variable that set the field.
 fn in_variable(mut error: Error, variables: &[(&str, String)]) -> Error {
     if let Error::InvalidConfig { field, value, .. } = &mut error {
         // The spin time is set as a part of the field `polling`.

@@ -42,8 +42,8 @@ struct Tried {
 pub(super) struct Attempt {
     pub(super) address: SocketAddr,
     pub(super) transport: Transport,
-    /// The path to the address over the transport that this attempt does not use, if both are
-    /// allowed.
+    /// The path to the address over the transport that this attempt does not use, if RDMA and TCP
+    /// are both allowed.
     pub(super) other: Option<PeerPath>,
     pub(super) deadline: Instant,
 }

@@ -1,5 +1,5 @@
-//! Remembers silent hosts: hosts that answered over TCP but not over RDMA. For 60 s after that,
-//! [`TransportChoice::Auto`](crate::TransportChoice) tries TCP first at these hosts.
+//! Remembers silent hosts: hosts that answered over TCP but not over RDMA. For 60 s after such an
+//! answer, [`TransportChoice::Auto`](crate::TransportChoice) tries TCP first at the host.
 
 use std::{
     collections::VecDeque,

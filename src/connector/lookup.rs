@@ -62,7 +62,8 @@ fn work() {
             return;
         };
         if promise_sender.has_waiter() {
-            // A lookup has no connection to end, so nothing is done if the task's waker panics.
+            // If the task's waker panics, the task may never take the result. Unlike a connection,
+            // addresses need no cleanup, so the second argument does nothing.
             promise_sender.keep(name.to_addresses(), || ());
         }
     }

@@ -52,9 +52,9 @@ impl Endpoint {
         let end = taken?;
         self.inner.end_taken.store(true, Ordering::Relaxed);
         if self.inner.link.peer_has_finished() {
-            // The peer's Finish comes first, even if `end` is a later event: an earlier call may
-            // have removed the Finish from the completion queue, but returned a message of
-            // `inflow`.
+            // Report the peer's Finish first, even if `end` is a later event. An earlier call may
+            // have removed the Finish from the completion queue, and then returned a message of
+            // `inflow` in its place.
             return Some(Err(Error::PeerFinished));
         }
         Some(end)
@@ -183,8 +183,9 @@ impl Inner {
 /// Reports the readiness of a stream to tasks.
 #[cfg(feature = "tokio")]
 impl Endpoint {
-    /// Returns whether a nonblocking receive may return a message or the end. If the queue
-    /// contains only completions of other kinds, the receive removes them and returns nothing.
+    /// Returns true if a nonblocking receive could return a message or the end of the stream. If
+    /// the queue contains only completions of other kinds, the receive removes them and returns
+    /// nothing.
     pub(crate) fn has_arrived(&self) -> bool {
         !self.inner.completions.is_empty() || self.inner.has_bytes() || self.peer_has_stopped()
     }

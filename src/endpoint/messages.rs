@@ -381,8 +381,8 @@ impl Endpoint {
     /// Repeats an attempt that is refused as full, until it succeeds or fails, or until the
     /// deadline expires.
     ///
-    /// If the attempt fails because the channel has no room for its completion, repeats the attempt
-    /// only while another thread takes completions.
+    /// If the attempt fails because the channel has no room for the message's completion, repeats
+    /// the attempt only while another thread takes completions.
     pub(super) fn wait_for_room<T>(
         &self,
         deadline: &Deadline,
@@ -531,7 +531,7 @@ impl Endpoint {
     /// [`Config::resume`](crate::Config::resume) each arrives exactly once, even if the connection
     /// is lost.
     ///
-    /// This method never waits. A control message has up to 256 bytes, and up to the peer's
+    /// This method never waits. A control message has at most 256 bytes, and at most the peer's
     /// [`eager_size`](crate::Config::eager_size). At most 2 control messages may be in flight or
     /// not yet dropped by the peer's program.
     ///
@@ -686,8 +686,8 @@ impl Endpoint {
     /// Sends these messages in order, and waits while the peer's window is full. Returns the number
     /// of messages sent.
     ///
-    /// Each arrives as a separate message, as if it had been sent by [`send`](Self::send), but
-    /// messages share frames. A frame carries up to 64 messages, within the peer's eager size and
+    /// Each message arrives separately, as if it had been sent by [`send`](Self::send), but several
+    /// messages share a frame. A frame carries up to 64 messages, within the peer's eager size and
     /// window, and costs about the same for one message as for 64. The bytes are copied. Each
     /// message uses one credit. Messages of one frame share a receive buffer, which becomes free
     /// when the last of them is dropped.

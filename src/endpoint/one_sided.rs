@@ -17,12 +17,12 @@ use crate::{
 /// reliable RDMA connection, and this side gets [`Completion::Failed`](crate::Completion::Failed)
 /// with the status.
 ///
-/// Operations and messages are executed in the order in which they were started, with one exception
-/// that applies to every RDMA device: a write or message that follows a read or atomic operation
-/// may be executed before it. If the order matters, wait for the completion of the read or atomic
-/// operation. At most [`Config::send_depth`](crate::Config::send_depth) operations are in flight;
-/// further operations wait. Each operation also needs a place for its completion. It waits for this
-/// place as a message [with an id](crate::Outgoing::with_id) does.
+/// The devices execute operations and messages in the order in which the program started them. One
+/// exception applies to every RDMA device: the device can execute a write or message before a read
+/// or atomic operation that was started earlier. If this order matters, wait for the completion of
+/// the read or atomic operation. At most [`Config::send_depth`](crate::Config::send_depth)
+/// operations are in flight; further operations wait. Each operation also needs a place for its
+/// completion. It waits for this place as a message [with an id](crate::Outgoing::with_id) does.
 #[derive(Clone, Copy, Debug)]
 pub struct OneSided<'a> {
     endpoint: &'a Endpoint,
@@ -78,7 +78,7 @@ impl OneSided<'_> {
     ///
     /// # fn main() -> Result<(), rdmsg::Error> {
     /// let endpoint = Endpoint::connect("10.8.0.1:7471")?;
-    /// // The peer has sent what `Region::remote` returned there.
+    /// // The peer has sent the descriptor that its call of `Region::remote` returned.
     /// let message = endpoint.recv()?;
     /// if let Ok(bytes) = message.as_ref().try_into() {
     ///     let remote = RemoteRegion::from_bytes(bytes);
@@ -105,9 +105,9 @@ impl OneSided<'_> {
     /// Writes `range` of `region` to the peer's memory at `offset` of `remote`.
     ///
     /// [`Completion::Written`](crate::Completion::Written) with `id` reports that the peer's device
-    /// has received the bytes; do not change them until then. If you send a message after this
-    /// call, the bytes are in the peer's memory before the peer receives the message. The peer's
-    /// region must allow [writing](RemoteAccess::write).
+    /// has received the bytes; do not change the bytes before this completion. If you send a
+    /// message after this call, the bytes are in the peer's memory before the peer receives the
+    /// message. The peer's region must allow [writing](RemoteAccess::write).
     ///
     /// # Errors
     ///
@@ -242,12 +242,13 @@ impl OneSided<'_> {
             .wait_for_room(&Deadline::never(), || link.try_operate(&checked))
     }
 
-    /// Starts a [`read`](Self::read) if there is room, without waiting.
+    /// Starts a [`read`](Self::read) if the operation can start without waiting.
     ///
     /// # Errors
     ///
-    /// [`TrySendError::Full`] when there is no room now, and the errors of [`read`](Self::read).
-    /// [`Error::CompletionsNotTaken`] is returned even if another thread takes completions.
+    /// [`TrySendError::Full`] when the operation would have to wait, and the errors of
+    /// [`read`](Self::read). [`Error::CompletionsNotTaken`] is returned even if another thread
+    /// takes completions.
     pub fn try_read(
         &self,
         region: &Region,
@@ -259,11 +260,13 @@ impl OneSided<'_> {
         self.try_operate(OneSidedOp::Read, region, range, remote, offset, id)
     }
 
-    /// Starts a [`write`](Self::write) if there is room, without waiting.
+    /// Starts a [`write`](Self::write) if the operation can start without waiting.
     ///
     /// # Errors
     ///
-    /// [`TrySendError::Full`] when there is no room now, and the errors of [`write`](Self::write).
+    /// [`TrySendError::Full`] when the operation would have to wait, and the errors of
+    /// [`write`](Self::write). [`Error::CompletionsNotTaken`] is returned even if another thread
+    /// takes completions.
     pub fn try_write(
         &self,
         region: &Region,
@@ -275,12 +278,14 @@ impl OneSided<'_> {
         self.try_operate(OneSidedOp::Write, region, range, remote, offset, id)
     }
 
-    /// Starts a [`write_with_imm`](Self::write_with_imm) if there is room, without waiting.
+    /// Starts a [`write_with_imm`](Self::write_with_imm) if the operation can start without
+    /// waiting.
     ///
     /// # Errors
     ///
-    /// [`TrySendError::Full`] when there is no room now, and the errors of
-    /// [`write_with_imm`](Self::write_with_imm).
+    /// [`TrySendError::Full`] when the operation would have to wait, and the errors of
+    /// [`write_with_imm`](Self::write_with_imm). [`Error::CompletionsNotTaken`] is returned even
+    /// if another thread takes completions.
     pub fn try_write_with_imm(
         &self,
         region: &Region,

@@ -121,8 +121,8 @@ fn builder(config: &Config, engine: &Engine) -> ListenerBuilder {
     builder
 }
 
-/// Returns an address within the process, with port 0. The engine replaces port 0 with an unused
-/// port.
+/// Returns an address of the in-memory transport, with port 0. The engine replaces port 0 with an
+/// unused port.
 fn nowhere() -> Addresses {
     address_of((Ipv6Addr::LOCALHOST, 0).into())
 }

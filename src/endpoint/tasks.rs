@@ -16,17 +16,17 @@ use crate::{
 
 /// Poll methods for tasks, on any runtime.
 ///
-/// Futures call these methods. A method that returns `Pending` wakes the task when another call may
-/// succeed. The methods never block and need no file descriptor. Dropping a future loses nothing:
-/// the next call returns the message or completion that the future has not returned, and a message
-/// is sent either completely or not at all.
+/// Futures call these methods. After a method has returned `Pending`, the library wakes the task
+/// when another call can succeed. The methods never block and need no file descriptor. Dropping a
+/// future loses nothing: the next call returns the message or completion that the future has not
+/// returned, and a message is sent either completely or not at all.
 ///
 /// There are three events for which a task can wait: a message or completion, capacity to send, and
 /// the end of the connection. Only one task at a time can wait for each event. If several tasks
 /// wait for the same event, only the task with the latest call is woken. [`std::future::poll_fn`]
 /// turns each method into a future. The feature `tokio` provides types with `async` methods, which
 /// poll the device in the task itself. On other runtimes the engine's thread polls the connection
-/// after the first of these calls.
+/// after the first call of one of these methods.
 impl Endpoint {
     /// Receives the next message.
     ///
@@ -232,8 +232,8 @@ impl Endpoint {
         self.inner.link.poller.leave_runtime();
     }
 
-    /// Returns a waiter id for a task that waits in a separate future. The future must
-    /// [unregister](Self::unregister_waiter) the id.
+    /// Returns a new waiter id, so that several futures can wait for the same event. The future
+    /// that uses the id must [unregister](Self::unregister_waiter) it.
     #[cfg(feature = "tokio")]
     pub(crate) fn new_waiter_id(&self) -> WaiterId {
         self.inner.link.poller.tasks.new_waiter_id()

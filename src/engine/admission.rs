@@ -6,12 +6,12 @@
 //! objects only during the turn. Connections with the same peer host get their turns in the order
 //! in which they began to wait.
 //!
-//! Each turn first occupies one of a limited number of slots. After [`CONNECT_SLOT_TIME`] or
-//! [`ACCEPT_SLOT_TIME`] the turn releases its slot, because the connection then waits for the peer
-//! and not for this host. The turn itself ends when the connection is established or has failed. A
-//! free slot goes to a connection with the peer host that has the fewest turns. The turns of one
-//! peer host cannot occupy all slots, so a host that is down does not delay connections to other
-//! hosts.
+//! Each turn first occupies one of a limited number of slots. The turn releases its slot after
+//! [`CONNECT_SLOT_TIME`] or [`ACCEPT_SLOT_TIME`] at the latest, because by then the connection
+//! usually waits for the peer and not for this host. The turn itself ends when the connection is
+//! established or has failed. A free slot goes to a connection with the peer host that has the
+//! fewest turns. The turns of one peer host cannot occupy all slots, so a host that is down does
+//! not delay connections to other hosts.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -146,7 +146,8 @@ impl Admission {
         members.filter_map(move |(key, member)| started(member).then_some(*key))
     }
 
-    /// Starts the turn of a waiting connection if a slot is free. Returns the connection's key.
+    /// Releases the slots whose time has passed. Then, if a waiting connection can get a slot,
+    /// starts the connection's turn and returns the connection's key.
     pub(super) fn next(&mut self, now: Instant) -> Option<u64> {
         let hosts = &mut self.hosts;
         self.taken.retain(|turn| {

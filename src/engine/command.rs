@@ -45,7 +45,7 @@ pub(crate) enum Command {
     /// Close a listener, because the program has closed or dropped it. Reply when the listener's
     /// address is free.
     Unlisten { key: u64, reply: Sender<()> },
-    /// Connect, and reply once.
+    /// Connect, and reply with the established connection or the error.
     Connect {
         path: PeerPath,
         /// Other paths over which the session can resume.
@@ -71,13 +71,13 @@ pub(crate) enum Command {
     Statistics { reply: Sender<EngineStatistics> },
     /// Handle a device's event that another engine has read.
     Device(DeviceEvent),
-    /// Ask the peers of all accepted connections to leave, and reply with the number of these
-    /// peers. After this command, ask the peer of each newly accepted connection as well.
+    /// Ask the peers of all accepted connections to leave, and reply with the number of peers that
+    /// were asked. After this command, ask the peer of each newly accepted connection as well.
     AskToLeave { reply: Sender<u64> },
     /// Close all listeners, and reply when no connection is left. The `caller` reference is dead
     /// once the caller no longer waits.
     Drain { reply: Sender<()>, caller: Weak<()> },
-    /// The last handle of the engine was dropped: end the engine after its last connection.
+    /// All handles of the engine were dropped: end the engine when no connection is left.
     Retire,
     /// Close all listeners and connections, and then end the engine.
     ShutDown,
@@ -86,7 +86,8 @@ pub(crate) enum Command {
     Exit,
 }
 
-/// Sends commands to the engine's thread. All handles share it.
+/// Sends commands to an engine. The clones of the [`Engine`](super::Engine), the listeners and the
+/// endpoints share one `Handle`.
 pub(crate) struct Handle {
     commands: Arc<Mailbox<Command>>,
     /// The engine's threads, whose end [`join`](Self::join) awaits. `None` if the engine has no
@@ -252,7 +253,7 @@ impl Handle {
         self.threadless.is_none()
     }
 
-    /// Returns whether the engine's thread is still running.
+    /// Returns true if this process started the engine and the engine still reads its commands.
     pub(super) fn runs(&self) -> bool {
         !self.is_inherited() && self.commands.is_read()
     }
@@ -425,12 +426,12 @@ impl Request {
 
     /// Sets a name for the connection.
     ///
-    /// It replaces the [label](crate::ListenerBuilder::label) of the listener. The log,
-    /// [`Info::label`](crate::Info::label), Prometheus metrics and `rdmsg top` show it once the
-    /// request is accepted, and also after the connection has [resumed](Config::resume). The log
-    /// escapes control characters. The peer does not see the label. The maximum length is 64 bytes;
-    /// with a longer label, accepting fails and the request is rejected. An empty text removes the
-    /// listener's label.
+    /// The name replaces the [label](crate::ListenerBuilder::label) of the listener. The log,
+    /// [`Info::label`](crate::Info::label), Prometheus metrics and `rdmsg top` show the name once
+    /// the request is accepted, and also after the connection has [resumed](Config::resume). The
+    /// log escapes control characters. The peer does not see the name. The maximum length is 64
+    /// bytes; with a longer name, accepting fails and the request is rejected. An empty text
+    /// removes the listener's label.
     ///
     /// # Examples
     ///

@@ -77,8 +77,9 @@ impl Engine {
     /// this engine.
     ///
     /// Only threads that wait in a call handle the library's deadlines, such as
-    /// [`close_timeout`](crate::Config::close_timeout), up to 20 ms after they expire. Tasks do not
-    /// handle these deadlines. The timeouts of the calls themselves work as usual.
+    /// [`close_timeout`](crate::Config::close_timeout). A waiting thread handles a deadline at most
+    /// 20 ms after the deadline has expired. Tasks do not handle these deadlines. The timeouts of
+    /// the calls themselves work as usual.
     ///
     /// # Errors
     ///
@@ -200,15 +201,14 @@ impl Engine {
     /// Use this method in a server that stops and has no list of its endpoints. The engine sends
     /// the notice of [`Endpoint::ask_to_leave`](crate::Endpoint::ask_to_leave) on each connection
     /// that its listeners have accepted. After this call, it sends the notice on each newly
-    /// accepted connection as soon as the connection is established. So close the listeners first,
-    /// because a peer that reconnects to this server would be asked again. The engine does not ask
+    /// accepted connection as soon as the connection is established. A peer that reconnects to this
+    /// server would therefore be asked again, so close the listeners first. The engine does not ask
     /// the peers of connections that a [`Connector`](crate::Connector) established. This method
     /// never waits for a peer.
     ///
     /// Returns the number of established connections whose peers were asked. This number excludes
-    /// streams, and peers with an earlier version of this crate, because they do not know the
-    /// notice. Peers do not answer the notice: use [`drain`](Self::drain) to wait until they have
-    /// left.
+    /// streams, and peers whose version of this crate does not support the notice. Peers do not
+    /// answer the notice: use [`drain`](Self::drain) to wait until they have left.
     ///
     /// [The cookbook](crate::guide::cookbook#a-rolling-restart) shows a rolling restart.
     ///
@@ -279,8 +279,8 @@ impl Engine {
     /// ```
     pub fn drain(&self, timeout: Duration) -> Result<u64, Error> {
         let (reply, drained) = bounded(1);
-        // While this value exists, the drain is pending, and the engine ends the suspended sessions
-        // that it accepted.
+        // The engine holds a weak reference to this value. While the value exists, the drain is
+        // pending, and the engine ends suspended sessions that this host accepted.
         let waits = Arc::new(());
         let caller = Arc::downgrade(&waits);
         self.send(Command::Drain { reply, caller })?;
@@ -361,17 +361,18 @@ pub struct EngineStatistics {
     pub ended: u64,
     /// The sum of the statistics of all connections, past and present.
     pub all: Statistics,
-    /// The number of bytes that are currently pinned or reserved to read large messages.
+    /// The number of bytes that are currently pinned or reserved for transfers of large messages.
     ///
-    /// The value covers all engines that share these limits. See
+    /// The value covers all engines that share the limit
     /// [`EngineLimits::pinned`](crate::EngineLimits::pinned).
     pub pinned: u64,
     /// The number of bytes that are currently held in large messages and in copied stream bytes.
     ///
-    /// A large message is included from the start of its read until the application drops it.
-    /// Stream bytes are included if they are unread and were copied out of receive buffers.
+    /// A large message is included from the start of its transfer until the application drops it.
+    /// Stream bytes are included if they were copied out of receive buffers and the application has
+    /// not read them yet.
     ///
-    /// The value covers all engines that share these limits. See
+    /// The value covers all engines that share the limit
     /// [`EngineLimits::held`](crate::EngineLimits::held).
     pub held: u64,
 }

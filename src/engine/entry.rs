@@ -144,8 +144,8 @@ impl Entry {
         budget: &Arc<Budget>,
     ) -> Result<(), OsError> {
         self.link.poller.prepare(self.id.take_reserve())?;
-        // A thread that polled the session's previous connection may still be the owner. Make the
-        // engine the owner of the new connection.
+        // A thread that polled the session's previous connection may still own the poller. Make the
+        // engine the owner, so that the engine polls the new connection.
         self.link.poller.expire();
         let key = self.link.key;
         let client = budget.client(self.link.notices(), key, Host::of(self.peer.ip()));
@@ -197,8 +197,8 @@ impl Entry {
         }
     }
 
-    /// Passes the request to its listener. If the backlog is full or the listener is closed,
-    /// rejects the request.
+    /// Passes the request to its listener, or rejects the request if the backlog is full or the
+    /// listener is closed.
     fn pass_to_listener(&mut self) {
         let Some(incoming) = self.incoming.take() else {
             // The refusal was counted when the listener was closed.
@@ -229,9 +229,9 @@ impl Entry {
         !self.role.is_active() && self.link.in_engine(|core| core.ask_to_leave()).is_ok()
     }
 
-    /// Passes the established connection to its caller or listener. If the caller no longer waits,
-    /// the connection is dropped and thereby closed. If `leaves` is true, first asks the peer to
-    /// leave. Later calls for the same connection have no further effect.
+    /// If `leaves` is true, asks the peer to leave. Then passes the established connection to its
+    /// caller or listener. If the caller no longer waits, the connection is dropped and thereby
+    /// closed. Later calls for the same connection have no further effect.
     pub(super) fn report_established(&mut self, leaves: bool) {
         match &mut self.role {
             Role::Active => {}
@@ -269,8 +269,8 @@ impl Entry {
         }));
     }
 
-    /// Logs that a connection has ended, if messages that this side sent may be lost. The caller
-    /// knows that no handle will report the loss.
+    /// Logs that a connection has ended, if messages that this side sent may be lost. Called only
+    /// for connections whose loss of messages no handle will report.
     pub(super) fn report_undelivered(&self, reason: &CloseReason) {
         let delivered = self.link.ended().is_some_and(|ended| ended.delivered);
         let Statistics {

@@ -16,9 +16,9 @@ use crate::{
     transport_choice::Transport,
 };
 
-/// The delay before the first attempt to bind a listener that lost its device, and the longest
-/// delay between two attempts. These delays do not apply to a bind that fails because the address
-/// is in use: see `listener/builder.rs`.
+/// The delay before the first attempt to bind a listener again after it lost its device, and the
+/// longest delay between two such attempts. For a new listener whose address is in use,
+/// `listener/builder.rs` defines other delays.
 const FIRST_WAIT: Duration = Duration::from_millis(100);
 const LONGEST_WAIT: Duration = Duration::from_secs(2);
 

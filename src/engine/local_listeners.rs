@@ -1,5 +1,5 @@
-//! The addresses of listeners within the process. The engine that owns an address also serves the
-//! connections to it.
+//! The addresses of listeners of the in-memory transport. The engine that serves the listener at an
+//! address also serves the connections to this address.
 
 use std::{
     collections::HashMap,

@@ -5,8 +5,8 @@
 //! to this thread ([`command`]), and connections send notices. The thread replies through channels,
 //! and never waits for handles or connections.
 //!
-//! An engine without a thread ([`threadless`]) serves connections within the process: the threads
-//! that submit work to it run the same reactor.
+//! An engine without a thread ([`threadless`]) serves only in-memory connections. The threads that
+//! submit work to such an engine run its reactor.
 //!
 //! This module does not depend on the handles. It returns established connections and requests,
 //! from which the handles create `Endpoint`s.

@@ -49,7 +49,8 @@ use crate::{
     transport_choice::Transport,
 };
 
-/// Epoll tokens. The tokens of connections and listeners are their keys, from `FIRST_KEY` on.
+/// Epoll tokens and timer keys. Connections and listeners use their own keys, which start at
+/// [`FIRST_KEY`].
 const COMMANDS: u64 = 0;
 /// The epoll tokens of the connection managers, also used as the timer keys for their next poll.
 const CM_RDMA: u64 = 1;
@@ -72,8 +73,8 @@ static NEXT_KEY: AtomicU64 = AtomicU64::new(FIRST_KEY);
 /// of the completion queue during the previous check.
 const RECHECK_DELAY: Duration = Duration::from_millis(1);
 
-/// The number of commands or connection manager events that are handled before the completion
-/// queues are polled again. Deadlines are checked after each event.
+/// The number of commands, notices or events that are handled before the completion queues are
+/// polled again. Deadlines are checked after each of them.
 const BATCH: usize = 32;
 
 /// A stage of one iteration of the loop.
@@ -106,7 +107,8 @@ pub(super) struct Reactor {
     listeners: HashMap<u64, Listening>,
     /// The keys of the connections that this host accepted and that have a session, by session ID.
     sessions: HashMap<SessionId, u64>,
-    /// The suspended connections, oldest first. The list may contain connections that have resumed.
+    /// The suspended connections that this host accepted, oldest first. The list can also contain
+    /// connections that have resumed.
     suspended: VecDeque<u64>,
     /// The key of the trial connection that currently tests RDMA for a session.
     trial: Option<u64>,
@@ -332,8 +334,8 @@ impl Reactor {
         id: ConnectionId,
         role: Role,
     ) -> Arc<Link> {
-        // An operation with an id is accepted only if fewer than `max_ids` such operations are in
-        // flight or have a completion that the program has not taken.
+        // `max_ids` limits the number of operations with an id that are in flight, plus the number
+        // of their completions that the program has not taken.
         let config = config.into();
         let sizes = config.sizes(id.transport());
         let max_ids = usize::from(sizes.receive_window) + usize::from(sizes.send_depth);
@@ -465,9 +467,10 @@ impl Reactor {
         }
     }
 
-    /// Releases an ended connection. If a caller still waits for the connection, repeats the
-    /// request or sends the error to the caller. If an application thread still uses the transport,
-    /// only schedules another poll, which calls this function again.
+    /// Releases an ended connection once no application thread uses its transport. While a thread
+    /// uses the transport, only schedules another poll, which calls this function again. After the
+    /// release, if a caller still waits for the connection, repeats the request or sends the error
+    /// to the caller.
     fn remove(&mut self, key: u64, reason: CloseReason) {
         self.timers.set(key, None);
         self.attended.forget(key);

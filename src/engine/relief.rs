@@ -1,6 +1,6 @@
 //! Keeps an engine running while foreign code blocks its thread.
 //!
-//! The engine's thread owns the reactor. It collects calls of foreign code: wakers and log lines.
+//! The engine's thread owns the reactor, and collects calls of foreign code: wakers and log lines.
 //! Between two steps of the reactor, this thread puts the reactor into [`Custody`], runs the
 //! foreign code, and takes the reactor back. If the code returns quickly, these actions cost two
 //! short critical sections and no thread switch. A second thread, the relief thread, checks the
@@ -38,12 +38,12 @@ use std::{
 use crate::os::{foreign, lock, unpoisoned};
 
 /// The interval between two checks of the relief thread. Foreign code may run for one to two
-/// intervals before the relief thread takes the reactor. An ordinary waker returns much earlier,
-/// and the delay is too short to affect a peer.
+/// intervals before the relief thread takes the reactor. An ordinary waker returns much earlier.
+/// Even a delay of two intervals is too short to affect a peer.
 const FOREIGN_CALL_LIMIT: Duration = Duration::from_millis(10);
 
-/// If the relief thread finds no new foreign code in this number of consecutive checks, it sleeps
-/// until the engine's thread runs foreign code again.
+/// If the relief thread finds no new foreign code in more than this number of consecutive checks,
+/// it sleeps until the engine's thread runs foreign code again.
 const IDLE_CHECKS: u32 = 100;
 
 /// The operations of a reactor that [`Custody`] calls.

@@ -1,6 +1,6 @@
 //! An engine without a thread: the threads that submit work to it also do the work.
 //!
-//! The engine serves only connections within the process, because no thread waits for descriptors.
+//! The engine serves only in-memory connections, because no thread waits for descriptors.
 //! Threads that wait in a call or submit work also handle expired deadlines. No timer wakes a task.
 
 use std::{
@@ -74,8 +74,9 @@ impl Threadless {
 
 impl Reader for Threadless {
     /// Calls [`Reactor::settle`] once, which does pending work, and then runs the foreign calls
-    /// that this work collected. If this thread is already running a reactor, returns immediately;
-    /// the outer call then does the work.
+    /// that this work collected. If another engine's thread makes this call, the foreign calls stay
+    /// collected, and that thread runs them later. If this thread is already running a reactor,
+    /// returns immediately; the outer call then does the work.
     fn serve(&self) {
         if SERVES.get() {
             return;

@@ -41,8 +41,8 @@ impl Tombstones {
     }
 
     /// Returns the message counts of a session, or `None` if they are not stored. This call
-    /// compares `id` with all entries. The comparisons take some microseconds, which is short
-    /// compared with a connect request.
+    /// compares `id` with all entries. The comparisons take some microseconds, which is much less
+    /// than a connect request takes.
     pub(super) fn find(&self, id: &SessionId, now: Instant) -> Option<SessionOver> {
         let mut lasting = self.0.iter().filter(|other| other.until > now);
         lasting.find(|other| other.id == *id).map(|it| it.over)

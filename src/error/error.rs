@@ -405,8 +405,8 @@ impl Error {
         }
     }
 
-    /// Returns an error if no peer can connect to a listener on `address`, which the kernel has
-    /// bound to no device.
+    /// Returns an error if no peer can connect to a listener on `address`. The kernel has bound
+    /// this listener to no device.
     pub(crate) fn from_bound_to_none(address: SocketAddr) -> Result<(), Self> {
         let error = OsError::new("rdma_bind_addr", libc::ENODEV);
         if !address.ip().is_unspecified() {
@@ -501,7 +501,8 @@ impl Error {
         }
     }
 
-    /// Creates the error of a failed attempt to listen on `address` over TCP or within the process.
+    /// Creates the error of a failed attempt to listen on `address` over TCP or over the in-memory
+    /// transport.
     pub(crate) fn from_bind_locally(address: SocketAddr, error: OsError) -> Self {
         Self::Bind { address, error }
     }
@@ -552,7 +553,7 @@ impl fmt::Debug for Error {
 }
 
 /// Returns the failed call or event if this machine caused the failure before it contacted the
-/// peer.
+/// peer. Returns `None` if a call failed because of a shortage of memory or descriptors.
 fn local_failure(reason: &CloseReason) -> Option<OsError> {
     let event = |call, status: &CmStatus| Some(OsError::new(call, -status.raw()));
     match reason {

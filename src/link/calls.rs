@@ -278,8 +278,8 @@ impl Link {
     ) -> Result<usize, TrySendError> {
         let (written, holds) = self.with_core(|core| (core.try_write(parts), core.holds_back()));
         if holds {
-            // The application might make no other call that polls for room. The engine therefore
-            // checks within 1 ms whether the window has room.
+            // The application might make no further call that polls the connection. The engine
+            // therefore checks within 1 ms whether the window has room.
             self.poller.note_held_back();
         }
         if let Some(written) = written? {
@@ -373,8 +373,9 @@ impl Link {
         Ok(region)
     }
 
-    /// Checks the bounds of both regions, the access rights of the peer's region, and whether this
-    /// side's device supports the operation.
+    /// Checks the bounds and the access rights of an operation, and whether this side's device
+    /// supports the operation: see [`Checked::new`]. Refuses every write with immediate data if the
+    /// connection has a session.
     pub(crate) fn check(
         &self,
         op: OneSidedOp,

@@ -101,9 +101,9 @@ pub enum Completion {
     /// Only connections with [`Config::resume`](crate::Config::resume) report this completion. It
     /// precedes [`Suspended`](Self::Suspended). The peer's device may have executed the operation
     /// completely, in part (for a write), or not at all. The session does not repeat the operation,
-    /// because a repetition could undo a later change. To find out after
-    /// [`Resumed`](Self::Resumed), read the peer's memory through a new region. A one-sided read
-    /// that was in flight ends in [`Failed`](Self::Failed).
+    /// because a repetition could undo a later change. To learn the outcome, wait for
+    /// [`Resumed`](Self::Resumed), and then read the peer's memory through a new region. A
+    /// one-sided read that was in flight ends in [`Failed`](Self::Failed).
     OutcomeUnknown {
         /// The operation's id.
         id: u64,

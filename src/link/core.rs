@@ -430,7 +430,9 @@ impl Core {
         }
     }
 
-    /// Posts work requests. If posting fails, the connection ends.
+    /// Posts work requests. If posting fails, the connection ends. Over the in-memory transport,
+    /// the engine must poll the completion queues of both sides after a post, so this function sets
+    /// `deferred.drive`.
     fn post<E: Into<PostError>>(&mut self, post: impl FnOnce(&mut WorkQueues) -> Result<(), E>) {
         let Some(queues) = &mut self.queues else {
             return;

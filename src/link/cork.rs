@@ -8,9 +8,10 @@
 //! write costs more than waiting for room. Held bytes are sent before Finish and Close, and a flush
 //! waits for them.
 //!
-//! The application might make no other call that sends the held bytes. The engine therefore checks
-//! the connection every 1 ms while the cork holds bytes. The engine does not take over the polling
-//! of the connection, because the engine's thread would then wake twice for each frame.
+//! After a write, the application might make no further call that would send the held bytes. The
+//! engine therefore checks the connection every 1 ms while the cork holds bytes. The engine does
+//! not take over the polling of the connection, because the engine's thread would then wake twice
+//! for each frame.
 
 use std::{io::IoSlice, mem};
 
@@ -72,14 +73,14 @@ impl Cork {
     }
 
     /// Returns the number of stream bytes that can be added. `longest` is the maximum payload of a
-    /// frame. The cork may hold up to `most` bytes, and always at least one frame.
+    /// frame. The cork may hold up to `most` bytes, or one frame if that is more.
     pub(super) fn room(&self, longest: usize, most: usize) -> usize {
         let most = most.max(PART_HEADER_LEN + longest);
         most.saturating_sub(self.len().max(PART_HEADER_LEN))
     }
 
     /// Appends bytes of `parts`: fills the newest message up to `longest` bytes, and then begins
-    /// new messages. The cork may hold up to `most` bytes, and always at least one frame. Returns
+    /// new messages. The cork may hold up to `most` bytes, or one frame if that is more. Returns
     /// the number of bytes added.
     pub(super) fn extend(&mut self, parts: &[IoSlice<'_>], longest: usize, most: usize) -> usize {
         let room = self.room(longest, most);

@@ -1,4 +1,4 @@
-//! Fault injection, for tests of connections within one process.
+//! Fault injection, for tests that use in-memory connections.
 
 use std::{
     fmt, ptr,
@@ -25,14 +25,14 @@ pub(crate) struct Withholding {
 }
 
 impl Link {
-    /// Returns whether the peer is in this process. The result is the same for all connections of a
-    /// session.
+    /// Returns whether the connection uses the in-memory transport. The result is the same for all
+    /// connections of a session.
     pub(crate) fn is_in_memory(&self) -> bool {
         self.first.transport == Transport::Memory
     }
 
-    /// Returns the fault control of the current connection. Returns `None` if the peer is in
-    /// another process, or if the connection has no transport.
+    /// Returns the fault control of the current connection. Returns `None` over RDMA and TCP, and
+    /// while the connection has no transport.
     pub(crate) fn wire(&self) -> Option<WireControl> {
         self.core().queues.as_ref().and_then(WorkQueues::control)
     }

@@ -74,9 +74,9 @@ impl Queue {
     }
 }
 
-/// The connection's side of the queue, which adds completions. Unread messages own references to
-/// their connection, so the connection drops this side when it ends or when its last handle is
-/// dropped.
+/// The connection's side of the queue, which adds completions. The connection drops this side when
+/// the connection ends, or when its last handle is dropped. Unread messages own references to their
+/// connection. A connection that kept this side might therefore never be freed.
 #[derive(Debug)]
 pub(crate) struct Inlet(Arc<Queue>);
 
@@ -244,8 +244,8 @@ impl Drop for Inbox {
             // The program may still receive from the channel through a clone of the receiver.
             Unread::InChannel(_) | Unread::Closed => return,
         };
-        // The unread messages are dropped after the lock is released, because their release takes
-        // the locks of the connection, which come before this lock.
+        // The unread messages are dropped after the lock is released. Their release takes the locks
+        // of the connection, which a thread must take before this lock.
         drop(unread);
         drop(before);
     }

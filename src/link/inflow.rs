@@ -13,8 +13,9 @@ use crate::{os::lock, transport::Charge};
 ///
 /// A short message stays in its receive buffer while the reader keeps up. If unread messages occupy
 /// more than half of the receive buffers, the connection copies new messages out of their buffers.
-/// Without the copies, many short writes of the peer would use up the peer's credits. Copied bytes
-/// are appended to the previous copy if it has room.
+/// While a reader waits, this limit is three quarters. Without the copies, many short writes of the
+/// peer would use up the peer's credits. Copied bytes are appended to the previous copy if it has
+/// room.
 ///
 /// Lock order: `core`, then `queue`, then the lock of the budget.
 #[derive(Debug, Default)]

@@ -113,8 +113,8 @@ pub(crate) struct Link {
     /// The writable state for event loops. The fd of this state is initially readable. A refused
     /// `try_send` makes the fd unreadable until the window has room.
     pub(super) writable: Readiness,
-    /// Deferred work that may run foreign code, and that a thread which collects foreign calls has
-    /// postponed.
+    /// Deferred work that may run foreign code. A thread that collects foreign calls has postponed
+    /// this work.
     pending_work: PendingWork<Deferred>,
     /// The process that created the connection.
     process: Process,
@@ -289,7 +289,7 @@ impl Link {
     // Functions for the drop of the last handle.
 
     /// Closes the connection in the background after its last handle was dropped. From now on the
-    /// engine polls its completion queue.
+    /// engine polls the connection's completion queue.
     pub(crate) fn abandon(self: &Arc<Self>) {
         self.abandoned.store(true, Ordering::Relaxed);
         self.poller.leave_runtime();
@@ -625,8 +625,8 @@ impl Link {
             let Core { share, conn, .. } = &mut *core;
             let Some(share) = share else { return };
             if let Some(mut side) = side {
-                // Takes any completions that were added while the queue pair was being destroyed. A
-                // driver may have removed them.
+                // Takes the completions that were added while the queue pair was being destroyed,
+                // unless the driver has removed them.
                 share.take_all(&mut side);
             }
             share.restore_receives(conn)

@@ -12,10 +12,10 @@ use crate::proto::Activity;
 /// Counts the signs of life of a peer's engine, on all connections between that engine and the
 /// local engine.
 ///
-/// Frames of busy connections may delay the probe of an idle connection in the network, and reads
-/// of other connections may delay a read. A sign of life on any of the connections therefore counts
-/// for all of them. Different processes on a host have different engines, and their signs of life
-/// are counted separately.
+/// In the network, frames of busy connections may delay the probe of an idle connection. Reads of
+/// large messages may also wait behind the reads of other connections. A sign of life on any of the
+/// connections therefore counts for all of them. Different processes on a host have different
+/// engines, and their signs of life are counted separately.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct PeerLiveness(Arc<Counts>);
 
@@ -52,8 +52,8 @@ impl PeerLiveness {
     }
 }
 
-/// The signs of life of the peers' engines. The key is the IP address and the identity in the
-/// engine's hellos. The address is necessary, because a peer can claim any identity.
+/// The signs of life of the peers' engines. The key of an engine consists of its IP address and the
+/// identity in its hellos. The address is necessary, because a peer can claim any identity.
 #[derive(Debug, Default)]
 pub(crate) struct Peers {
     liveness_of_engines: HashMap<(IpAddr, u64), Weak<Counts>>,
@@ -63,7 +63,7 @@ pub(crate) struct Peers {
 }
 
 impl Peers {
-    /// Returns the counters that all connections to this engine of a peer share.
+    /// Returns the counters that all connections to the engine with this key share.
     pub(crate) fn liveness_of(&mut self, addr: IpAddr, engine: u64) -> PeerLiveness {
         if self.liveness_of_engines.len() >= self.cleanup_threshold {
             self.liveness_of_engines

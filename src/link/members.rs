@@ -74,7 +74,8 @@ impl Members {
         lock(&self.links).len()
     }
 
-    /// Wakes the threads that wait for the group, after a completion was put into its queue.
+    /// Wakes the threads that wait for the group, after a completion was put into the group's
+    /// queue.
     #[inline]
     pub(super) fn wake(&self) {
         self.poller.wake();

@@ -54,8 +54,8 @@ enum Inner {
         bytes: RecvSlice,
         owner: Arc<dyn MessageOwner>,
     },
-    /// A copy of stream bytes. The box keeps `Inner` small, because the queue has a slot for each
-    /// unread message.
+    /// A copy of stream bytes. The queue has a slot for each unread message, so the box keeps the
+    /// slots small.
     Copied(Box<Copied>),
     /// A copy of a control message.
     Control(Box<Control>),

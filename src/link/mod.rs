@@ -1,5 +1,5 @@
-//! One connection, shared by its handles and the engine's thread. The connection carries out the
-//! decisions of a state machine on a transport.
+//! One connection, shared by its handles and the engine's thread. A state machine makes the
+//! decisions, and the connection carries them out on a transport.
 //!
 //! A thread of the application sends and receives messages itself, under the connection's locks
 //! ([`link`]), without a switch to another thread. The engine's thread polls a connection only

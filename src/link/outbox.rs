@@ -24,9 +24,9 @@ pub(crate) struct Outbox {
     /// The total number of completions ever put into the connection's own queue.
     put: u64,
     member: Option<Member>,
-    /// The positions of the completions with ids, in ascending order. The positions of completions
-    /// that are known to have been read are removed. The position of a completion is the number of
-    /// completions that were put into the queue before it.
+    /// The positions of the completions with ids, in ascending order. The position of a completion
+    /// is the number of completions that were put into the queue before it. The function
+    /// `reports` removes the positions of completions that the application has taken.
     reports: VecDeque<u64>,
     /// The position of the most recent [`Completion::Room`]; `None` if there was none in this
     /// queue.
@@ -245,9 +245,9 @@ thread_local! {
 
 /// The thread that most recently took completions, or tried to take them.
 ///
-/// While the number of untaken completions has reached `max_ids`, a blocking call can wait until
-/// this thread takes a completion. The call must not wait if its own thread is this thread, or if
-/// no thread has taken completions yet. Such a wait would never end.
+/// While the number of untaken completions is `max_ids`, a blocking call in another thread can wait
+/// until this thread takes a completion. A call in this thread must not wait, because the wait
+/// would never end. The same holds for all calls as long as no thread has taken completions.
 #[derive(Debug, Default)]
 pub(crate) struct Taker(AtomicUsize);
 
@@ -292,9 +292,9 @@ pub(crate) struct GroupQueue {
     pub(crate) members: Members,
 }
 
-/// The sending end of a group's channel. The receiving end is outside of [`GroupQueue`]. Inside, it
-/// would complete a cycle of references that is never freed: unread messages in the channel refer
-/// to their connections, and connections refer to the queue.
+/// The sender of a group's channel. [`GroupQueue`] does not contain the receiver, which would
+/// complete a cycle of references that is never freed: unread messages in the channel refer to
+/// their connections, and connections refer to the queue.
 #[derive(Debug)]
 struct GroupSender {
     sender: Sender<(u64, Completion)>,

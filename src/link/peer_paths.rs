@@ -19,8 +19,8 @@ use crate::{proto::ResumeRequest, transport_choice::Transport};
 const FIRST_TRIAL_DELAY: Duration = Duration::from_secs(1);
 const MAX_TRIAL_DELAY: Duration = Duration::from_secs(60);
 
-/// The number of rounds over all paths after which the wait before an attempt to reach a busy peer
-/// stops growing.
+/// The wait between attempts to reach a busy peer grows with each round over all paths. After this
+/// number of rounds, the wait stops growing.
 const MAX_BUSY_ROUNDS: u32 = 4;
 
 /// An address of the peer and a transport to it.
@@ -107,8 +107,8 @@ impl PeerPaths {
                 self.known.push(false);
             }
         }
-        // The search for the path to test begins after `last_tried`. So the first trial tests the
-        // first path over RDMA.
+        // The search for a path to test begins after `last_tried`. This value makes the search of
+        // the first trial begin at the first path.
         self.last_tried = self.all.len() - 1;
     }
 

@@ -56,7 +56,8 @@ const LOCK_YIELDS: u32 = 4;
 /// A view of a connection's completion queue, for one call of the application.
 struct Queue<'a> {
     link: &'a Arc<Link>,
-    /// The handoff that receives the first message directly, without the queue.
+    /// The handoff for the first message, which then does not go through the connection's own
+    /// queue.
     handoff: Option<&'a Handoff>,
     /// Whether the calling thread polled the queue before it began to wait.
     was_polled: bool,
@@ -97,12 +98,13 @@ impl Link {
         (progress, drive)
     }
 
-    /// Takes the lock of `poll`, or returns `None` after [`LOCK_SPINS`] + [`LOCK_YIELDS`] attempts.
-    /// The engine does not block here, because the scheduler may have preempted the thread that
-    /// holds the lock. The exception is a connection within the process: after the attempts, the
-    /// engine blocks until it gets the lock. A thread that spins on the completion queue holds the
-    /// lock most of the time. While `engine_waits` is set, such a thread yields the processor
-    /// before it takes the lock again.
+    /// Tries up to [`LOCK_SPINS`] + [`LOCK_YIELDS`] times to take the lock of `poll`. If all
+    /// attempts fail for a connection over RDMA or TCP, returns `None`: the engine must not block,
+    /// because the scheduler may have preempted the thread that holds the lock. If all attempts
+    /// fail for an in-memory connection, blocks until the lock is free.
+    ///
+    /// A thread that spins on the completion queue holds the lock most of the time. While
+    /// `engine_waits` is set, such a thread yields the processor before it takes the lock again.
     pub(super) fn try_lock_poll(&self) -> Option<MutexGuard<'_, Option<PollSide>>> {
         for attempt in 0..LOCK_SPINS + LOCK_YIELDS {
             let Some(side) = try_lock(&self.poll) else {
@@ -119,14 +121,14 @@ impl Link {
             }
             return Some(side);
         }
-        // If the connection is within the process, threads hold the lock only briefly. The engine
-        // waits for the lock, because no timer would trigger another attempt.
+        // Threads hold the lock of an in-memory connection only briefly. The engine waits for this
+        // lock, because no timer would trigger another attempt.
         self.is_in_memory().then(|| lock(&self.poll))
     }
 
     /// Handles all completions that arrived before the connection's end. Returns false if another
-    /// thread holds the lock of `poll`. The engine's thread calls this function, and drives the
-    /// connection afterwards.
+    /// thread holds the lock of `poll` or is receiving from the socket. Some completions may then
+    /// remain. The engine's thread calls this function, and drives the connection afterwards.
     pub(crate) fn take_last(self: &Arc<Self>) -> bool {
         loop {
             match self.poll_in_engine().0 {
@@ -137,9 +139,10 @@ impl Link {
         }
     }
 
-    /// Handles all completions that are in the queue now. Handles none and returns false if a
-    /// thread of the application does not release the lock of `poll` in time. The engine's thread
-    /// calls this function, and drives the connection afterwards.
+    /// Handles all completions that are in the completion queue now. Returns false if another
+    /// thread does not release the lock of `poll` in time, or is receiving from the socket. Some
+    /// completions may then remain. The engine's thread calls this function, and drives the
+    /// connection afterwards.
     pub(crate) fn catch_up(self: &Arc<Self>) -> bool {
         let capacity = match self.try_lock_poll() {
             Some(side) => side.as_ref().map_or(0, PollSide::capacity),
@@ -186,7 +189,7 @@ impl Link {
     /// Polls once before the calling thread waits for a message, if threads of the application own
     /// the connection. Does not poll over TCP, because each poll costs a system call. Returns
     /// whether it polled. If the poll finds a message, `handoff` contains the first message, unless
-    /// the queue contains earlier completions.
+    /// the connection's own queue contains earlier completions.
     #[inline]
     pub(crate) fn poll_first(self: &Arc<Self>, handoff: &Handoff) -> bool {
         if self.is_over_tcp() || !self.poller.count_poll_as_owner() {
@@ -255,12 +258,12 @@ impl Link {
         }
     }
 
-    /// Takes completions from the queue and handles them. Polls up to `budget` times while the
-    /// queue is empty. The first message may be put into the `handoff`. Releases the lock of
-    /// `poll`, and adds work to `deferred` for the caller to run.
+    /// Takes completions from the completion queue and handles them. Polls up to `budget` times
+    /// while the completion queue is empty. The first message may be put into the `handoff`.
+    /// Releases the lock of `poll`, and adds work to `deferred` for the caller to run.
     ///
-    /// About two of three polls of a waiting thread find the queue empty. Such a poll costs few
-    /// instructions, because this function is inlined and [`act`](Self::act) is not.
+    /// About two of three polls of a waiting thread find the completion queue empty. Such a poll
+    /// costs few instructions, because this function is inlined and [`act`](Self::act) is not.
     #[inline(always)]
     fn poll_locked(
         self: &Arc<Self>,
@@ -339,7 +342,9 @@ impl Link {
         // consequences of the first error. So each error is logged only at debug level.
         let note = Note::new(
             Level::Debug,
-            format_args!("ends, because its completion queue cannot be polled: {error}"),
+            format_args!(
+                "the connection ends, because its completion queue cannot be polled: {error}"
+            ),
         );
         core.deferred.log(note);
         core.conn.handle_post_failure(error, Instant::now());
@@ -542,21 +547,23 @@ impl Link {
         self.readable.update(|| unread() || self.is_ready());
     }
 
-    /// Makes the fd unreadable after a refused send, before the caller's second attempt. If that
-    /// attempt is also refused, the fd becomes readable when the window has room. The fd might not
-    /// report room that appears before the second attempt, but that attempt uses the room.
+    /// Makes the fd that reports room unreadable, unless the connection has ended. The caller calls
+    /// this function after a refused send, before a second attempt. If the second attempt is also
+    /// refused, the fd becomes readable when the window has room. The fd might not report room that
+    /// appears before the second attempt, but that attempt uses the room.
     pub(crate) fn prepare_room_fd(&self) {
         self.writable.update(|| self.is_over());
     }
 
-    /// Makes the fd readable again, because the caller's second attempt found room.
+    /// Makes the fd that reports room readable again, because the caller's second attempt found
+    /// room.
     pub(crate) fn need_no_room(&self) {
         self.writable.update(|| true);
     }
 
     /// Handles the refusal of the caller's second attempt. If the program has requested the fd that
     /// reports room, makes the engine's thread poll instead of an event loop, so that the fd
-    /// becomes readable. Returns whether the program has requested the fd.
+    /// becomes readable when the window has room. Returns whether the program has requested the fd.
     pub(super) fn delegate_room(&self) -> bool {
         let wanted = self.writable.is_fd_requested();
         if wanted {

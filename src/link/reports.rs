@@ -130,8 +130,9 @@ impl Core {
             .handle_work_error(work, status, vendor_err, SystemClock);
     }
 
-    /// Reports messages and writes whose arrival was not proven before. If `all` is true, all of
-    /// them have arrived. Otherwise reports only those whose arrival a pong now proves.
+    /// Reports messages and writes whose arrival was not proven before. If `all` is true, reports
+    /// all of them: the caller knows that they have arrived. If `all` is false, reports only those
+    /// whose arrival a pong now proves.
     pub(super) fn prove(&mut self, all: bool) {
         let conn = &self.conn;
         let mut any = false;

@@ -132,9 +132,9 @@ impl Core {
 
     /// Returns the message counts of a session that was closed on the passive side. The engine
     /// stores them, and reports them to a peer that later asks to resume the session. Returns
-    /// `None` on the active side, and for a session that the application has aborted. This function
-    /// checks both `closing` and `is_aborted`, because a drop of the last handle after an abort
-    /// sets `closing`.
+    /// `None` on the active side, and for a session that was lost without a close or that the
+    /// application has aborted. This function checks both `closing` and `is_aborted`, because the
+    /// drop of the final handle after an abort sets `closing`.
     pub(super) fn counts_at_close(&self, reason: &CloseReason) -> Option<SessionOver> {
         let session = self.session.as_deref()?;
         if let Side::Active(_) = session.side {

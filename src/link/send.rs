@@ -20,7 +20,8 @@ use crate::{
 /// The maximum length in bytes of an object in memory.
 const LONGEST: usize = isize::MAX as usize;
 
-/// The maximum number of messages for which a batch uses shorter arrays.
+/// A batch of at most this number of messages uses arrays of this length. Longer batches use arrays
+/// of length [`MAX_PARTS`].
 const SHORT_BATCH: usize = 16;
 
 /// A message to send. Between two attempts, it keeps its copy or its registered memory.
@@ -339,9 +340,9 @@ impl Core {
         TrySendError::Failed(Error::Disconnected(self.reason()))
     }
 
-    /// Sends the longest prefix of `messages` that fits into one frame, and returns the number of
-    /// messages sent. If fewer than two fit, sends nothing and returns 0 or 1. If held messages
-    /// must be sent first, sends nothing and returns 0.
+    /// Sends the longest prefix of `messages` that fits into one frame, if this prefix contains at
+    /// least two messages. Returns the number of messages in the prefix. A result of 0 or 1 means
+    /// that nothing was sent. If held messages must be sent first, sends nothing and returns 0.
     #[inline]
     pub(super) fn try_send_batch(
         &mut self,
@@ -411,8 +412,8 @@ impl Core {
         }
     }
 
-    /// Returns the maximum number of bytes that the cork may hold after a write of `len` bytes. For
-    /// a long write the result is 0, and the cork may then hold only one frame.
+    /// Returns the limit on the number of bytes that the cork holds after a write of `len` bytes.
+    /// For a long write the limit is 0. Regardless of the limit, the cork may hold one frame.
     fn most_held_back(&self, len: usize) -> usize {
         if len > LONGEST_TO_JOIN {
             return 0;

@@ -7,7 +7,7 @@ use crate::proto::Proof;
 /// messages before it. If the connection ends before that, the message is lost even if the peer's
 /// device has acknowledged it.
 ///
-/// The queue contains all large messages, and the small messages with an id.
+/// The order contains all large messages, and those small messages that have an id.
 #[derive(Debug, Default)]
 pub(super) struct SentOrder {
     /// Unconfirmed messages, oldest first.

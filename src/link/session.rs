@@ -39,7 +39,8 @@ pub(crate) struct LinkSession {
     pub(super) state: State,
     /// Whether the application has finished sending.
     pub(super) finished: bool,
-    /// Whether the application has asked to leave. If so, each new connection repeats the request.
+    /// Whether the application has called `ask_to_leave`, which notifies the peer that this side
+    /// wants to end the connection soon. If so, each new connection repeats the notification.
     pub(super) leaving: bool,
     /// The deadline of a close that the application has started.
     pub(super) closing: Option<Instant>,

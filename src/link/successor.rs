@@ -89,9 +89,9 @@ impl Core {
         let Step::Attempt(path) = step else {
             return;
         };
-        // The peer closed the session before the connection was lost. The peer repeats the close
-        // over the new connection, and this side answers the repeated close. `closing` is cleared,
-        // because this side must not close the session itself.
+        // If the peer closed the session before the connection was lost, the peer repeats the close
+        // over the new connection. This side only answers the repeated close, so `closing` is
+        // cleared.
         if let CloseReason::PeerClosed | CloseReason::Truncated { .. } = reason {
             session.closing = None;
         }
@@ -116,7 +116,8 @@ impl Core {
         self.deferred.log(Note::new(Level::Warn, text));
         #[cfg(feature = "tokio")]
         self.deferred.later.push(DeferredAction::EnterRuntime);
-        // The application may have released messages since the attempt began.
+        // The application may have released messages since the attempt began, so the new connection
+        // gets the current number of held messages.
         self.conn.set_held(session.held, SystemClock);
         if let Some(both) = self.conn.negotiated() {
             self.cork.fit(both.send_eager as usize);

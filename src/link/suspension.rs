@@ -435,8 +435,9 @@ impl Core {
     }
 
     /// Returns the number of messages that this side has received, for the reply to the peer's
-    /// request to resume the session. Returns `None` if the request cannot be accepted yet, because
-    /// the transport of the lost connection has not been removed.
+    /// request to resume the session. Returns `None` if the request cannot be accepted now: the
+    /// session is not suspended, the transport of the lost connection has not been removed yet, or
+    /// another attempt is in progress.
     pub(crate) fn accept_attempt(&mut self) -> Option<u32> {
         let session = self.session.as_mut()?;
         match session.suspension()?.step {

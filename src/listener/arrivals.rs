@@ -5,9 +5,9 @@
 //! allows, reads requests from it immediately, and manages the backlog itself. The engine rejects a
 //! request as busy if `ListenerBuilder::backlog` items wait or `ListenerBuilder::half_open`
 //! connections are not established yet. It checks the backlog again when it establishes the
-//! connection, so the limit is exact. If the program has not taken a connection before the listener
-//! ends, the engine ends the connection with a Failure. The code of the Failure tells the peer that
-//! the program has seen no message.
+//! connection, so the limit is exact. When the program drops the listener, or the engine shuts
+//! down, each connection that the program has not taken ends with a Failure. The code of the
+//! Failure tells the peer that the program has seen no message.
 
 use std::{
     os::fd::BorrowedFd,
@@ -77,7 +77,8 @@ impl<T> Arrivals<T> {
         }
     }
 
-    /// Returns an ended queue, which replaces inherited queues in a forked child.
+    /// Returns the items of an ended listener: an empty channel, and the reason [`Error::Forked`].
+    /// In a forked child they replace inherited items.
     fn forked() -> Self {
         let arrivals = Self::new();
         arrivals.close(Error::Forked, None);
@@ -179,7 +180,7 @@ impl Connections {
         })
     }
 
-    /// Ends the queue of a dropped listener, and rejects the connections in the queue.
+    /// Ends the channel of a dropped listener, and rejects the connections in the channel.
     pub(super) fn abandon(&self) {
         self.finish(Error::ListenerClosed);
         self.reject_untaken();

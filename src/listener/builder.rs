@@ -125,7 +125,8 @@ impl ListenerBuilder {
     /// it accepts requests on all devices, including devices that are added later. A listener that
     /// also listens over TCP always binds again over RDMA.
     ///
-    /// Default `false`: a listener over RDMA only ends with [`Error::ListenerEnded`].
+    /// Default `false`: a listener without TCP that loses its device or address ends with
+    /// [`Error::ListenerEnded`].
     #[must_use]
     pub fn rebind(mut self, rebind: bool) -> Self {
         self.config.listening.rebind = rebind;

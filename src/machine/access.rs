@@ -20,8 +20,8 @@ pub struct Denied {
     pub mode: u32,
 }
 
-/// Returns the first device file, of the connection manager or of a device, that this process is
-/// not permitted to open.
+/// Returns the first device file that this process is not permitted to open. Checks the files of
+/// the connection manager and of all devices.
 pub(crate) fn denied() -> Option<Denied> {
     denied_in(Path::new("/dev/infiniband"))
 }
@@ -133,8 +133,8 @@ pub(crate) fn is_container() -> bool {
 }
 
 fn has_container_marks(root: &Path) -> bool {
-    // A virtual machine that was booted from a container image also contains these files. Process 2
-    // is `kthreadd` only outside of containers.
+    // A virtual machine that was booted from a container image also contains `FILES`. If process 2
+    // is `kthreadd`, this process runs outside of containers.
     let of_kernel = |name: String| name.trim_end() == "kthreadd";
     if fs::read_to_string(root.join("proc/2/comm")).is_ok_and(of_kernel) {
         return false;

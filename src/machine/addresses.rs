@@ -42,7 +42,8 @@ fn interfaces(devices: &Path, nets: &Path) -> BTreeSet<String> {
     let mut names = BTreeSet::new();
     for device in entries(devices) {
         for port in entries(&device.join("ports")) {
-            // Entries of the table without a GID are skipped, because reading their file fails.
+            // Each port has a table of GIDs. Empty entries of the table are skipped, because
+            // reading their files fails.
             let of_gids = entries(&port.join("gid_attrs/ndevs"));
             names.extend(of_gids.iter().filter_map(|file| name_in(file)));
             if let Some(hardware) = name_in(&port.join("gids/0")).and_then(|gid| eui_48(&gid)) {

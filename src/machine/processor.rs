@@ -6,7 +6,7 @@ pub(crate) fn prefers_relaxed_ordering() -> bool {
     *PREFERS.get_or_init(|| prefers(&fs::read_to_string("/proc/cpuinfo").unwrap_or_default()))
 }
 
-/// Returns whether this is a processor for which UCX prefers relaxed ordering
+/// Returns true if `cpuinfo` describes a processor for which UCX prefers relaxed ordering
 /// (`ucs_cpu_prefer_relaxed_order` in `src/ucs/arch/cpu.h`): Fujitsu A64FX, or AMD EPYC Naples,
 /// Rome or Milan. Genoa is included, because UCX could not distinguish Genoa from Milan. Intel's
 /// Emerald Rapids is not included, because UCX added this processor but later removed it for host

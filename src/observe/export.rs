@@ -192,7 +192,7 @@ fn answer(mut stream: UnixStream) -> io::Result<()> {
     let mut part = [0; 512];
     while !request.windows(4).any(|end| end == b"\r\n\r\n") && request.len() < LONGEST {
         let left = TIME_LIMIT.saturating_sub(start.elapsed());
-        // A timeout of zero would mean no timeout, so the minimum is 1 ms.
+        // `set_read_timeout` refuses a timeout of zero, so the minimum is 1 ms.
         stream.set_read_timeout(Some(left.max(Duration::from_millis(1))))?;
         match stream.read(&mut part)? {
             0 => break,
@@ -211,8 +211,8 @@ fn answer(mut stream: UnixStream) -> io::Result<()> {
     stream.write_all(text.as_bytes())
 }
 
-/// Creates a folder that only this user can enter. Fails if the folder exists and another user owns
-/// it, which is possible in /tmp.
+/// Creates the folder if it does not exist, and ensures that only this user can enter it. Fails if
+/// another user owns the folder, which is possible in /tmp.
 fn make_private(folder: &Path) -> io::Result<()> {
     match DirBuilder::new().mode(0o700).create(folder) {
         Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),

@@ -150,8 +150,9 @@ impl Snapshot {
     /// (exposition format 0.0.4).
     ///
     /// Totals are named `rdmsg_…`, values of connections `rdmsg_connection_…`. Values of
-    /// connections have the labels `connection`, `label` if the connection has a label, `peer` and
-    /// `transport`. [The guide](crate::guide::observing) lists all metrics.
+    /// connections have the labels `connection`, `peer` and `transport`. The label `label` is added
+    /// if the program has set a label for the connection. [The guide](crate::guide::observing)
+    /// lists all metrics.
     #[must_use]
     pub fn to_prometheus(&self) -> String {
         let mut text = String::new();
@@ -497,7 +498,7 @@ mod tests {
 
         use super::super::*;
 
-        /// The counters by name.
+        /// The counters and gauges, by name.
         #[derive(Default)]
         struct Kept(Mutex<BTreeMap<String, Arc<AtomicU64>>>);
 

@@ -8,9 +8,9 @@ use crate::{config::within, error::Error};
 /// The pauses between the dials of a [`Persistent`](crate::Persistent) client.
 ///
 /// The first dial of a client starts immediately. Before each later dial the client pauses for a
-/// random time between zero and a limit. The limit starts at [`first_pause`](Self::first_pause) and
-/// doubles after each dial, up to [`longest_pause`](Self::longest_pause). Because the pauses are
-/// random, clients that lose their connections together do not dial at the same times. The limit
+/// random time between zero and a bound. The bound starts at [`first_pause`](Self::first_pause) and
+/// doubles after each pause, up to [`longest_pause`](Self::longest_pause). Because the pauses are
+/// random, clients that lose their connections together do not dial at the same times. The bound
 /// starts at `first_pause` again after a connection that lasted at least `longest_pause`.
 ///
 /// # Examples
@@ -79,12 +79,13 @@ impl Redial {
     }
 }
 
-/// The dials since the last connection that lasted at least `longest_pause`.
+/// The dials since the client lost a connection that had lasted at least `longest_pause`, or since
+/// the client started.
 #[derive(Debug, Default)]
 pub(super) struct Dials {
     /// The number of pauses.
     pauses: u32,
-    /// The time of the first dial since the last connection that lasted at least `longest_pause`.
+    /// The time of the first of these dials.
     since: Option<Instant>,
 }
 

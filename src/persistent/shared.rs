@@ -208,8 +208,9 @@ impl Shared {
         }
     }
 
-    /// Returns the error of a call whose connection has ended: the error that ended the client, or
-    /// [`Error::NotConnected`] if the client has not ended.
+    /// Returns the error of a call whose connection has ended. If the program has closed the
+    /// client, or the client has ended, the error names the reason. In all other cases the error is
+    /// [`Error::NotConnected`].
     fn ended(&self) -> Error {
         match &lock(&self.state).phase {
             Phase::Connected(connection) if connection.is_closing => {

@@ -26,7 +26,7 @@ impl Stream {
     ///
     /// # Errors
     ///
-    /// * [`InvalidInput`](io::ErrorKind::InvalidInput) for other values.
+    /// * [`InvalidInput`](io::ErrorKind::InvalidInput) if `ttl` is not in the range 1 to 255.
     /// * [`Unsupported`](io::ErrorKind::Unsupported) over RDMA: the hop limit is set when the route
     ///   is resolved, and no call changes it. A stream within the process returns the same error,
     ///   because it sends no packets. In both cases the stream stays open.
@@ -150,7 +150,8 @@ impl ListenerTtl {
             return;
         }
         if let Err(error) = accepted.set_hop_limit(hops) {
-            // Usually the connection has ended. Then the next read returns the reason.
+            // The usual cause is that the connection has ended. In this case the next read of the
+            // stream returns the reason.
             debug!(
                 Connection,
                 "{}: cannot set the time to live (TTL) to {hops} hops: {error}",

@@ -35,9 +35,9 @@ impl Reading {
             .map_or(&[], |message| &message[self.read..])
     }
 
-    /// Waits until there are unread bytes or the stream has ended. Without a deadline, does not
-    /// wait: if nothing has arrived, fails with [`Error::TimedOut`]. If `stopped` is set and no
-    /// bytes have arrived, returns `Ok` immediately.
+    /// Returns `Ok` when there are unread bytes, the stream has ended, or `stopped` is set. Waits
+    /// for these conditions until the deadline, and then fails with [`Error::TimedOut`]. Without a
+    /// deadline, does not wait, and fails with this error if none of the conditions applies.
     pub(crate) fn fill(
         &mut self,
         endpoint: &Endpoint,

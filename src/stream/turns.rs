@@ -149,8 +149,9 @@ impl Drop for Turn<'_> {
             state.reading = mem::take(&mut self.reading);
             state.turn = TurnOwner::Free;
             if state.threads > 0 {
-                // Wakes all waiting threads, although only one of them gets the turn. If the next
-                // turn finds no bytes, all threads in `wait_for_bytes` must return.
+                // If the next owner of the turn finds no bytes, all threads in `wait_for_bytes`
+                // must return. Therefore this call wakes all waiting threads, although only one of
+                // them gets the turn.
                 self.turns.ended.notify_all();
             }
             state.task.take()

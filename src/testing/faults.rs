@@ -9,9 +9,9 @@ use crate::{
 
 /// Injects faults into a connection within the process.
 ///
-/// The faults apply to the side of the endpoint from which this value was created. The value does
-/// not keep the connection open. If the connection's engine has no thread, each method returns only
-/// after both sides have seen its effects.
+/// The faults apply to the side whose endpoint was passed to [`of`](Self::of). This value does not
+/// keep the connection open. If the connection's engine has no thread, each method returns only
+/// after both sides have seen the effects of the fault.
 pub struct Faults {
     link: Arc<Link>,
     engine: Engine,
@@ -158,8 +158,8 @@ pub struct HeldFrames {
 }
 
 impl HeldFrames {
-    /// Returns the number of delayed requests. Most requests send a frame or access the peer's
-    /// memory.
+    /// Returns the number of delayed work requests, for example to send a frame or to access the
+    /// peer's memory.
     #[must_use]
     pub fn count(&self) -> usize {
         self.wire.as_ref().map_or(0, WireControl::held)

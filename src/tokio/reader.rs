@@ -26,8 +26,8 @@ const COMMON: (WaiterId, Awaited) = (Awaited::Arrival.common(), Awaited::Arrival
 pub(super) struct Reader {
     end: Arc<StreamEnd>,
     turns: Turns,
-    /// True if the stream counts as readable. As with tokio's own types, it does so after a read
-    /// that found bytes or the end of the stream, until a read finds nothing.
+    /// True if the stream counts as readable. A read that finds bytes or the end of the stream sets
+    /// this field, and a read that finds nothing clears it, as with tokio's own types.
     assumed: AtomicBool,
 }
 
@@ -40,7 +40,7 @@ impl Reader {
         }
     }
 
-    /// Makes the stream count as readable until its first read, as tokio does for an accepted
+    /// Makes the stream count as readable before its first read, as tokio does for an accepted
     /// socket.
     pub(super) fn assume_readable(&self) {
         self.assumed.store(true, Ordering::Relaxed);
@@ -240,8 +240,8 @@ impl Reader {
         }
     }
 
-    /// Returns the result of `take` if there are bytes or the stream has ended. Otherwise fails
-    /// with `WouldBlock`. Also fails with `WouldBlock` if another task has the turn.
+    /// Calls `take` and returns its result if there are bytes or the stream has ended. Fails with
+    /// `WouldBlock` if there is nothing to read, or if another task has the turn.
     fn try_with<T>(&self, take: impl FnOnce(&mut Reading) -> T) -> io::Result<T> {
         if self.end.is_inherited() {
             // This process is a forked child. A thread of the parent may have held the lock during

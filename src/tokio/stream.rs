@@ -169,7 +169,8 @@ impl Stream {
         )
     }
 
-    /// Returns the error that ended the connection, or `None` after a clean end.
+    /// Returns the error that ended the connection. Returns `None` while the connection is open,
+    /// and after a clean close by either side.
     ///
     /// # Errors
     ///
@@ -195,7 +196,7 @@ impl Stream {
     ///
     /// # Errors
     ///
-    /// * [`InvalidInput`](io::ErrorKind::InvalidInput) for other values.
+    /// * [`InvalidInput`](io::ErrorKind::InvalidInput) if `ttl` is not in the range 1 to 255.
     /// * [`Unsupported`](io::ErrorKind::Unsupported) over RDMA: the hop limit is set when the route
     ///   is resolved, and no call changes it. A stream within the process returns the same error,
     ///   because it sends no packets. In both cases the stream stays open.

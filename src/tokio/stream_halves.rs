@@ -81,10 +81,10 @@ impl OwnedWriteHalf {
         }
     }
 
-    /// Drops the half without shutting down the write direction. Both directions end when the
-    /// reading half is dropped.
+    /// Drops the half without shutting down the write direction.
     ///
-    /// If the reading half was dropped earlier, this call ends the stream.
+    /// If the reading half still exists, both directions end when that half is dropped. If the
+    /// reading half was dropped earlier, this call ends the stream.
     pub fn forget(mut self) {
         self.finishes = false;
     }

@@ -63,7 +63,8 @@ impl StreamListener {
         Self::from_std(bound?)
     }
 
-    /// Converts a listener for threads. `listener` may be in blocking or non-blocking mode.
+    /// Converts a listener for threads into one for tasks. `listener` may be in blocking or
+    /// non-blocking mode.
     ///
     /// # Errors
     ///
@@ -138,12 +139,12 @@ impl StreamListener {
         self.ttl.get(&self.inner)
     }
 
-    /// Sets the [time to live](Stream::set_ttl) of streams over TCP that are accepted later, from 1
-    /// to 255 hops. Streams over other transports are not affected.
+    /// Sets the [time to live](Stream::set_ttl), from 1 to 255 hops. It applies to streams over TCP
+    /// that are accepted later. Streams over other transports are not affected.
     ///
     /// # Errors
     ///
-    /// * [`InvalidInput`](io::ErrorKind::InvalidInput) for other values.
+    /// * [`InvalidInput`](io::ErrorKind::InvalidInput) if `ttl` is not in the range 1 to 255.
     /// * [`Unsupported`](io::ErrorKind::Unsupported) if the listener accepts no TCP connections.
     pub fn set_ttl(&self, ttl: u32) -> io::Result<()> {
         self.ttl.set(ttl, &self.inner)

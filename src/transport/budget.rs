@@ -1,11 +1,13 @@
-//! The memory budget that all connections of a process share for the large messages of their peers.
+//! The memory budget that connections share for the large messages of their peers. All engines that
+//! [`Engine::new`](crate::Engine::new) starts share one budget. Any other engine has its own
+//! budget.
 //!
-//! The bytes of a chunk are charged immediately before the chunk is read. So an announced message
-//! occupies almost no memory until its first chunk is read. If a limit is reached, the read of the
-//! chunk waits. Waiting claims are granted to the peer hosts in rotation, and no host gets more
-//! than three quarters of a limit. Partially received messages could block each other at the limit.
-//! To prevent this, one message at a time may exceed the limit until it is complete. Short messages
-//! have a reserve.
+//! A connection claims the bytes of a chunk immediately before it transfers the chunk. So an
+//! announced message occupies almost no memory until its first chunk is transferred. If a limit is
+//! reached, the claim waits. Waiting claims are granted to the peer hosts in rotation, and no host
+//! gets more than three quarters of a limit. Partially received messages could block each other at
+//! the limit. To prevent this, the claims for later chunks of such messages may exceed the limit:
+//! see [`Gauge`]. Short messages have a reserve.
 //!
 //! The lock of the budget is the innermost lock: no other lock is taken while it is held. The
 //! thread that releases memory may hold the locks of another connection. Therefore a connection
@@ -24,7 +26,7 @@ use crate::{
     proto::{Gauge, Host, Part, SHORTEST_CHUNK},
 };
 
-/// The memory limits of the process, and the connections that use memory.
+/// The memory limits of one or more engines, and the connections that use the memory.
 pub(crate) struct Budget {
     limits: EngineLimits,
     accounts: Mutex<Accounts>,
@@ -33,7 +35,7 @@ pub(crate) struct Budget {
 struct Accounts {
     /// The bytes that are pinned for reads in progress.
     pinned: Gauge,
-    /// The bytes of messages that are being read, or were read and are not yet released.
+    /// The bytes of messages that are being transferred, or have arrived and are not yet released.
     held: Gauge,
     /// The bytes of short messages that did not fit into `held`.
     reserve: Gauge,
@@ -46,8 +48,8 @@ struct Accounts {
     next: u64,
 }
 
-/// The budget that engines with the default limits share. The reference is weak. If all these
-/// engines have ended, the next such engine computes the default limits again.
+/// The budget that all engines from [`Engine::new`](crate::Engine::new) share. The reference is
+/// weak. If all these engines have ended, the next such engine computes the default limits again.
 static SHARED: PerProcess<Mutex<Weak<Budget>>> = PerProcess::new(Mutex::default);
 
 /// The category of a charge.
@@ -76,7 +78,7 @@ impl Budget {
         })
     }
 
-    /// Returns the budget that all engines with the default limits share.
+    /// Returns the budget that all engines from [`Engine::new`](crate::Engine::new) share.
     pub(crate) fn shared() -> Arc<Self> {
         let mut shared = lock(SHARED.get());
         shared.upgrade().unwrap_or_else(|| {
@@ -182,9 +184,10 @@ pub(crate) struct BudgetClient {
 }
 
 impl BudgetClient {
-    /// Claims memory for the next `bytes` bytes of a message, and adds them to the message's
-    /// charge. Returns `false` if the claim must wait. In this case, the connection gets a notice
-    /// when the claim is granted, and then repeats the call.
+    /// Claims memory for the next `bytes` bytes of a message. If the claim is granted, adds the
+    /// bytes to the message's charge, and returns `true`. Returns `false` if the claim must wait.
+    /// In this case, the connection gets a notice when the claim is granted, and then repeats the
+    /// call.
     ///
     /// A message of up to 64 KiB does not wait for longer messages.
     pub(crate) fn hold(&self, charge: &mut Option<Charge>, bytes: u64, part: Part) -> bool {

@@ -242,7 +242,7 @@ impl Event {
         by_transport!(self, event => event.key())
     }
 
-    /// Returns whether the event reports that the peer has disconnected.
+    /// Returns true if the event reports that the peer has disconnected.
     pub(crate) fn is_disconnect(&self) -> bool {
         by_transport!(self, event => event.is_disconnect())
     }

@@ -10,9 +10,9 @@ use crate::{
 /// Limits for the memory that an [`Engine`](crate::Engine) uses for its peers' large messages.
 ///
 /// All connections of the engine share these limits. A message above the eager size is announced
-/// before it is read, and the peer can announce messages at no cost. So the engine allocates memory
-/// only as bytes arrive, and within these limits. Connections that reach a limit wait in a fair
-/// order. No message is lost, because the peer's `send` waits too.
+/// before its bytes are transferred, and the peer can announce messages at no cost. So the engine
+/// allocates memory only as bytes arrive, and within these limits. Connections that reach a limit
+/// wait in a fair order. No message is lost, because the peer's `send` waits too.
 /// [`Config::large_memory`](crate::Config::large_memory) limits the share of one connection.
 ///
 /// The defaults depend on the process's limit on locked memory and on the usable memory. The usable
@@ -40,26 +40,26 @@ use crate::{
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct EngineLimits {
-    /// The maximum number of bytes that are pinned at a time for reads of messages.
+    /// The maximum number of bytes that are pinned at a time to receive large messages.
     ///
-    /// Half of this memory is for chunks of messages. Each chunk is pinned only during its read.
-    /// The other half is for memory that connections keep registered for later messages
+    /// Half of this memory is for chunks of messages. Each chunk is pinned only during its
+    /// transfer. The other half is for memory that connections keep registered for later messages
     /// ([`Config::registration_cache`](crate::Config::registration_cache)). If the value is below 8
-    /// MiB, messages are read in chunks that are shorter than the usual 1 MiB. Any value works: one
-    /// chunk of at most 64 KiB can always be read.
+    /// MiB, messages are transferred in chunks that are shorter than the usual 1 MiB. Any value
+    /// works: one chunk of at most 64 KiB can always be transferred.
     ///
     /// Default: a quarter of the limit on locked memory (`ulimit -l`), but at most an eighth of the
     /// usable memory, so that memory remains for the buffers of connections.
     #[cfg_attr(feature = "serde", serde(with = "crate::config::as_number"))]
     pub pinned: u64,
 
-    /// The maximum number of bytes of messages that are being read, or were received and not yet
-    /// dropped.
+    /// The maximum number of bytes of messages that are being transferred, or were received and not
+    /// yet dropped.
     ///
-    /// Unread bytes of [`Stream`](crate::Stream)s are included. They use at most half of this
-    /// memory.
+    /// Bytes of [`Stream`](crate::Stream)s that the application has not read are included. They use
+    /// at most half of this memory.
     ///
-    /// The bytes of a message are charged as they are read, in chunks of 64 KiB to 1 MiB. The
+    /// The bytes of a message are charged as they arrive, in chunks of 64 KiB to 1 MiB. The
     /// messages of one host use at most two thirds of this memory. An eighth is a reserve that only
     /// messages of up to 64 KiB use, when the other seven eighths are full. One message at a time
     /// may exceed these limits until it is complete, so that partial messages cannot block each
@@ -106,9 +106,9 @@ impl EngineLimits {
         self.held / 8
     }
 
-    /// Returns the maximum length of a chunk in bytes. At most a quarter of the pinned memory for
-    /// reads is used for one chunk, so that several connections can read at the same time. A chunk
-    /// of 64 KiB is always allowed.
+    /// Returns the maximum length of a chunk in bytes. A chunk of 64 KiB is always allowed. A
+    /// longer chunk uses at most a quarter of the memory that may be pinned for reads, so that
+    /// several connections can read at the same time.
     pub(crate) fn longest_chunk(&self) -> u64 {
         let share = self.pinned_for_reads() / 4;
         let power = share.checked_ilog2().map_or(1, |log| 1 << log);

@@ -39,7 +39,8 @@ impl ListenId {
         }
     }
 
-    /// Returns whether the address belongs to a device, or is the unspecified address.
+    /// Over RDMA, returns true if the listener's address belongs to a device, or is the unspecified
+    /// address. Over the other transports, always returns true.
     pub(crate) fn has_device(&self) -> bool {
         by_transport!(self, {
             Rdma(id) => id.has_device(),

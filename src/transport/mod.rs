@@ -6,8 +6,8 @@
 //! queue pairs, completions, registrations and connection establishment. A type that each transport
 //! implements, such as `ListenId`, is defined in a file of the same name in the folder of each
 //! transport, such as `rdma` or `tcp`. The enum of all implementations is in a further file of this
-//! name, in this folder, in `queues` or in `memory`. In-process connections ([`in_memory`]) use the
-//! memory and the keys of `tcp`, so some of these enums have no variant for them.
+//! name, in this folder, in `queues` or in `memory`. The in-memory transport ([`in_memory`]) uses
+//! the memory and the keys of `tcp`, so some of these enums have no variant for it.
 //!
 //! A transport guarantees the following to the message layer:
 //!

@@ -157,7 +157,7 @@ open_enum! {
     CONSUMER_DEFINED = 28;
     /// The RNR retry count is not valid.
     INVALID_RNR_RETRY = 29;
-    /// Another connection with the same communication id is already in use.
+    /// Another connection already uses the same communication id.
     DUPLICATE_LOCAL_COMM_ID = 30;
     /// The class version is not valid.
     INVALID_CLASS_VERSION = 31;
@@ -171,8 +171,8 @@ open_enum! {
 
 impl RejectReason {
     /// Returns true if this is the reason of a rejection by the peer's program. If the event has
-    /// private data, that program supplied the data. A rejection without private data can have the
-    /// same reason: see [`explanation`](Self::explanation).
+    /// private data, that program supplied the data. If the event has no private data, the peer's
+    /// connection manager may have sent the rejection: see [`explanation`](Self::explanation).
     ///
     /// iWARP has no reason code for a rejection by a program. Depending on the driver, such a
     /// rejection has the status `-ECONNREFUSED` or `-ECONNRESET`, with private data.

@@ -35,7 +35,7 @@ const ALLOWED: Duration = Duration::from_millis(250);
 /// The factor is above 1, because a call needs several wake-ups, one after the other.
 const FACTOR: u32 = 4;
 
-/// Peers that hold all connections in one state.
+/// Peers of this side's connections. All of them are in the same state, for example stopped.
 pub(crate) trait Peers {
     /// Returns the name of the state.
     fn name(&self) -> &str;
@@ -420,8 +420,8 @@ impl Others {
 /// A completed call: its name, its result, and its duration.
 type Report = (String, Result<(), String>, Duration);
 
-/// Returns the additional time that a call may take after its deadline. A close waits for the
-/// device to complete the work requests.
+/// Returns the additional time that a call may take after its deadline. Only a close may take
+/// additional time, because it waits for the device to complete the work requests.
 fn extra_time(name: &str) -> Duration {
     if name.contains("Close") {
         Duration::from_secs(2)

@@ -174,8 +174,9 @@ fn victim_and_other(role: Role) -> (Process, Connector, SocketAddr, [Endpoint; 2
     let mut process = Process::start(role);
     let addr = process.addr();
     let connector = Connector::new().config(&unprobed());
-    // Use a separate engine for the first connection. On a shared engine, the other connection
-    // would prove that the peer is alive.
+    // Use a separate engine for the first connection. If both connections shared an engine, the
+    // other connection would prove to the process that its peer is alive. Then the process would
+    // rarely probe the first connection.
     let engine = Engine::new().unwrap();
     let first = connector.clone().engine(&engine).connect(addr).unwrap();
     flush_promptly(&first, 1);
@@ -193,7 +194,7 @@ fn serves_others_while_a_thread_in_recv_is_stopped() {
     first.send(b"for the stopped one").unwrap();
     for _ in 0..10 {
         flush_promptly(&other, 1);
-        // During this pause, the engine's thread of the other process polls the connections.
+        // During this pause, the engine's thread in the child process polls the connections.
         thread::sleep(Duration::from_millis(50));
     }
     let late = connector.connect(addr).unwrap();
@@ -212,12 +213,13 @@ fn serves_others_while_a_busy_thread_is_stopped() {
     let (mut process, connector, addr, [first, other]) = victim_and_other(Role::ReceivesBusily);
     let mut blocked = 0;
     for _ in 0..ROUNDS {
-        // During this pause, the receiving thread of the other process polls an empty queue. The
+        // During this pause, the receiving thread of the child process polls an empty queue. The
         // thread holds the poll lock during each poll, so it may be stopped with the lock held.
         thread::sleep(Duration::from_millis(5));
         let stopped = process.stop_victim();
         first.send(b"for the stopped one").unwrap();
-        // During this pause, the engine's thread starts to poll, because the stopped thread cannot.
+        // During this pause, the engine's thread starts to poll, because the stopped thread
+        // cannot do so.
         thread::sleep(Duration::from_millis(30));
         other.send(b"for the engine").unwrap();
         blocked += usize::from(other.flush_timeout(PROMPT).is_err());
@@ -225,8 +227,9 @@ fn serves_others_while_a_busy_thread_is_stopped() {
         other.flush_timeout(TIME_LIMIT).unwrap();
         first.flush_timeout(TIME_LIMIT).unwrap();
     }
-    // The thread holds the connection's other locks only briefly. If it is stopped while it holds
-    // one, the engine's thread may wait for it.
+    // The receiving thread holds the other locks of its connection only briefly. If the thread is
+    // stopped while it holds such a lock, the engine's thread may wait for the lock, and the flush
+    // may time out. Therefore a few flushes may fail.
     assert!(blocked <= ROUNDS / 4, "{blocked} of {ROUNDS} rounds");
     connector.connect(addr).unwrap().close().unwrap();
     first.close().unwrap();

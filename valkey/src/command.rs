@@ -27,7 +27,7 @@ pub(crate) struct Features {
     pub(crate) bits: u64,
 }
 
-/// A buffer in the sender's memory to which the receiver may write.
+/// A buffer in the memory of the command's sender. The receiver of the command may write to it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Memory {
     pub(crate) addr: u64,

@@ -13,10 +13,10 @@ pub struct Config {
     /// The number of posted receives, 16 to 32767. Default: 1024.
     ///
     /// Each write and each command of the peer consumes one receive. A stream reposts consumed
-    /// receives during its own calls and once in each [`keepalive`](Self::keepalive) interval. The
-    /// protocol does not limit the number of messages that the peer sends. If the peer sends while
-    /// no receive is posted, the peer's device retries. If the device gives up, the connection
-    /// fails.
+    /// receives during calls of the program, and once in each [`keepalive`](Self::keepalive)
+    /// interval. The protocol does not limit the number of messages that the peer sends. If the
+    /// peer sends while no receive is posted, the peer's device retries. If the device gives up,
+    /// the connection fails.
     pub receive_queue: u16,
     /// The maximum number of this side's outstanding writes, 1 to 32767. Default: 512.
     pub send_queue: u16,

@@ -44,11 +44,11 @@ impl Connection {
     }
 
     /// Starts the thread that sends keepalives. Before each keepalive, this thread handles the
-    /// peer's commands and reposts the receives that the commands consumed. Thus the connection
+    /// peer's writes and commands, and reposts the receives that they consumed. Thus the connection
     /// handles commands even if the program makes no calls.
     ///
     /// On an accepted connection, the thread first exchanges the initial commands, for which the
-    /// client waits.
+    /// client waits. A client without keepalives needs no thread, so this function starts none.
     fn start(&self, config: &Config) -> io::Result<Option<Sender<()>>> {
         let is_server = self.waiting.with(|link| link.is_server());
         let (keepalive, handshake) = (config.keepalive, config.connect_timeout);

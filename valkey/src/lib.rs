@@ -44,8 +44,8 @@
 #![deny(unsafe_code)]
 #![cfg_attr(not(feature = "tokio"), forbid(unsafe_code))]
 
-// Valkey's protocol is defined elsewhere. Therefore this crate shares no code with `proto` and the
-// engine, and uses only `cm` and `verbs`, as a program would.
+// The Valkey project defines this protocol. Therefore this crate shares no code with `proto` and
+// the engine. For RDMA, this crate uses only `cm` and `verbs`, as a program would.
 
 mod command;
 mod config;

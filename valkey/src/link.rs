@@ -27,7 +27,8 @@ const CHUNK: usize = 64 << 10;
 /// The encoded RNR timer of 0.64 ms: the time that the peer waits before it retries a send, if this
 /// side has no posted receive.
 const MIN_RNR_TIMER: u8 = 12;
-/// The number of retries of an unacknowledged packet. Software RoCE interprets 7 as infinite.
+/// The number of retries of an unacknowledged packet. This is not the maximum, 7, because software
+/// RoCE interprets 7 as infinite.
 const RETRY: u8 = 6;
 /// The RNR retry count that means "no limit": the device retries until the peer has posted a
 /// receive. A busy server may not post a receive for a long time.
@@ -209,7 +210,7 @@ impl Link {
         self.session.role() == Role::Server
     }
 
-    /// Returns true if both sides have agreed on features and this side may write.
+    /// Returns true if the initial commands of the peer have arrived, so that this side may write.
     pub(crate) fn is_ready(&self) -> bool {
         self.session.is_ready()
     }
@@ -226,7 +227,7 @@ impl Link {
     }
 
     /// Writes bytes until a further write would have to wait. Returns the number of written bytes,
-    /// or `None` if no byte could be written.
+    /// or `None` if even the first write would have to wait.
     pub(crate) fn write(&mut self, bytes: &[u8]) -> Option<io::Result<usize>> {
         if let Some(error) = self.error() {
             return Some(Err(error));
@@ -269,7 +270,7 @@ impl Link {
     /// result depends on the connection:
     ///
     /// * `None` while the connection is open;
-    /// * 0 after a side has closed the connection;
+    /// * 0 after either side has closed the connection;
     /// * an error after the connection has failed.
     pub(crate) fn read(&mut self, into: &mut [u8]) -> Option<io::Result<usize>> {
         let range = self.session.readable();

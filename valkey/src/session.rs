@@ -95,7 +95,8 @@ impl Session {
         }
     }
 
-    /// Returns true if both sides have agreed on features and this side may write.
+    /// Returns true if the peer has announced a buffer. On a client, the server must also have
+    /// reported its features. Then this side may write.
     pub(crate) fn is_ready(&self) -> bool {
         !self.awaits_features && self.outgoing.is_some()
     }
@@ -182,7 +183,8 @@ impl Session {
         self.incoming.read as usize..self.incoming.arrived as usize
     }
 
-    /// Records that the first `len` of the [`readable`](Self::readable) bytes were read.
+    /// Records that the first `len` of the [`readable`](Self::readable) bytes were read. If the
+    /// final byte of the buffer was read, announces the buffer again.
     pub(crate) fn read(&mut self, len: usize) {
         let incoming = &mut self.incoming;
         // The cast is lossless, because the bounds of `readable` have 32 bits.

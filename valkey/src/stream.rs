@@ -29,11 +29,11 @@ pub struct Stream {
 }
 
 impl Stream {
-    /// Connects to the first of these addresses that accepts the connection, trying them in order.
+    /// Tries the addresses in order, and connects to the first that accepts the connection.
     ///
     /// # Errors
     ///
-    /// If no address accepts the connection, returns the error of the final attempt:
+    /// If several attempts fail, returns the error of the final attempt. The possible errors are:
     ///
     /// * `InvalidInput` if the name has no address;
     /// * `TimedOut` if a time limit expired;
@@ -41,7 +41,8 @@ impl Stream {
     /// * `Unsupported` on an iWARP device;
     /// * `InvalidData` with a [`ProtocolError`](crate::ProtocolError) if the peer violated the
     ///   protocol;
-    /// * in all other cases, the error of the connection manager.
+    /// * in all other cases, the error of the name resolution, of the connection manager, or of the
+    ///   device.
     pub fn connect(address: impl ToSocketAddrs) -> io::Result<Self> {
         Self::connect_with(address, &Config::default())
     }

@@ -55,8 +55,9 @@ pub struct Launch {
 
 impl Launch {
     /// Creates a launch. The program on the hosts receives the arguments of this process. `options`
-    /// contains options for `integration/lab exec`, which kills the program after `limit`. This
-    /// machine's clock measures `limit`, even if the guest's clock counts instructions.
+    /// contains options for `integration/lab exec`, which kills the program after `limit`. The lab
+    /// measures `limit` with this machine's clock, because the clock of an emulated guest can
+    /// differ from real time.
     pub fn new(options: &str, limit: Duration) -> Self {
         Self {
             options: words(&format!("{options} --timeout {}", limit.as_secs())),
@@ -105,7 +106,7 @@ impl Launch {
 
     /// Runs `integration/lab exec` and waits until it ends. Prints the program's output. If the lab
     /// has two hosts, the lab puts the host's name before each line. This function removes the name
-    /// of host b, which is the host whose program prints.
+    /// of host b, because the results are printed on host b.
     ///
     /// # Errors
     ///

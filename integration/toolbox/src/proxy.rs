@@ -18,8 +18,8 @@ pub struct Proxy {
 /// The connections of a proxy.
 #[derive(Debug)]
 enum Connections {
-    /// The streams to the clients and to the server. Two threads copy bytes from and to each
-    /// stream. The stream is closed when both threads have ended.
+    /// The streams to the clients and to the server. One thread copies bytes from each stream, and
+    /// another thread copies bytes to it. The stream is closed when both threads have ended.
     Open(Vec<Weak<TcpStream>>),
     /// The proxy closes new connections immediately.
     Cut,
@@ -38,8 +38,8 @@ impl Proxy {
         let of_thread = Arc::clone(&connections);
         thread::spawn(move || {
             for client in listener.incoming() {
-                // Ignore an error: the client or the server can end before the proxy has connected
-                // them.
+                // Ignore an error: the client can disconnect, or the server can stop, before the
+                // proxy has connected them.
                 let _ = client.and_then(|client| join(&of_thread, client, server));
             }
         });

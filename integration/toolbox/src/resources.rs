@@ -1,5 +1,6 @@
 //! Counts the objects of an RDMA device through netlink. `rdma resource show` prints the same
-//! counts. But tests count often, and in an emulated guest it takes long to start a program.
+//! counts. This module does not run that program, because tests count often, and a program starts
+//! slowly in an emulated guest.
 //!
 //! See `rdma_netlink.h` of the kernel, and netlink(7).
 
@@ -75,7 +76,7 @@ fn dump() -> Result<Vec<Vec<u8>>> {
             let kind = u16::from_ne_bytes(rest[4..6].try_into()?);
             ensure!(
                 (HEADER_LEN..=rest.len()).contains(&len),
-                "truncated message"
+                "the kernel's message must not be truncated"
             );
             match kind {
                 NLMSG_DONE => return Ok(messages),

@@ -62,8 +62,9 @@ impl Mapping {
         })
     }
 
-    /// Prepares the pages for use by a device, before any code uses them. The kernel allocates them
-    /// on the NUMA node `node` if possible, and the device can still use them after a fork(2).
+    /// Prepares the pages for use by a device. The caller calls this method before any code uses
+    /// the pages. The kernel then allocates them on the NUMA node `node` if possible, and the
+    /// device can still use them after a fork(2).
     ///
     /// Linux 5.12 and newer give the child a copy of pages that a device has pinned. On older
     /// kernels, the parent's next write after the fork would give the parent a copy of the page,

@@ -88,8 +88,7 @@ impl SharedBytes<'_> {
     }
 
     /// Splits a range of bytes into the parts that lie in the head, in the words and in the tail.
-    /// The returned ranges are in bytes. Each is relative to the start of the head, of the words or
-    /// of the tail.
+    /// The returned ranges are in bytes. Each range is relative to the start of its part.
     #[inline]
     fn split(&self, offset: usize, len: usize) -> (Range, Range, Range) {
         let (start, end) = (offset, offset + len);

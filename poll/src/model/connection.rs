@@ -93,7 +93,7 @@ impl Connection {
         connection
     }
 
-    // The device calls the following methods.
+    // The device calls the following method.
 
     /// Adds one completion to the queue, as a device does when a message arrives. Raises an event
     /// if a thread has requested one.
@@ -120,7 +120,7 @@ impl Connection {
     }
 
     /// Delivers a message as a thread does after polling the queue: increments the counter, and
-    /// wakes waiting threads and tasks.
+    /// wakes waiting threads, waiting tasks and the group's leader.
     pub(crate) fn deliver(&self) {
         self.messages.fetch_add(1, Ordering::Relaxed);
         self.poller.wake();
@@ -238,8 +238,8 @@ impl Connection {
             false => Vec::new(),
         };
         let Some(next) = attended.next() else { return };
-        // This time makes all scheduled checks due. If only the earliest check were due, the order
-        // of the checks would depend on the load of the machine. But a model must be deterministic.
+        // A model must be deterministic. The value of `now` makes all scheduled checks due. If only
+        // the earliest check were due, the order of the checks would depend on the machine's load.
         let now = next + Duration::from_secs(60);
         for due in attended.check_due(now, |_| Some(self), pending) {
             match due {

@@ -155,8 +155,8 @@ impl Events for CompletionEvents {
     }
 }
 
-/// The registration of the completion channel with epolls. The model stores the owner in `State`,
-/// and whether the group's epoll contains the channel.
+/// The registration of the completion channel with epolls. In the model, `State` records which
+/// epoll contains the channel.
 #[derive(Debug)]
 pub struct Registration;
 

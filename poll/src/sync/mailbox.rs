@@ -172,10 +172,10 @@ impl<T> Mailbox<T> {
         }
     }
 
-    /// Shortens the time `left` of the caller's next sleep to `DEADLINE_CHECK_INTERVAL` if the
-    /// mailbox has a reader. The caller must then call [`serve_due`](Self::serve_due) after the
-    /// sleep. Returns `left` unchanged if the time is already shorter, or if the mailbox has no
-    /// reader.
+    /// Returns the time limit for the caller's next sleep. If the mailbox has no reader, the result
+    /// is `left`. If the mailbox has a reader, the result is the shorter of `left` and
+    /// `DEADLINE_CHECK_INTERVAL`, and the caller must call [`serve_due`](Self::serve_due) after the
+    /// sleep.
     pub fn shorten(&self, left: Option<Duration>) -> Option<Duration> {
         if self.reader.is_none() {
             return left;

@@ -74,8 +74,8 @@ impl Readiness {
     fn set_fd(&self, fd: &EventFd, ready: impl FnOnce() -> bool, news: bool) {
         let mut raised = lock(&self.raised);
         let ready = ready();
-        // Neither call can fail: the counter never reaches its maximum of 2⁶⁴ - 2, and the read
-        // happens only while the counter is not 0.
+        // Neither the write nor the read can fail: the counter never reaches its maximum of
+        // 2⁶⁴ - 2, and the read happens only while the counter is not 0.
         if ready && (news || !*raised) {
             let _ = fd.write(1);
         } else if !ready && *raised {

@@ -252,8 +252,8 @@ impl Accepting {
         }))
     }
 
-    /// Ends the setup, because the application or this host did not process the request in time. If
-    /// the request can still be rejected, rejects the request as busy, so that the peer can retry.
+    /// Ends the setup, because the deadline of the current step has passed. If the request can
+    /// still be rejected, rejects the request as busy, so that the peer can retry.
     pub(super) fn on_timeout(&mut self, side: &mut Side) -> Progress {
         let phase = match self.step {
             Step::Requested => Phase::Accepting,

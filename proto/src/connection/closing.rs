@@ -10,12 +10,13 @@
 //! receiving a frame and acknowledging the frame.
 //!
 //! The side that closed first disconnects when its messages are delivered, it has read all large
-//! messages of the peer, and the peer's device has acknowledged its CloseAck. The peer waits for
-//! the event DISCONNECTED.
+//! messages of the peer, and the peer's device has acknowledged this side's CloseAck. The peer
+//! waits for the event DISCONNECTED.
 //!
-//! Finally, the connection drains. A marker is posted behind all work requests of each queue, and
-//! draining ends when both markers have completed. Counting completions would not suffice, because
-//! an unsignalled send that succeeded before the error produces no completion.
+//! Finally, the connection drains. A marker is posted behind all work requests of the send queue
+//! and of the receive queue. Draining ends when both markers have completed, and the event
+//! DISCONNECTED has arrived or is not expected. Counting completions would not suffice, because an
+//! unsignalled send that succeeded before the error produces no completion.
 
 use std::time::{Duration, Instant};
 
@@ -177,7 +178,7 @@ impl Open {
     }
 
     /// Sends the frame `control`, an Abort or a Failure, and disconnects after that. Does nothing
-    /// if this side has already queued an Abort or a Failure, or if the queue pair has failed.
+    /// if this side is already aborting, or if the connection is already draining.
     pub(super) fn notify_and_disconnect(
         &mut self,
         side: &mut Side,
@@ -251,8 +252,8 @@ impl Open {
             return Err(Kind::Control(Control::Close).unexpected("one close"));
         }
         transfer.peer_close = PeerClose::Received;
-        // The peer ignores messages after its Close. This side therefore sends its own Close
-        // without waiting for messages that the driver holds back.
+        // After the peer has sent its Close, it ignores messages. This side therefore sends its own
+        // Close without waiting for messages that the driver holds back.
         transfer.control.release_ending();
         match &self.phase {
             Phase::Greeting(_) | Phase::Established => {
@@ -488,8 +489,9 @@ impl Open {
     }
 
     /// Returns the more significant of two reasons for the end: the current reason and `new`. A
-    /// symptom is less significant than any other reason. A close by this side that the peer has
-    /// not confirmed is less significant than an Abort or Failure from the peer.
+    /// symptom is the least significant reason, and `PeerDisconnected` is the next. A close by this
+    /// side that the peer has not confirmed is less significant than an Abort or Failure from the
+    /// peer. Of two equally significant reasons, returns the current one.
     fn cause(&self, side: &mut Side, new: CloseReason) -> CloseReason {
         let old = match &self.phase {
             Phase::Greeting(_) | Phase::Established => return new,
@@ -516,8 +518,9 @@ impl Open {
         new
     }
 
-    /// Returns the reason for the end if all work requests are flushed and the reason is known.
-    /// Otherwise returns `None`.
+    /// Returns the reason for the end if draining is complete: all work requests are flushed, and
+    /// this side no longer waits for the event DISCONNECTED. Returns `None` if draining is not
+    /// complete.
     pub(super) fn end(&self) -> Option<CloseReason> {
         let Phase::Draining(Draining {
             sends_done: true,

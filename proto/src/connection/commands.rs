@@ -93,9 +93,11 @@ impl Connection {
 
     /// Rejects the request. The rejection contains the application's `data`, at most
     /// [`REJECT_DATA_MAX`](crate::REJECT_DATA_MAX) bytes. Returns false if the request can no
-    /// longer be rejected, because the reply was already sent or is about to be sent. A long
-    /// request can be rejected even after the reply, until the application has accepted the
-    /// request.
+    /// longer be rejected.
+    ///
+    /// If [`has_long_request`](Self::has_long_request) returns true, the application can reject the
+    /// request until it has accepted the request. Any other request can be rejected until the reply
+    /// is about to be sent.
     pub fn reject(&mut self, data: &[u8], now: Instant) -> bool {
         let reject = Reject {
             code: RejectCode::Application,
@@ -154,14 +156,14 @@ impl Connection {
         }
     }
 
-    /// Ends the connection without the close handshake. Before it disconnects, tries for at most
-    /// 100 ms to send the application's `code` to the peer.
+    /// Ends the connection without the close handshake. Tries for at most 100 ms to send the
+    /// application's `code` to the peer, and then disconnects.
     pub fn abort(&mut self, code: u32, now: Instant) {
         self.end_at_once(CloseReason::LocallyAborted, Control::Abort, code, now);
     }
 
     /// Ends the connection without the close handshake, because a waker of the application
-    /// panicked. Before it disconnects, tries for at most 100 ms to send a Failure to the peer.
+    /// panicked. Tries for at most 100 ms to send a Failure to the peer, and then disconnects.
     pub fn handle_waker_panic(&mut self, now: Instant) {
         let reason = CloseReason::WakerPanicked;
         self.end_at_once(reason, Control::Failure, WAKER_PANICKED, now);

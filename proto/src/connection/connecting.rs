@@ -139,9 +139,9 @@ impl Connection {
     }
 
     /// Returns whether the caller may [connect again](Self::connect_again), after the connection
-    /// has failed with `reason` before it was established. Returns true only if the request had
-    /// private data in a separate frame, because the state machine itself retries all other
-    /// requests.
+    /// has failed with `reason` before it was established. The caller may do so if `reason` is a
+    /// refusal, the parameters permit retries, and the request had private data in a separate
+    /// frame. The state machine itself retries all other requests.
     pub fn may_connect_again(&self, reason: &CloseReason) -> bool {
         self.has_long_request() && self.side.params.retry_refused && is_refusal(reason)
     }
@@ -245,7 +245,7 @@ impl Connecting {
                 let rejected = Reject::parse(private_data).filter(|_| resumes);
                 side.over = rejected.and_then(|(reject, _)| reject.session_over());
                 let cause = match rejection(reason, private_data) {
-                    // The peer rejected the session of a request that resumes no session. The peer
+                    // The rejection names a session, but the request resumes no session. The peer
                     // must therefore be incompatible.
                     CloseReason::SessionLost if !resumes => {
                         CloseReason::PeerIncompatible(Mismatch {
@@ -269,8 +269,8 @@ impl Connecting {
                 let is_transient = side.params.retry_refused && is_transient(&cause, reason);
                 self.try_again_if(is_transient, side, cause, now)
             }
-            // A peer that disconnects before it answers may be a server that is ending. Another
-            // server may replace it, so a retry can succeed.
+            // A peer that disconnects before it answers may be a server that is shutting down.
+            // Another server may replace it, so a retry can succeed.
             (Step::Requested(_), CmInput::Disconnected) => {
                 let is_transient = side.params.retry_refused;
                 self.try_again_if(is_transient, side, CloseReason::PeerDisconnected, now)
@@ -384,8 +384,8 @@ impl Connecting {
         self.on_cm_event(side, event, now)
     }
 
-    /// Starts the next attempt after a wait, if the cause `is_transient`. Otherwise returns the
-    /// cause as an error.
+    /// Schedules the next attempt after a wait if `is_transient` is true. Otherwise returns `cause`
+    /// as an error.
     fn try_again_if(
         &mut self,
         is_transient: bool,
@@ -416,7 +416,7 @@ impl Connecting {
         Ok(None)
     }
 
-    /// Starts the next attempt after the wait, or fails if the deadline has passed.
+    /// Starts the next attempt after the wait. Fails if the overall deadline has passed.
     pub(super) fn on_timeout(&mut self, side: &mut Side, now: Instant) -> Progress {
         let phase = match self.step {
             Step::Backoff(_) if self.deadline > now => {

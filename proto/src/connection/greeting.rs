@@ -97,7 +97,8 @@ impl Open {
         self.send_control(side);
     }
 
-    /// Ends the exchange, because this side closes the connection.
+    /// Ends the exchange and the connection, because this side closes the connection or a deadline
+    /// of the exchange has passed.
     pub(super) fn give_up_greeting(&mut self, side: &mut Side, reason: CloseReason, now: Instant) {
         if self.is_unanswered() {
             // A Failure with this code permits the peer to retry.

@@ -43,7 +43,8 @@ impl Connection {
             (_, CmInput::Other(number)) => {
                 self.unexpected(&format!("connection manager event {number}"));
             }
-            // The event concerns a queue pair that the driver is destroying.
+            // TIMEWAIT_EXIT says only that a disconnected queue pair can be used again. A closed
+            // connection has already ended, so DISCONNECTED reports nothing new.
             (_, CmInput::TimewaitExit) | (State::Closed(_), CmInput::Disconnected) => {}
             // The kernel reports CONNECT_RESPONSE only for ids without a queue pair, and each id of
             // this library has a queue pair.
@@ -184,8 +185,8 @@ impl Connection {
 /// Inputs from the device.
 impl Connection {
     /// Handles a completed receive on the fast path. The fast path supports only a frame that
-    /// contains a single message and reports no large message as taken, and only while no
-    /// undelivered large message is queued.
+    /// contains a single message, reports no large message as taken, and requires no output, such
+    /// as a grant. While an undelivered large message is queued, the fast path supports no frame.
     ///
     /// Returns the message's length in bytes. The caller must deliver the message, and has no
     /// output to perform. If the fast path cannot handle the frame, returns `None` and changes
@@ -256,8 +257,8 @@ impl Connection {
         }
     }
 
-    /// Records that memory is prepared for the first `len` bytes of the next chunk. If the chunk is
-    /// shorter than `len`, memory is prepared for the whole chunk.
+    /// Records that memory is prepared for the next chunk: for the first `len` bytes of the chunk,
+    /// or for the whole chunk if the chunk is shorter.
     pub fn handle_prepared(&mut self, len: u64, now: impl Clock) {
         if let Some((open, side)) = self.open() {
             let transfer = &mut open.transfer;
@@ -331,8 +332,8 @@ impl Connection {
         }
     }
 
-    /// Handles the completion of a drain marker. Everything posted before the marker on this queue
-    /// has completed.
+    /// Handles the completion of a drain marker. All work requests that were posted on the same
+    /// queue before the marker have completed.
     pub fn handle_drained(&mut self, side: DrainSide) {
         if let Some((open, _)) = self.open() {
             open.on_drained(side);

@@ -30,8 +30,8 @@ const ANSWER: Duration = Duration::from_millis(100);
 /// Over TCP, the peer's system might not have been able to answer in this time, because the kernel
 /// retransmits lost bytes after increasing pauses. The timeout is therefore extended in two cases:
 ///
-/// - If the peer's system has not acknowledged all bytes, the peer is considered dead only after
-///   the next retransmission, at most one timeout later.
+/// - If the peer's system has not acknowledged all bytes, and the next retransmission is due within
+///   one timeout, the peer is considered dead only after this retransmission.
 /// - If the peer's system has received bytes of this side only after a retransmission, the peer's
 ///   own bytes may have been lost too. The peer is therefore given a second timeout.
 #[derive(Debug)]
@@ -40,7 +40,7 @@ pub(super) struct Keepalive {
     interval: Duration,
     timeout: Duration,
     deadline: Instant,
-    /// The counters of signs of life at the last check.
+    /// The counters of signs of life at the most recent check.
     activity: PeerActivity,
     /// The time of the check that detected the current silence and sent a Ping. `None` while the
     /// peer gives signs of life.

@@ -91,7 +91,7 @@ enum State {
     /// The connection is established, closing or draining. The value is boxed, so that only
     /// a pointer is moved when the setup completes.
     Open(Box<Open>),
-    /// The connection has ended, and has queued its last output.
+    /// The connection has ended, and has queued its final output.
     Closed(Ended),
 }
 

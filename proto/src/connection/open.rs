@@ -53,7 +53,7 @@ pub(super) enum LostInClose {
     /// This side does not know the result, and the peer might not know it either.
     Here,
     /// This side knows the result. The peer might not know the result, because the peer's device
-    /// has not acknowledged the last frame of this side.
+    /// has not acknowledged this side's final frame.
     AtPeer,
 }
 

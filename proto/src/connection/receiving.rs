@@ -489,7 +489,7 @@ impl Open {
     }
 
     /// Asks the driver to repost a buffer, because its content is no longer needed. Does nothing if
-    /// the connection no longer accepts receives.
+    /// [`reposts`](Self::reposts) returns false.
     pub(super) fn repost(&mut self, side: &mut Side, buffer: u32) {
         if self.reposts(side) {
             side.outputs.push(Output::Repost(buffer));

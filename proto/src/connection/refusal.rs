@@ -1,4 +1,5 @@
-//! Pure functions of hellos and rejections. They return the reason why two sides cannot connect.
+//! Pure functions that examine hellos and rejections. They tell why two sides cannot connect, and
+//! whether a later attempt can succeed.
 
 use rdma_status::RejectReason;
 
@@ -22,8 +23,8 @@ pub(super) fn unreadable(error: HelloError) -> CloseReason {
     }
 }
 
-/// Returns the reason for the end after the peer has sent a request to resume a session with the
-/// wrong length `len`.
+/// Returns the reason for the end after the peer has sent a request to resume a session, and this
+/// request has the wrong length `len`.
 pub(super) fn malformed_resume(len: usize) -> CloseReason {
     let field = RejectCode::Session.field();
     let violation = Violation::new(
@@ -148,7 +149,7 @@ pub(super) fn is_transient(cause: &CloseReason, reason: RejectReason) -> bool {
 /// Returns whether the cause is a refusal: no program accepted the request, or the peer lacked
 /// resources for another connection. If a listener's process has ended, the kernel of its host
 /// refuses the requests that wait for the listener. Over RDMA, the kernel rejects these requests
-/// without private data. Over TCP, the kernel ends their connections.
+/// without private data. Over TCP, the kernel closes the TCP connections of these requests.
 pub(super) fn is_refusal(cause: &CloseReason) -> bool {
     matches!(
         cause,

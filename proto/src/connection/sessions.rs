@@ -1,5 +1,5 @@
-//! The session of a connection: the offer in its hello, and the message counts with which the
-//! [`Session`](crate::Session) continues after the connection is lost.
+//! The session of a connection: the offer in this side's hello, and the message counts with which
+//! the [`Session`](crate::Session) continues after the connection is lost.
 
 use super::{Connection, open::LostInClose};
 use crate::{
@@ -43,8 +43,9 @@ impl Connection {
         self.side.params.session = SessionOffer::None;
     }
 
-    /// Returns whether the session continues after the connection has ended with this reason. It
-    /// continues if the connection was lost, possibly during the close handshake.
+    /// Returns whether the session continues after the connection has ended with this reason. The
+    /// session continues if the connection was lost. After a loss during the close handshake, the
+    /// session continues only if this side does not know the result of the handshake.
     #[must_use]
     pub fn is_lost(&self, reason: &CloseReason) -> bool {
         reason.is_loss() || self.lost_in_close(reason) == LostInClose::Here
@@ -71,8 +72,8 @@ impl Connection {
     pub fn delivered_messages(&self) -> u32 {
         self.opened().map_or(0, |open| {
             let transfer = &open.transfer;
-            // `undelivered` includes a message whose fragments have not all arrived, but the count
-            // of received messages below does not include it.
+            // `inbound.undelivered()` counts a message whose fragments have not all arrived. The
+            // message is subtracted here, because `messages` below does not count it.
             let incomplete = u64::from(transfer.inbound.missing().is_some());
             let undelivered = transfer.inbound.undelivered() - incomplete;
             let messages = transfer

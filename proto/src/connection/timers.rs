@@ -30,8 +30,9 @@ pub(super) struct DelayedGrant {
 }
 
 /// The interval at which the timer fires while grants are delayed. The timer is not restarted for
-/// each grant, so it can already be running when a delay begins. A grant is therefore delayed by at
-/// most twice this interval.
+/// each grant, so it can already be running when a delay begins. If another frame has carried an
+/// earlier grant since the timer was started, the timer runs a second time. A grant is therefore
+/// delayed by at most twice this interval.
 pub(super) const GRANT_TIMER_INTERVAL: Duration = Duration::from_millis(2);
 
 impl Timers {

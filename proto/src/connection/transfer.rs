@@ -231,7 +231,8 @@ impl Transfer {
     ///
     /// Reads on a slow path can wait behind the reads of other connections. The number of chunks
     /// therefore includes the chunks on all connections to the peer's engine. On a transport that
-    /// counts bytes, it also includes the number of bytes that this side has read.
+    /// counts bytes, the number of bytes that this side has read from the peer's memory is added to
+    /// the number of chunks. Only an increase of the sum matters.
     pub(super) fn progress(&self) -> Progress {
         let inbound = &self.inbound;
         Progress {
@@ -313,7 +314,7 @@ impl Transfer {
             && self.ring.is_empty()
     }
 
-    /// Queues an Abort or a Failure, and drops all other queued frames.
+    /// Queues an Abort or a Failure. Drops all other queued control frames and stops the keepalive.
     pub(super) fn queue_notice(&mut self, control: Control, code: u32) {
         self.cancel_pending();
         self.control.queue_notice(control, code);
@@ -324,7 +325,7 @@ impl Transfer {
         self.greeting = Some((kind, arg, data));
     }
 
-    /// Drops queued control frames and stops sending Pings.
+    /// Drops queued control frames, including a Ping that is due, and stops the keepalive.
     pub(super) fn cancel_pending(&mut self) {
         self.control.cancel();
         self.probe = Probe::default();

@@ -9,10 +9,10 @@
 //! The model makes three simplifications:
 //!
 //! - A side processes each message as soon as the message arrives. This is equivalent to later
-//!   processing, because a side first processes everything that has arrived before it leaves a
-//!   connection.
-//! - A report of grants arrives immediately. A report that arrives late is equivalent to a report
-//!   that is sent late.
+//!   processing, because a side does not leave a connection until it has processed everything that
+//!   has arrived.
+//! - A report of grants arrives immediately. A report that the network delays is equivalent to a
+//!   report that the side sends later.
 //! - If a request arrives while the connection of the passive side seems to work, the passive side
 //!   refuses the request and sends a Ping. When the next request arrives, the passive side already
 //!   knows whether the active side has answered the Ping. A real passive side might refuse more

@@ -81,7 +81,7 @@ pub(super) fn measure(
                 };
                 thread::Builder::new()
                     .spawn_scoped(scope, move || worker.run(point.test, options.seconds))
-                    .context("cannot start a thread for each connection")
+                    .context("cannot start the thread that measures a connection")
             })
             .collect();
         let ended = workers.into_iter().map(|worker| {

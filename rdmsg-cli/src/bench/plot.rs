@@ -52,8 +52,9 @@ impl Plot {
         let mut sizes: Vec<u64> = of_test().map(|(point, _)| point.size.0).collect();
         sizes.sort_unstable();
         sizes.dedup();
-        // The horizontal axis shows the message sizes, with one series for each number of
-        // connections. If only one size was measured, the axis shows the numbers of connections.
+        // The horizontal axis shows the message sizes, with one series for each combination of
+        // transport and number of connections. If only one size was measured, the axis shows the
+        // numbers of connections, with one series for each transport.
         let across = if sizes.len() > 1 {
             XAxis::Sizes
         } else {

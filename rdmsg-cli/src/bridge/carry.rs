@@ -28,7 +28,8 @@ use super::{
 };
 
 /// The size in bytes of the buffer between a connection's plain end and its stream. After a read
-/// that does not fill the buffer, the buffer is freed until the plain end has more bytes to read.
+/// that does not fill the buffer, the bridge frees the buffer. When the plain end has more bytes to
+/// read, the bridge allocates a new buffer.
 ///
 /// A full buffer and the headers of the frame, of TCP and of IP together fit into 64 KiB. This is
 /// the maximum length of a segment on loopback, and of a segment that the kernel passes to a
@@ -165,8 +166,8 @@ async fn carry_both(session: &mut Session, progress: &Progress) {
             let delivery = async {
                 progress.limit(there).await;
                 // The stream is aborted later, and an abort discards bytes that have not arrived at
-                // the peer. Therefore wait for their arrival. The wait can be long if the peer's
-                // client reads slowly.
+                // the peer. Therefore wait until all bytes have arrived. The wait can be long if
+                // the program behind the peer reads slowly.
                 let _ = endpoint.flushed().await;
             };
             let discard = async {
@@ -183,8 +184,8 @@ async fn carry_both(session: &mut Session, progress: &Progress) {
                 select! {
                     biased;
                     finished = &mut back => if finished {
-                        // Wait until the client has read the answer and closed its socket. An
-                        // earlier reset could discard the answer.
+                        // Wait until the program at the plain end has read the delivered bytes and
+                        // closed its socket. An earlier reset could discard these bytes.
                         there.await;
                     },
                     () = &mut there => {
@@ -259,8 +260,8 @@ async fn from_plain<'a>(
 }
 
 /// Forwards bytes and then the end of file from the stream to the plain socket. Writes directly
-/// from the buffers that the device has filled. If the socket fails, discards the bytes. Returns
-/// true if the socket accepted the end of file.
+/// from the stream's receive buffers. If the socket fails, discards the bytes. Returns true if the
+/// socket accepted the end of file.
 async fn to_plain(
     stream: &mut OwnedReadHalf,
     mut plain: WriteHalf<'_>,
@@ -381,7 +382,7 @@ async fn failure_of_plain(plain: Option<&ReadHalf<'_>>) -> io::Error {
 }
 
 /// Waits until the stream fails. The caller must have stopped reading from the stream, because this
-/// function discards all other completions.
+/// function discards all completions that do not report a failure.
 async fn failure_of_stream(endpoint: &Endpoint) -> io::Error {
     loop {
         match poll_fn(|cx| endpoint.poll_next_completion(cx)).await {

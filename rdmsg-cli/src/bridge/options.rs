@@ -144,7 +144,7 @@ impl Options {
     }
 
     /// Returns the configuration of streams with this scheme. `has_rdma` returns true if this host
-    /// has RDMA. It is called only if the eager size depends on its result.
+    /// has RDMA. This method calls `has_rdma` only if the eager size depends on the result.
     pub(super) fn stream_config(&self, scheme: Scheme, has_rdma: impl FnOnce() -> bool) -> Config {
         let eager_size = self.eager_size.unwrap_or_else(|| match scheme {
             Scheme::Rdma => EAGER_SIZE,

@@ -20,8 +20,8 @@ pub(super) struct Plain {
 /// The rdmsg end of a connection. Dropping this value aborts the stream unless `has_ended` is true.
 #[derive(Debug)]
 pub(super) struct Rdmsg {
-    // Rust calls `drop` before it drops these fields. At that time, the stream is closed, or `drop`
-    // has aborted it. Dropping the fields therefore has no effect.
+    // Rust calls `drop` before it drops these fields. After this call, the stream is either closed
+    // or aborted. Dropping the fields therefore has no effect on the stream.
     pub(super) read: OwnedReadHalf,
     pub(super) write: OwnedWriteHalf,
     pub(super) has_ended: bool,

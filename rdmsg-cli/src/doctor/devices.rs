@@ -22,15 +22,15 @@ const LOSSES: [&str; 6] = [
     "retry_exceeded_err",
 ];
 
-/// The rate in Gb/s above which small packets limit the bandwidth of an adapter.
+/// The lowest rate in Gb/s at which small packets may limit the bandwidth of an adapter.
 const FAST: u64 = 40;
 
 /// An RDMA device, read from sysfs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Device {
     pub(super) name: String,
-    /// Whether the device implements iWARP. Such a device sends data over TCP connections. It does
-    /// not use RoCE packets or the RoCE UDP port.
+    /// Whether the device implements iWARP. An iWARP device sends data over TCP connections, and
+    /// uses neither RoCE packets nor the RoCE UDP port.
     pub(super) is_iwarp: bool,
     /// The network interface of a software device. `None` for an adapter, or if the driver does not
     /// report the interface.
@@ -98,8 +98,8 @@ impl Device {
         }
     }
 
-    /// Returns whether the device is implemented in software. Its packets then pass through the
-    /// host's network stack.
+    /// Returns true if the device is implemented in software. The packets of such a device pass
+    /// through the host's network stack.
     pub(super) fn is_software(&self) -> bool {
         self.is_software
     }

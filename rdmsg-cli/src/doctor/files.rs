@@ -60,8 +60,8 @@ impl DeviceFiles {
         self.0.iter().all(|file| file.access == Access::Granted)
     }
 
-    /// Returns no finding if the kernel has no RDMA support. If all files are usable, returns one
-    /// finding of state `Ok`, and otherwise the findings about the unusable files.
+    /// Returns no finding if the kernel has none of the devices. If all files are usable, returns
+    /// one finding of state `Ok`. Otherwise, returns the findings about the unusable files.
     pub(super) fn judge(&self, around: &Surroundings) -> Vec<Finding> {
         if self.0.is_empty() {
             return Vec::new();
@@ -125,8 +125,8 @@ impl DeviceFiles {
         if around.is_container() {
             return Some(finding.hint(in_container(&self.0)));
         }
-        // The group has access, so suggest that the user joins the group. Never suggest the group
-        // root.
+        // If the file's group has access, suggest that the user joins the group. Never suggest the
+        // group root.
         if mode & 0o060 == 0o060 && group != "root" {
             return Some(
                 finding

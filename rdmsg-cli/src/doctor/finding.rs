@@ -115,7 +115,7 @@ pub(crate) fn as_root(command: &str) -> String {
     format!("{}{command}", sudo())
 }
 
-/// Returns a command that replaces the content of a file owned by root with a line.
+/// Returns a command that writes this line, as the only content, to a file owned by root.
 pub(crate) fn write_line(line: &str, file: &str) -> String {
     format!("echo '{line}' | {}tee {file}", sudo())
 }

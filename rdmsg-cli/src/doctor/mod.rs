@@ -79,7 +79,7 @@ pub(crate) fn examine_with(peer: &str, timeout: Duration) -> Result<Report> {
     Ok(examine(Checked::Rdma, Some(Peer::find(peer)?), timeout))
 }
 
-/// Returns whether this host has an RDMA device. The device may not be usable.
+/// Returns true if this host has an RDMA device, even if the device is not usable.
 pub(crate) fn has_device() -> bool {
     let root = Root::machine();
     !devices::read(&root, &Interfaces::default()).is_empty()

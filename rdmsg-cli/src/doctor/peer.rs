@@ -195,8 +195,9 @@ impl Peer {
     /// second value is true if the peer refused the connection, which means that no server is
     /// running.
     ///
-    /// The request uses TCP, which may work when RDMA does not. For iWARP, the request uses RDMA:
-    /// an iWARP port is a TCP port, and an iWARP listener does not accept plain TCP connections.
+    /// Except for iWARP, the request uses TCP, which may work when RDMA does not. For iWARP, the
+    /// request uses RDMA: an iWARP port is a TCP port, and an iWARP listener does not accept plain
+    /// TCP connections.
     fn ask(
         &self,
         checked: Checked,

@@ -172,8 +172,8 @@ fn write_finding(out: &mut impl Write, finding: &Finding, width: usize) -> io::R
     Ok(())
 }
 
-/// Wraps a text into lines of at most `width` characters, or of at most 30 if `width` is smaller. A
-/// longer word is not split, and has a line of its own.
+/// Wraps a text into lines of at most `width` characters. If `width` is less than 30, the limit is
+/// 30. A word that is longer than the limit is not split, and has a line of its own.
 fn wrapped(text: &str, width: usize) -> impl Iterator<Item = String> {
     let width = width.max(30);
     let mut lines: Vec<String> = Vec::new();

@@ -1,7 +1,7 @@
 use std::{path::Path, process::Command};
 
-/// The directories of system commands. The doctor searches only these directories and ignores
-/// `PATH`. If root runs the doctor, `PATH` can contain directories of other users, or lack some of
+/// The directories of system commands. The doctor searches only these directories. It ignores
+/// `PATH`: if root runs the doctor, `PATH` can contain directories of other users, or lack some of
 /// the system directories.
 const FOLDERS: [&str; 4] = ["/usr/sbin", "/usr/bin", "/sbin", "/bin"];
 

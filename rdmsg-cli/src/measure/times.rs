@@ -31,7 +31,8 @@ pub(crate) struct Summary {
     pub(crate) mean: f64,
 }
 
-/// The number of recorded times from `from` up to, but not including, `to`, in microseconds.
+/// A bucket of a histogram: the number of recorded times that are at least `from` and less than
+/// `to`. Both bounds are in microseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub(crate) struct Bucket {
     #[serde(rename = "from_us")]

@@ -9,8 +9,7 @@ use rdmsg::Endpoint;
 #[derive(Debug)]
 pub(super) struct Outages {
     looked: Instant,
-    /// The time at which this program detected the current outage, or `None` if the connection is
-    /// not suspended.
+    /// The time at which a check detected the current outage, or `None` if no outage is known.
     since: Option<Instant>,
     resumes: u64,
 }

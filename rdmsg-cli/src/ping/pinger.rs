@@ -41,7 +41,7 @@ pub(super) struct Pinger<'a> {
 enum Outcome {
     Back(Duration),
     Stopped,
-    /// The connection ended before the reply arrived.
+    /// The connection ended or the time limit passed before the reply arrived.
     Lost(Error),
 }
 

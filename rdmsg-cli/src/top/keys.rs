@@ -41,8 +41,8 @@ impl Keys {
                 let mut bytes = [0; 32];
                 // An arrow key sends several bytes. One read returns all of them.
                 while let Ok(1..) = io::stdin().lock().read(&mut bytes) {
-                    // Ignore the key if the channel is full. Keys can be pressed faster than they
-                    // are handled.
+                    // Keys can be pressed faster than they are handled. If the channel is full,
+                    // ignore the key.
                     let _ = sender.try_send(bytes[0]);
                 }
             };

@@ -38,7 +38,7 @@ const ENTER: &str = "\x1b[?1049h\x1b[?25l";
 /// The control sequences that show the cursor and leave the alternate screen.
 const LEAVE: &str = "\x1b[?25h\x1b[?1049l";
 
-/// The last line of the screen while the display is updated.
+/// The last line of the screen while the display is not paused.
 const HELP: &str = "q quits, any other key pauses";
 /// The last line of the screen while the display is paused.
 const PAUSED: &str = "paused: q quits, any other key continues";
@@ -83,7 +83,8 @@ fn show(options: &Options, stop: &Stop, keys: &Keys, is_live: bool) -> Result<()
         let now = Reading::take(options);
         let view = View::new(&before, &now, options);
         if is_live {
-            // Use `print!`, because `styled::stdout` can be set to remove control sequences.
+            // Use `print!`, because `styled::stdout` removes control sequences if, for example,
+            // `NO_COLOR` is set.
             print!("{CLEAR_SCREEN}");
             io::stdout().flush()?;
         }

@@ -352,7 +352,7 @@ impl View {
     }
 }
 
-/// Formats a duration with one unit and at most two digits. A number of days can have more digits.
+/// Formats a duration with one unit. A number of seconds, minutes or hours has at most two digits.
 fn age(age: Duration) -> String {
     match age.as_secs() {
         seconds @ 0..100 => format!("{seconds}s"),

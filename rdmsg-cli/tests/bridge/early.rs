@@ -16,7 +16,7 @@ use crate::{
 
 const ROUNDS: u64 = 30;
 
-/// The length of a request in bytes. The service reads only its first byte.
+/// The length in bytes of a request. The service reads only the first byte of each request.
 const REQUEST: usize = 3_000_000;
 
 /// The length in bytes of an answer.

@@ -71,7 +71,7 @@ impl Link {
     }
 
     /// Reads bytes that have arrived. Returns the number of bytes read, which is 0 at the end of
-    /// the stream. Returns `None` if no unread byte has arrived yet.
+    /// the stream. Returns `None` if the program must wait for the peer to send bytes.
     pub(crate) fn read(&mut self, into: &mut [u8]) -> Option<io::Result<usize>> {
         let mut len = 0;
         loop {

@@ -106,7 +106,8 @@ impl Notification {
     }
 
     /// Returns the word of the notification that arrived with the receive `number`, which completed
-    /// with `completion`. Returns `None` if the message does not consist of one word.
+    /// with `completion`. Returns `None` if the peer sent no immediate data, or a message that does
+    /// not consist of one word.
     pub(super) fn received_word(&self, completion: &WorkCompletion, number: u32) -> Option<u32> {
         match self {
             Self::Immediate => completion.imm_data(),

@@ -24,8 +24,8 @@ impl Link {
         let result = self.take_completions(&mut any).and_then(|()| {
             while events && let Some(event) = self.events.poll_event()? {
                 any = true;
-                // Handle completions before the event. If the event ends the connection, the data
-                // that arrived earlier is still delivered.
+                // Handle completions before the event, so that data that arrived earlier is
+                // delivered even if the event ends the connection.
                 self.take_completions(&mut any)?;
                 self.handle(&event);
             }
@@ -45,7 +45,12 @@ impl Link {
     }
 
     fn handle(&mut self, event: &CmEvent) {
-        debug!(Rsocket, "{}: {}", self.name, event.event());
+        debug!(
+            Rsocket,
+            "{}: received the connection-manager event {}",
+            self.name,
+            event.event()
+        );
         match event.event() {
             CmEventType::ESTABLISHED => {
                 // The accepting side has already read the peer's parameters from the connection
@@ -113,7 +118,8 @@ impl Link {
                 // An earlier failure caused the flush. Another completion or an event reports that
                 // failure.
                 WcStatus::WR_FLUSH_ERR => {}
-                // The iWARP driver detected that the TCP connection has ended.
+                // The iWARP driver detected that the TCP connection has ended. A connection-manager
+                // event reports the cause.
                 WcStatus::LOC_QP_OP_ERR
                     if received.is_none() && self.notification.active_speaks_first() => {}
                 status => self.lose(format!("a work request failed: {status}")),
@@ -187,7 +193,8 @@ pub(super) fn rejection_cause(reason: RejectReason, private_data: &[u8]) -> Stri
 /// Removes the window at the index `table_index` from the table. Returns `None` if the window is
 /// not complete yet.
 ///
-/// The peer stores its next window at this index only after this side has filled this window.
+/// Clearing the entry cannot erase a later window: the peer stores its next window at this index
+/// only after this side has filled the removed window.
 fn take_window(table: &MemoryRegion, table_index: u32) -> Option<Window> {
     let offset = table_index as usize * Window::LEN;
     let mut bytes = [0; Window::LEN];

@@ -236,8 +236,8 @@ impl Reactor {
     }
 
     /// Listens on both transports with the same port, or on the only available transport. If
-    /// another program uses the port on one transport, the call fails as if the port were in use on
-    /// both, because peers with `TransportChoice::Auto` might connect to the other program.
+    /// another program uses the port on one transport, the port counts as in use on both
+    /// transports, because peers with `TransportChoice::Auto` might connect to that program.
     fn listen_on_both(
         &mut self,
         key: u64,
@@ -376,10 +376,10 @@ impl Reactor {
         }
     }
 
-    /// Closes a listener, and rejects the requests to which no reply was sent yet. After a reply,
-    /// the peer may already consider the connection established. The queue of the listener
-    /// therefore still receives these connections, and ends after all of them. Requests that the
-    /// program has taken from the queue remain open.
+    /// Closes a listener, and rejects its requests to which no reply was sent yet, except requests
+    /// that the program has taken from the queue. After a reply, the peer may already consider the
+    /// connection established. The listener's queue therefore still receives such connections, and
+    /// ends when all of them are established or have failed.
     fn unlisten(&mut self, key: u64) {
         self.timers.set(key, None);
         let Some(mut listener) = self.listeners.remove(&key) else {
@@ -438,8 +438,8 @@ impl Reactor {
         }
     }
 
-    /// Asks the peers of all accepted connections to leave. Returns the number of established
-    /// connections whose peers support the notice.
+    /// Asks the peers of all accepted connections to leave. Returns the number of connections on
+    /// which the notice was queued.
     fn ask_to_leave(&mut self) -> u64 {
         self.leaving = true;
         let keys: Vec<u64> = self.links.keys().copied().collect();

@@ -39,8 +39,8 @@ impl Reactor {
         let mut params = self.params(key, &config, path.transport);
         // The attempt gets the time that remains until the deadline.
         params.connect_timeout = request.deadline.saturating_duration_since(now);
-        // An engine without a thread does not retry for a task, because it has no timer that could
-        // wake the task for the next attempt.
+        // A task's attempt over the in-memory transport is not retried, because an engine without a
+        // thread has no timer that could wake the task for the next attempt.
         params.retry_refused &=
             path.transport != Transport::Memory || !matches!(reply, Reply::Task(_));
         let retries = params.retry_refused;
@@ -62,9 +62,9 @@ impl Reactor {
         self.drive(key);
     }
 
-    /// Removes and returns the request of an ended connection if the engine has to repeat it. The
-    /// engine repeats only requests with private data in a separate frame: the state machine itself
-    /// retries all other requests.
+    /// Removes the request of an ended connection from its entry. Returns the request if the engine
+    /// has to repeat the request. The engine repeats only requests with private data in a separate
+    /// frame: the state machine itself retries all other requests.
     pub(super) fn request_to_repeat(
         &self,
         entry: &mut Entry,
@@ -76,8 +76,7 @@ impl Reactor {
         (may && has_time && entry.reply.is_some() && !self.refusing).then_some(request)
     }
 
-    /// Repeats the request of an ended connection. `reason` is the reason for which the peer
-    /// refused it.
+    /// Repeats the request of an ended connection. `reason` tells why the peer refused the request.
     pub(super) fn connect_again(
         &mut self,
         mut entry: Box<Entry>,

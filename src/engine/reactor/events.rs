@@ -97,7 +97,7 @@ impl Reactor {
         true
     }
 
-    /// Handles at most [`PENDING`] events of a transport's connection manager. Peers may cause
+    /// Handles at most [`PENDING`] events of a transport's connection manager. Peers can cause
     /// events faster than this thread handles them, so there must be a limit.
     pub(super) fn handle_pending_cm_events(&mut self, transport: Transport) {
         for _ in 0..PENDING / BATCH {
@@ -303,8 +303,8 @@ impl Reactor {
         }
     }
 
-    /// Starts the turn of a connection. If the backlog has filled up since the peer's request,
-    /// rejects the request instead.
+    /// Begins to set up a connection that has got its turn, or rejects the peer's request if the
+    /// backlog has filled up since the request arrived.
     pub(super) fn begin_setup(&mut self, key: u64, now: Instant) {
         let is_full = self.finds_backlog_full(key);
         let Some(entry) = self.links.get(&key) else {

@@ -144,8 +144,8 @@ impl ConnectionId {
         Ok(())
     }
 
-    /// Leaves the connection, and drops its pending events. The connection manager reports no
-    /// further events for this side.
+    /// Leaves the connection, and drops the pending events of this side. The connection manager
+    /// reports no further events for this side.
     pub(crate) fn discard(&mut self) {
         let Some(wire) = self.wire.take() else {
             return;

@@ -68,7 +68,7 @@ pub(crate) struct ConnectRequest {
     /// The address to which the peer connects.
     pub(super) local: SocketAddr,
     private_data: Vec<u8>,
-    /// The connection; `None` after the request was answered.
+    /// The connection; `None` after it was taken out of the request.
     wire: Option<Arc<Wire>>,
     pub(super) manager: ConnectionManager,
 }

@@ -42,7 +42,8 @@ pub(super) unsafe fn copy_frame(from: Span, to: *mut u8) {
 }
 
 /// Returns the aligned words that contain the `len` bytes at `start`, and the offset of these bytes
-/// in the words. The owner accesses the memory in the same words.
+/// in the words. Whole words are needed, because the owner of the memory accesses each byte through
+/// the aligned word that contains the byte.
 ///
 /// # Safety
 ///

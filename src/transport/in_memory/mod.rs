@@ -1,4 +1,4 @@
-//! An in-process [transport](super) for tests, without descriptors, timers or threads.
+//! The in-memory [transport](super), for tests. It uses no descriptors, timers or threads.
 //!
 //! The thread that posts a request carries the request out itself. For a send it copies the frame
 //! to a receive of the peer. For a one-sided operation it accesses the memory that the peer has

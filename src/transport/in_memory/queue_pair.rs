@@ -124,7 +124,7 @@ impl QueuePair {
         PostError::PollBoth
     }
 
-    /// Posts the frames of one message in the same way as [`post_frame`](Self::post_frame).
+    /// Posts frames in order, in the same way as [`post_frame`](Self::post_frame).
     ///
     /// # Safety
     ///

@@ -1,4 +1,4 @@
-//! The connection between two queue pairs of this process.
+//! The in-memory connection between two queue pairs.
 #![allow(unsafe_code)]
 
 use std::{
@@ -21,8 +21,8 @@ use crate::{
     },
 };
 
-/// A connection within the process. A thread that holds the lock of `state` takes no further lock
-/// except those of `ReceiveQueue`, of `Keys` and of the mailbox.
+/// An in-memory connection. A thread that holds the lock of `state` takes no further lock except
+/// those of `ReceiveQueue`, of `Keys` and of the mailbox.
 #[derive(Debug)]
 pub(super) struct Wire {
     state: Mutex<State>,
@@ -71,7 +71,7 @@ pub(super) struct End {
     /// Posted requests that have not been carried out, oldest first.
     requests: VecDeque<Request>,
     done: VecDeque<Done>,
-    /// Whether a notice was sent to the engine since the queue was last polled.
+    /// Whether a notice was sent to the engine since `done` was most recently polled.
     has_notice: bool,
 }
 
@@ -183,8 +183,8 @@ impl End {
         }
     }
 
-    /// Takes a receive for a frame of `len` bytes. Fails if no receive is posted, or if the receive
-    /// is too short.
+    /// Takes a receive for a frame of `len` bytes. Fails if no receive is available, or if the
+    /// receive is too short.
     fn receive_for(&mut self, len: usize) -> Result<Receive, Fault> {
         let receive = self.take_receive()?;
         if len <= receive.to.len {
@@ -461,7 +461,8 @@ impl Wire {
         }
     }
 
-    /// Ends all access to the memory of the work requests of `side`. Called when the queue pair of
+    /// Drops the posted requests of `side`. Afterwards the memory of these requests and of the
+    /// receives of `side` is no longer accessed, so it may be freed. Called when the queue pair of
     /// `side` is destroyed.
     pub(super) fn destroy(&self, side: Side) {
         if let Some(end) = self.state().end(side) {
@@ -513,6 +514,7 @@ pub(super) enum Left {
     Unanswered(u64),
     /// The connection with the peer was open. The peer has this key.
     Open(u64),
-    /// No peer has to be notified: it has no queues yet, or the connection had already ended.
+    /// The peer need not be notified. Either the peer has no queues yet, or the connection had
+    /// already ended.
     Nobody,
 }

@@ -145,8 +145,8 @@ impl Domain {
         }
     }
 
-    /// Returns whether registered memory is locked and therefore counts towards the limit on locked
-    /// memory.
+    /// Returns true if registered memory is locked. Locked memory counts towards the process's
+    /// limit on locked memory.
     pub(super) fn pins(&self) -> bool {
         by_transport!(self, {
             Rdma(_) => true,
@@ -279,6 +279,6 @@ pub struct DeviceCounters {
     pub rnr_naks: Option<u64>,
     /// The number of retransmitted packets.
     ///
-    /// A packet is retransmitted if the packet or its acknowledgement was lost or late.
+    /// A packet is retransmitted if the packet or its acknowledgement was lost or arrived too late.
     pub retransmissions: Option<u64>,
 }

@@ -1,16 +1,19 @@
 //! Large messages that are exposed to the peer, each with its own key.
 //!
-//! There are two ways to expose a message. Either the bytes of the message are registered
-//! separately. Or the message lies in memory that stays registered without access for peers, and a
-//! memory window gives the peer access to the bytes of the message. A work request binds the window
-//! before the announcement. Another work request invalidates the window after the peer has read the
-//! message. So after the first messages, windows need no system call. Windows are used only if the
-//! device has passed a test (`rdma/windows.rs`). Even then, a message is registered separately in
-//! these cases:
+//! There are two ways to expose a message:
+//!
+//! * The bytes of the message are registered separately.
+//! * The message lies in memory that stays registered without access for peers. A memory window
+//!   gives the peer access to the bytes of the message. A work request binds the window before the
+//!   announcement. Another work request invalidates the window after the peer has read the message.
+//!   So after the first messages, windows need no system call.
+//!
+//! Windows are used only if the device has passed a test (`rdma/windows.rs`). Even then, a message
+//! is registered separately in these cases:
 //!
 //! * all windows of the connection are in use;
-//! * the message is longer than an eighth of the memory that the connection keeps, so its memory
-//!   would not stay registered;
+//! * the memory of the message is longer than an eighth of the limit of the connection's pool, so
+//!   the pool could not keep the memory of eight such messages;
 //! * the budget has no room for memory that stays registered, or the system refuses the
 //!   registration.
 //!

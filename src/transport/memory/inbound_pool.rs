@@ -148,8 +148,8 @@ impl InboundPool {
         }))
     }
 
-    /// Charges a copy of `len` unread bytes to the budget. Returns `None` if the budget does not
-    /// grant the charge immediately.
+    /// Charges the budget for a copy of `len` stream bytes that the application has not read.
+    /// Returns `None` if the budget does not grant the charge immediately.
     pub(crate) fn place_copy(&self, len: u64) -> Option<Charge> {
         self.client.copy(len)
     }
@@ -436,9 +436,9 @@ impl InboundBuffer {
             self.len <= memory.usable,
             "all chunks must be prepared before the bytes are accessed"
         );
-        // SAFETY: the first `usable` bytes of the mapping are accessible, were zeroed when it was
-        // created, and outlive `self`. The device does not write to them while a reference exists
-        // (see the top of this file).
+        // SAFETY: the first `usable` bytes of the mapping are accessible, were zeroed when they
+        // were mapped, and outlive `self`. The device does not write to them while a reference
+        // exists (see the top of this file).
         unsafe { slice::from_raw_parts(memory.mapping.start().as_ptr(), self.len) }
     }
 }

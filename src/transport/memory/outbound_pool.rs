@@ -138,8 +138,9 @@ impl OutboundPool {
         self.windows.is_some()
     }
 
-    /// Registers the memory of a piece, which stays registered, and allocates a window for it.
-    /// Returns `None` if the messages in this piece have to be registered separately.
+    /// Registers the memory of a piece, and allocates a window for the piece. The memory stays
+    /// registered for later messages. Returns `None` if each message in this piece has to be
+    /// registered separately.
     fn windowed(&self, mapping: &Mapping, domain: &Domain) -> Option<Box<Windowed>> {
         let client = self.windows.as_ref()?;
         let len = mapping.len();
@@ -290,8 +291,9 @@ impl OutboundBuffer {
         &self.pool
     }
 
-    /// Takes the registration and the window out of the piece. If the piece has none, registers the
-    /// piece. Returns `None` if the piece cannot stay registered.
+    /// Takes the registration and the window out of the piece. If the piece is not registered,
+    /// registers the piece and allocates a window. Returns `None` if the piece cannot stay
+    /// registered.
     pub(super) fn take_windowed(&mut self, domain: &Domain) -> Option<Box<Windowed>> {
         let piece = self.piece.as_mut()?;
         piece

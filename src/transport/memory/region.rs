@@ -94,10 +94,10 @@ pub struct RemoteRegion {
     pub(crate) len: u64,
     pub(crate) rkey: u32,
     pub(crate) access: RemoteAccess,
-    /// The epoch of the connection on which the region was registered. Both sides number the
-    /// connection attempts of a session in the same way. The epoch is the low 16 bits of the number
-    /// of the attempt that established the connection. It is 0 for the first connection, and for a
-    /// connection without a session.
+    /// The epoch of the connection on which the region was registered. The epoch is 0 for a
+    /// connection without a session, and for the first connection of a session. For a later
+    /// connection it is the low 16 bits of the number of the attempt that established the
+    /// connection. Both sides number the connection attempts of a session in the same way.
     pub(crate) epoch: u16,
 }
 

@@ -11,8 +11,8 @@ pub(crate) const BATCH: usize = 16;
 pub(crate) enum Done {
     /// A frame of `len` bytes was received in this receive buffer.
     Received { buffer: u32, len: u32 },
-    /// The peer wrote to a region of this side with immediate data, which consumed this receive
-    /// buffer.
+    /// The peer wrote to a region of this side with immediate data. The immediate data consumed
+    /// this receive buffer.
     Immediate {
         buffer: u32,
         imm_data: u32,
@@ -37,10 +37,11 @@ pub(crate) enum Done {
     Invalidated,
     /// The invalidation of a memory window failed.
     InvalidationFailed { status: WcStatus, vendor_err: u32 },
-    /// All work requests that were posted on this queue have completed.
+    /// All work requests that were posted on the send queue or on the receive queue have completed.
+    /// The value names the queue.
     Drained(DrainSide),
-    /// The peer has ended the stream, or the stream has failed. All completions of received frames
-    /// precede this one.
+    /// The peer has ended the TCP stream, or the stream has failed. All completions of received
+    /// frames precede this completion.
     Disconnected,
     /// The peer violated a transport rule that this side checks. The violation is boxed to keep the
     /// enum small.

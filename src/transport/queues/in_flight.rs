@@ -40,8 +40,8 @@ impl InFlight {
         Ok(())
     }
 
-    /// Charges a copy of `len` unread bytes to the budget. Returns `None` if the budget does not
-    /// grant the charge immediately.
+    /// Charges the budget for a copy of `len` stream bytes that the application has not read.
+    /// Returns `None` if the budget does not grant the charge immediately.
     pub(crate) fn place_copy(&self, len: u64) -> Option<Charge> {
         self.inbound_pool.place_copy(len)
     }

@@ -8,7 +8,8 @@ use crate::{
 /// The alignment of buffers in bytes. With this alignment, no two buffers share a cache line.
 const ALIGN: usize = 64;
 
-/// The maximum length in bytes of a piece of memory with several buffers.
+/// The maximum length in bytes of a piece of memory with several buffers, if the memory is divided
+/// by [`Layout::in_pieces`].
 const PIECE: usize = 256 << 10;
 
 /// The sizes and numbers of a connection's buffers, and their locations in memory.
@@ -20,7 +21,8 @@ pub(crate) struct Layout {
     size: usize,
     /// The number of receives for the messages of the receive window and for control frames.
     recv_count: u32,
-    /// Whether the receive buffers are shared, and therefore not part of this memory.
+    /// Whether the receive buffers are shared. Shared buffers are not part of the connection's
+    /// memory.
     shared: bool,
     send_count: u32,
     /// The maximum number of windows in use. Each window needs two slots in the send queue: one for
@@ -58,8 +60,8 @@ impl Layout {
         self.windows > 0
     }
 
-    /// Divides the memory into pieces of at most [`PIECE`] bytes. A buffer that is longer gets its
-    /// own piece.
+    /// Divides the memory into pieces of at most [`PIECE`] bytes. If a single buffer is longer,
+    /// each buffer gets its own piece.
     pub(crate) fn in_pieces(self) -> Self {
         let piece = (PIECE / self.size).checked_ilog2().unwrap_or(0);
         Self { piece, ..self }
@@ -101,6 +103,7 @@ impl Layout {
     }
 
     /// Returns the depth of a receive queue with slots for all receive buffers and a drain marker.
+    /// Returns 0 if the receive buffers are shared.
     pub(crate) const fn recv_depth(&self) -> u32 {
         if self.shared { 0 } else { self.recv_count + 1 }
     }
@@ -129,7 +132,8 @@ impl Layout {
         self.send_count
     }
 
-    /// Returns whether the receive buffers are shared, and therefore not part of this memory.
+    /// Returns true if the receive buffers are shared. Shared buffers are not part of the
+    /// connection's memory.
     pub(crate) const fn is_shared(&self) -> bool {
         self.shared
     }

@@ -69,8 +69,9 @@ pub(crate) struct Checked {
 impl Checked {
     /// Checks the bounds, the access rights, and whether this side's device supports the operation.
     /// `epoch` is the epoch of the connection. If the connection has ended or is suspended, the
-    /// allocator is `None`, and the checks that need the allocator are omitted. This is safe,
-    /// because posting the operation then fails or waits anyway.
+    /// allocator is `None`, and the checks that need the allocator are omitted. This is safe. On an
+    /// ended connection, posting the operation fails. On a suspended connection, the operation
+    /// waits. After the resumption, posting it fails, because the epoch has changed.
     pub(crate) fn new(
         (allocator, epoch): (Option<&Allocator>, u16),
         op: OneSidedOp,

@@ -17,8 +17,8 @@ use crate::{
 #[derive(Debug)]
 pub(crate) struct PollSide {
     queue: CompletionQueue,
-    /// The source of events. `None` if the peer is in this process, because a notice to the engine
-    /// then reports completions.
+    /// The source of events. `None` over the in-memory transport, which reports completions by a
+    /// notice to the engine.
     events: Option<Arc<CompletionEvents>>,
     /// Whether an empty queue means that all receives have completed. Set if the drain marker of
     /// the send queue has completed, and the receives have no drain marker.
@@ -115,15 +115,15 @@ impl PollSide {
     pub(crate) fn arm(&self) -> Result<(), OsError> {
         by_transport!(CompletionQueue, &self.queue, {
             Rdma(queue) => queue.arm(),
-            // The socket is readable while it has bytes. No request is needed.
+            // No request is needed, because the socket is readable while it contains bytes.
             Tcp(_) => Ok(()),
             // The thread that adds a completion sends the engine a notice to poll the queue.
             Memory(_) => Ok(()),
         })
     }
 
-    /// Returns whether the file descriptor stays readable after each poll, because the connection
-    /// is about to end.
+    /// Returns true if the TCP stream has ended. The file descriptor then stays readable after each
+    /// poll. Over the other transports, always returns false.
     pub(crate) fn has_ended(&self) -> bool {
         by_transport!(CompletionQueue, &self.queue, {
             Rdma(_) => false,
@@ -141,7 +141,7 @@ impl PollSide {
         })
     }
 
-    /// Returns the source of events; `None` if no event reports completions.
+    /// Returns the source of events; `None` over the in-memory transport.
     pub(crate) fn events(&self) -> Option<&Arc<CompletionEvents>> {
         self.events.as_ref()
     }
@@ -170,7 +170,8 @@ impl CompletionEvents {
     }
 
     /// Locks the receiver for the calling thread, which is about to wait for bytes. Returns `None`
-    /// if the thread cannot wait, or if bytes may have arrived already.
+    /// over RDMA. Over TCP, returns `None` if the thread must not wait, for example because bytes
+    /// may have arrived already.
     pub(crate) fn reserve(&self) -> Option<tcp::Reserved<'_>> {
         by_transport!(self, {
             Rdma(_) => None,

@@ -35,8 +35,8 @@ pub(crate) enum QueuePair {
 /// The result of a post that the caller has to handle.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum PostError {
-    /// The work was posted, and both sides of the connection are in this process. After releasing
-    /// its locks, the caller must make the engine poll the completion queues of both sides.
+    /// The work was posted over the in-memory transport. After releasing its locks, the caller must
+    /// make the engine poll the completion queues of both sides.
     PollBoth,
     /// The work was not posted.
     Failed(OsError),
@@ -67,7 +67,7 @@ impl QueuePair {
         })
     }
 
-    /// Returns the fault control, if the peer is in this process.
+    /// Returns the handle for fault injection; `None` over RDMA and TCP.
     pub(super) fn control(&self) -> Option<&in_memory::WireControl> {
         by_transport!(self, {
             Rdma(_) => None,
@@ -91,7 +91,8 @@ impl QueuePair {
         by_transport!(self, all qp => qp.fail())
     }
 
-    /// Returns the byte counters; `None` if a device, and not this process, transfers the bytes.
+    /// Returns the byte counters of a TCP connection. Returns `None` over RDMA, where a device
+    /// transfers the bytes, and over the in-memory transport.
     pub(super) fn moved(&self) -> Option<MovedBytes> {
         by_transport!(self, {
             Rdma(_) => None,
@@ -100,9 +101,10 @@ impl QueuePair {
         })
     }
 
-    /// Moves a TCP queue pair to the error state, so that other threads leave their calls on the
-    /// queue pair. Returns true if no other thread is executing a call on the queue pair. The queue
-    /// pair can then be destroyed without waiting.
+    /// Moves a TCP queue pair to the error state, so that a thread that is receiving from its
+    /// socket stops. Returns true if no thread is receiving into the memory of the queue pair. The
+    /// queue pair can then be destroyed without waiting. Over the other transports, only returns
+    /// true.
     pub(super) fn try_release(&self) -> bool {
         by_transport!(self, {
             Rdma(_) => true,

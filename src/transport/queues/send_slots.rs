@@ -18,8 +18,8 @@ pub(crate) enum Posted {
 pub(crate) struct Operation {
     pub(crate) id: u64,
     pub(crate) kind: OperationKind,
-    /// The memory of this side that the operation reads or writes, including its result. Kept until
-    /// the device has completed the operation.
+    /// The local memory of the operation: the source of a WRITE, the target of a READ, or the place
+    /// for the result of an atomic operation. Kept until the device has completed the operation.
     pub(crate) memory: Registration,
 }
 

@@ -1,5 +1,5 @@
-//! Receive buffers on a shared receive queue. They are shared by an engine's connections on one
-//! device, or by its connections over TCP.
+//! Receive buffers on a shared receive queue. An engine's connections on one device can share them,
+//! and so can its connections over TCP, or its connections over the in-memory transport.
 //!
 //! One memory region contains all buffers of a queue. Posting a buffer is sound for two reasons.
 //! First, the region outlives the queue (field order). Second, no other code uses the buffer while
@@ -7,9 +7,10 @@
 //! polled. Then the buffer belongs to the connection that polled the completion, its
 //! [holder](SharedReceives::take), until it is reposted.
 //!
-//! A message can outlive its connection. Its buffer returns to the pool when the application
-//! releases the message. When a queue pair has been destroyed, all buffers that its connection
-//! holds are reposted. Buffers with messages that the application still holds are not among them.
+//! A message can outlive its connection. The buffer of a message that the application still holds
+//! returns to the pool when the application releases the message. All other buffers that a
+//! connection holds are reposted when its queue pair has been destroyed.
+//!
 //! While a connection is being drained, or after its peer has violated the protocol, the buffers of
 //! its frames are reposted as soon as they are polled.
 //!
@@ -165,8 +166,8 @@ impl fmt::Debug for SharedReceives {
     }
 }
 
-/// The pools of shared receives on one device, or of an engine's connections over TCP. There is one
-/// pool for each combination of number and size of buffers in use.
+/// The pools of shared receives of one engine on one device, over TCP, or over the in-memory
+/// transport. Connections that need the same number and size of buffers use the same pool.
 #[derive(Debug, Default)]
 pub(crate) struct SharedPools(Mutex<Vec<Weak<SharedReceives>>>);
 

@@ -8,7 +8,7 @@
 //!   (field order).
 //! * A receive buffer belongs to the device from [`WorkQueues::post_recv`] until its completion is
 //!   polled. At all other times it belongs to a [`RecvSlice`] or has no owner. For each completion,
-//!   the state machine handles the buffer exactly once, and requests exactly once to repost it. The
+//!   the state machine handles the buffer exactly once, and requests exactly one repost. The
 //!   simulator of the state machine checks this.
 //! * A send buffer belongs to the device from [`WorkQueues::post_send`] until a completion covers
 //!   its slot. The state machine reuses the slot only afterwards. The device writes the result of
@@ -85,8 +85,9 @@ enum Receives {
 impl WorkQueues {
     /// Creates the queues for a queue pair in this domain. The queue pair must have queues with the
     /// depths of the layout. With `shared`, the queue pair uses the shared receive queue. Without
-    /// `shared`, this function posts the receives in the first piece of memory. It lets the queue
-    /// pair post the other receives when it needs them.
+    /// `shared`, this function posts the receives in the first piece of memory. If the layout has
+    /// more pieces, the queue pair posts the receives in the next piece when it has no posted
+    /// receive.
     pub(crate) fn new(
         qp: QueuePair,
         domain: &Domain,
@@ -126,7 +127,7 @@ impl WorkQueues {
         self.qp.set_min_rnr_timer()
     }
 
-    /// Returns the fault control, if the peer is in this process.
+    /// Returns the fault control of an in-memory connection. Returns `None` over RDMA and TCP.
     pub(crate) fn control(&self) -> Option<WireControl> {
         self.qp.control().cloned()
     }
@@ -382,10 +383,10 @@ impl WorkQueues {
         posted
     }
 
-    /// Moves the queue pair to the error state, and then posts a drain marker on each of its
-    /// queues. Work requests complete in order. So when a marker has completed, all earlier
-    /// requests of its queue have completed too. A shared receive queue gets no marker. The
-    /// receives that the queue pair has not consumed stay posted there.
+    /// Moves the queue pair to the error state. Then posts a drain marker on the send queue, and on
+    /// the receive queue if that queue is not shared. Work requests complete in order. So when a
+    /// marker has completed, all earlier requests of its queue have completed too. The receives on
+    /// a shared queue that the queue pair has not consumed stay posted.
     pub(crate) fn post_drain_markers(&mut self) -> Result<(), PostError> {
         self.in_flight.stop_reading();
         self.fail()?;

@@ -103,8 +103,8 @@ impl Frame<'_> {
         }
     }
 
-    /// Copies the frame to a send buffer like [`copy_to`](Self::copy_to), but without its first
-    /// `skip` bytes. The corresponding bytes of the buffer stay unchanged.
+    /// Copies the frame to a send buffer like [`copy_to`](Self::copy_to), but omits the first
+    /// `skip` bytes of the frame. The corresponding bytes of the buffer stay unchanged.
     ///
     /// # Safety
     ///

@@ -139,8 +139,9 @@ pub(super) fn create_transport(
     Ok((parts, objects))
 }
 
-/// Returns the layout of a connection. Its send queue has slots for the requests of memory windows,
-/// if the device's windows are usable and its queues can be deep enough.
+/// Returns the layout of a connection. The send queue has slots for the requests of memory windows
+/// under two conditions: the windows of the device are usable, and the device permits queues of the
+/// required depth.
 fn layout(device: &Device, params: &Params) -> Layout {
     let layout = Layout::new(params);
     let with_windows = layout.with_windows();

@@ -3,12 +3,12 @@ use std::net::SocketAddr;
 use super::connection_manager::ConnectionManager;
 use crate::{cm::CmId, config::Config, transport::no_transport::NoTransport};
 
-/// The minimum length of a listener's request queue in the kernel. By default the kernel permits no
-/// longer queue (`net.rdma_ucm.max_backlog`).
+/// The minimum length of a listener's request queue in the kernel. The kernel's default limit for
+/// the length has the same value (`net.rdma_ucm.max_backlog`).
 ///
 /// The kernel silently drops a request that does not fit into the queue, and the peer repeats the
-/// request some seconds later. In contrast, the engine rejects surplus requests with a reason. So
-/// the kernel's queue is as long as possible.
+/// request some seconds later. In contrast, the engine rejects surplus requests with a reason. The
+/// kernel's queue is long, so that nearly all requests reach the engine.
 const KERNEL_BACKLOG: i32 = 1024;
 
 /// A listener on an address. Dropping it ends the listener.
@@ -47,7 +47,8 @@ impl ListenId {
         }
     }
 
-    /// Returns whether the address belongs to a device, or is the unspecified address.
+    /// Returns whether the listener is bound to a device. A listener on the unspecified address
+    /// serves all devices, and is bound to none.
     pub(crate) fn has_device(&self) -> bool {
         self.id.has_device()
     }

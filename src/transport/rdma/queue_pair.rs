@@ -1,6 +1,6 @@
 //! A queue pair and a shared receive queue of a device. This module passes the work requests to
-//! `verbs`. [`WorkQueues`](crate::transport::queues::WorkQueues) explains why their memory accesses
-//! are sound.
+//! `verbs`. The module of [`WorkQueues`](crate::transport::queues::WorkQueues) explains why the
+//! memory accesses of work requests are sound.
 #![allow(unsafe_code)]
 
 use crate::{

@@ -53,8 +53,8 @@ static OUTCOMES: PerProcess<Mutex<HashMap<Model, bool>>> = PerProcess::new(Mutex
 pub(super) fn are_usable(context: &Context, attr: &DeviceAttr) -> bool {
     let flags = attr.device_cap_flags();
     // Windows are not used on iWARP, for two reasons. The completion of a send does not cover
-    // earlier requests there. And peers could write to the targets of READs, so no memory may stay
-    // registered.
+    // earlier requests there. And peers could write to the targets of READs, so the memory of large
+    // messages must not stay registered. Windows need memory that stays registered.
     let has_windows = flags.contains(DeviceCapFlags::MEM_WINDOW_TYPE_2B)
         && context.transport_type() != TransportType::IWARP;
     if !has_windows {
@@ -156,7 +156,7 @@ impl fmt::Display for Position {
 const REGION: usize = 4096;
 /// The byte range of the region to which the window is bound.
 const WINDOW: Range<usize> = 512..512 + REGION / 2;
-/// The offset of a READ inside the window.
+/// The offset in the region of a READ that lies inside the window.
 const INSIDE: usize = WINDOW.start + 32;
 /// The offset in the region to which READs write the bytes.
 const TARGET: usize = 3072;

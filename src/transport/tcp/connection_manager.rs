@@ -401,7 +401,7 @@ impl Inner {
         if let Err(errno) = self.epoll.modify(fd, &mut EpollEvent::new(flags, token)) {
             error_sparsely!(
                 Tcp,
-                "engine: cannot change the epoll events of TCP listener or connection {token}, so \
+                "engine: cannot change the epoll events of the TCP socket with key {token}, so \
                  some events may be lost or repeated: {errno}"
             );
         }

@@ -27,8 +27,8 @@ pub(super) enum Place {
         written: u32,
         last: bool,
         signalled: bool,
-        /// The receive that the immediate data consumed, and the immediate data. `None` for all
-        /// parts of a WRITE but the last.
+        /// The receive that the immediate data consumed, and the immediate data. Set only for the
+        /// last part of a WRITE with immediate data.
         imm: Option<(Receive, u32)>,
     },
     /// The target memory of a READ that this side has posted.

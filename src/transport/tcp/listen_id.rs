@@ -31,7 +31,7 @@ pub(crate) struct ListenId {
 }
 
 impl ListenId {
-    /// Listens on an address. Incoming requests contain the listener's `key`.
+    /// Listens on an address. Reports of the listener's connection requests contain `key`.
     pub(crate) fn bind(
         manager: &ConnectionManager,
         key: u64,

@@ -3,11 +3,11 @@
 //! PROTOCOL.md describes the bytes on the stream.
 //!
 //! The polling thread drives the stream: it receives, executes requests of the peer, and sends
-//! answers. Payload is received directly into its receive buffer, or into the target of a READ,
-//! except for bytes that were received together with a header. If no other bytes wait to be sent, a
-//! frame of more than 1 KiB with a contiguous payload is written to the socket from the caller's
-//! memory. Only the bytes that do not fit into the socket's send buffer are then copied to the
-//! frame's slot in the send ring.
+//! answers. Payload is received directly into its destination: a receive buffer, the target of a
+//! READ, or the target of a WRITE by the peer. Only bytes that were received together with a header
+//! are copied. If no other bytes wait to be sent, a frame of more than 1 KiB with a contiguous
+//! payload is written to the socket from the caller's memory. Only the bytes that do not fit into
+//! the socket's send buffer are then copied to the frame's slot in the send ring.
 //!
 //! For a short message, a system call costs more than the library's own work. So a thread that
 //! waits for a message blocks in recv(2), without a separate system call for the wait. The thread

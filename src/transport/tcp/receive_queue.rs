@@ -7,7 +7,7 @@ use crate::{
     transport::queues::{Buffers, WorkId},
 };
 
-/// A queue of receives that were posted and have not completed.
+/// A queue of posted receives that no frame has taken yet.
 #[derive(Debug, Default)]
 pub(crate) struct ReceiveQueue {
     posted: Mutex<Posted>,

@@ -68,7 +68,7 @@ thread_local! {
 #[derive(Debug)]
 pub(super) struct Receiver {
     /// The staging buffer. The bytes in the range `unread` are received and not yet processed. The
-    /// receiver has the buffer only during a call and while `unread` is not empty.
+    /// receiver has the buffer only during a call, or while `unread` is not empty.
     staged: Scratch,
     unread: Range<usize>,
     /// The payload that is being received.
@@ -208,7 +208,7 @@ impl Receiver {
         let result = self.wait_for_some(parts, enough, may_continue);
         self.put_staged_back();
         self.ended |= result.is_err();
-        // The next wait must end at the first byte, because fewer bytes may be missing then.
+        // The next wait may be for fewer bytes than `awaited`, so it must end at the first byte.
         self.await_bytes(1, parts.socket);
         result
     }
@@ -228,8 +228,8 @@ impl Receiver {
             let wait = if left >= MIN_AWAITED && flows {
                 self.await_bytes(left.min(MAX_AWAITED), parts.socket);
                 // The thread waits before recv(2) and not inside it. After a blocking recv(2) has
-                // taken some bytes, the kernel would wake the thread only when the full number of
-                // bytes (SO_RCVLOWAT) has arrived again, although fewer bytes are missing.
+                // taken some bytes, fewer bytes are missing. But the kernel would wake the thread
+                // only when SO_RCVLOWAT more bytes have arrived.
                 parts.socket.await_readable(LONGEST_AWAIT);
                 Wait::No
             } else {
@@ -261,10 +261,9 @@ impl Receiver {
         self.incoming.as_ref().map_or(0, |payload| payload.left)
     }
 
-    /// Returns whether a thread may wait: no bytes are pending, and the wait delays no other
-    /// thread. A thread must not wait while bytes are received directly into exposed memory,
-    /// because the thread then holds the lock that another thread needs to end the key of this
-    /// memory.
+    /// Returns true if a thread may wait: the stream has not ended, no received bytes are pending,
+    /// and no bytes are being received directly into exposed memory. During such a receive call the
+    /// thread holds a lock, which another thread needs to end the key of the memory.
     pub(super) fn may_wait(&self) -> bool {
         !(self.ended || self.over || self.stopped || self.is_exposed())
     }
@@ -568,8 +567,8 @@ impl Receiver {
         self.executed.store(executed, Ordering::Release);
     }
 
-    /// Returns the memory that the peer addresses. As over RDMA, a request for 0 bytes needs no
-    /// access right.
+    /// Returns the memory that the peer addresses. Returns `None` for a request of 0 bytes, which
+    /// needs no access right, as over RDMA.
     fn exposed(
         &mut self,
         at: RemoteSpan,
@@ -592,8 +591,9 @@ impl Receiver {
         Fault::Refused
     }
 
-    /// Completes receives as flushed: the receive that a frame has partially filled, and all
-    /// receives in `receives`. `receives` is `None` if other connections share the receive queue.
+    /// Completes receives as flushed: the receive that an incomplete frame or WRITE has taken, and
+    /// all receives in `receives`. `receives` is `None` if other connections share the receive
+    /// queue.
     pub(super) fn flush(&mut self, receives: Option<&ReceiveQueue>, done: &mut VecDeque<Done>) {
         self.ended = true;
         let began = match self.incoming.take().map(|payload| payload.to) {

@@ -5,7 +5,8 @@ use std::{
     thread::LocalKey,
 };
 
-/// A buffer that a thread keeps for its next connection while no connection uses the buffer.
+/// A buffer that no connection uses. A thread keeps it for the connection that the thread serves
+/// next.
 pub(super) type Spare = Cell<Option<Box<[u8]>>>;
 
 /// A buffer that a connection has only while the buffer contains bytes, so that idle connections

@@ -303,8 +303,8 @@ impl SendQueue {
 
     // Answers to the peer.
 
-    /// Makes the next call of [`send`](Self::send) send an Ack, because a signalled request of the
-    /// peer was executed.
+    /// Records that a signalled request of the peer was executed. [`send`](Self::send) then sends
+    /// an Ack: together with the next PDU, or alone if the caller passes [`Acks::Alone`].
     pub(super) fn acknowledge_peer(&mut self) {
         self.owes_ack = true;
     }
@@ -324,7 +324,7 @@ impl SendQueue {
         due
     }
 
-    /// Queues a Nak for the request of the peer that follows its first `requests` requests.
+    /// Queues a Nak for the request that follows the peer's first `requests` requests.
     pub(super) fn refuse_peer(&mut self, requests: u32, cause: tcp::Cause) {
         self.refusal = Some((requests, cause));
     }
@@ -473,9 +473,9 @@ impl SendQueue {
         }
     }
 
-    /// Counts the next request as sent, after its bytes were sent or copied. It must not be counted
-    /// earlier: the peer could acknowledge it, and the memory of an acknowledged request must not
-    /// be read.
+    /// Counts the next request as sent, after its bytes were sent or copied. If the request were
+    /// counted earlier, an Ack of the peer could complete it before its bytes are sent. But the
+    /// memory of a completed request must not be read.
     fn request_sent(&mut self) {
         let request = self.requests.get(self.sent);
         if request.is_some_and(Request::is_unanswered) {

@@ -104,8 +104,8 @@ impl Socket {
         }
     }
 
-    /// Returns the number of bytes that have arrived at the socket, including bytes that no call
-    /// has read yet. The result may be too low if another thread receives during the call.
+    /// Returns the number of bytes that have arrived at the socket, including bytes that are still
+    /// in its receive buffer. The result may be too low if another thread receives during the call.
     pub(super) fn arrived(&self) -> u64 {
         let received = self.received.load(Ordering::Relaxed);
         received + self.queued(libc::FIONREAD)
@@ -295,8 +295,9 @@ impl Socket {
         }
     }
 
-    /// Shuts down both directions. Bytes that were written before this call still reach the peer,
-    /// unless the peer continues to send. If so, the kernel answers with RST.
+    /// Shuts down both directions. If the peer continues to send, the kernel answers with RST, and
+    /// bytes that were written before this call may be lost. If the peer sends nothing more, these
+    /// bytes still reach the peer.
     pub(super) fn shut_down(&self) {
         if self.is_shut_down.swap(true, Ordering::Relaxed) {
             return;
@@ -391,7 +392,7 @@ pub(super) fn set_traffic_class(socket: &impl AsFd, config: &Config) -> Result<(
     set.map_err(|errno| NoTransport::without_traffic_class(class, failed("setsockopt")(errno)))
 }
 
-/// The options of a socket that accepted sockets inherit from their listener.
+/// Options of a socket. An accepted socket inherits them from its listener's socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Options {
     /// The maximum time in milliseconds for which data may stay unacknowledged.

@@ -142,7 +142,8 @@ impl Stream {
         self.socket.as_fd()
     }
 
-    /// Hands the established stream to the queue pair. The peer serves `reads` READs at a time.
+    /// Hands the established stream to the queue pair. The peer serves `reads` READs and atomic
+    /// operations at a time.
     pub(super) fn open(&self, watch: Watch, reads: u8) {
         self.watch.get_or_init(|| watch);
         self.reach(Phase::Open);
@@ -271,8 +272,8 @@ impl Stream {
         }
     }
 
-    /// Returns the byte counters and the state of retransmissions. Bytes in the socket's receive
-    /// buffer count as arrived, even if no thread has read them.
+    /// Returns the byte counters and the state of retransmissions. Bytes that are still in the
+    /// socket's receive buffer count as signs of life.
     pub(super) fn moved(&self) -> MovedBytes {
         let acknowledged = self.socket.acknowledged();
         let (retransmits_in, retransmissions) = self.socket.repetitions();
@@ -404,8 +405,8 @@ impl Stream {
 
     /// Locks the receiver for the calling thread, which is about to wait for bytes. Returns `None`
     /// if the thread must not wait: the stream is not open, bytes may have arrived already, another
-    /// thread is receiving, or received bytes go directly into exposed memory. Also fails the
-    /// stream and returns `None` if the socket cannot be made blocking.
+    /// thread is receiving, or received bytes go directly into exposed memory. If the socket cannot
+    /// be made blocking, fails the stream and returns `None`.
     pub(super) fn reserve(&self) -> Option<Reserved<'_>> {
         let incoming = self.receiver()?;
         let open = self.phase() == Phase::Open;

@@ -43,7 +43,12 @@ impl Link {
     }
 
     fn handle(&mut self, event: &CmEvent) -> io::Result<()> {
-        debug!(Valkey, "{}: {}", self.name, event.event());
+        debug!(
+            Valkey,
+            "{}: the connection manager reported {}",
+            self.name,
+            event.event()
+        );
         match event.event() {
             CmEventType::CONNECT_RESPONSE => {
                 self.bring_up()?;

@@ -10,7 +10,7 @@
 //! then.
 //!
 //! Therefore this module makes librdmacm create a new list when two conditions are met: an event
-//! has reported the removal of a device, and no list of this module contains the device any more.
+//! has reported the removal of a device, and no list of this module still contains the device.
 //! If the host has no other device, librdmacm creates no list and does not detect the removal. In
 //! this case, this module replaces the descriptors of the removed device with descriptors on which
 //! every call fails. Then the kernel can remove the device. librdmacm frees its own objects when it
@@ -102,8 +102,10 @@ fn open() -> MutexGuard<'static, Open> {
 }
 
 /// Ensures that this process itself opened the descriptors of software devices, with its current
-/// credentials. Replaces the descriptors on the first call in a forked child. Replaces them also
-/// after the credentials have changed, but only if no list contains a device.
+/// credentials. Replaces the descriptors in two cases:
+///
+/// * on the first call in a forked child;
+/// * on a call after the credentials have changed, if no list contains a device.
 ///
 /// The driver of a software device posts a work request by calling write(2) on the device's
 /// descriptor. The kernel allows this call only with the credentials with which the descriptor was
@@ -174,8 +176,9 @@ impl Devices {
         }
     }
 
-    /// Records that `raw`, the device of an id, was removed. If no list of this module contains the
-    /// device, releases the device now.
+    /// Handles the removal of `raw`, the device of an id. If no list of this module contains the
+    /// device, releases the device now. If a list contains the device, only records the removal.
+    /// Then the drop of the final list that contains the device releases the device.
     ///
     /// # Safety
     ///
@@ -313,9 +316,9 @@ impl List {
     }
 }
 
-/// Returns the error to report after `rdma_get_devices` has failed with `error`. If librdmacm found
-/// no device because the process has too few free descriptors, returns `EMFILE` or `ENFILE` instead
-/// of `ENODEV`.
+/// Returns the error to report after `rdma_get_devices` has failed with `error`. librdmacm also
+/// fails with `ENODEV` if the process or the system has too few free descriptors. In this case,
+/// returns `EMFILE` or `ENFILE`.
 fn descriptor_error(error: OsError) -> OsError {
     // Open four files, because librdmacm uses at most four descriptors at a time.
     let files = [(); 4].map(|()| File::open("/"));
@@ -338,8 +341,8 @@ impl Drop for List {
 /// The vendor ids that `ibv_query_device` returns for software RoCE and software iWARP.
 pub(crate) const SOFTWARE: [u32; 2] = [0xff_ffff, 0x62_6d74];
 
-/// Opens a software device again, and replaces the descriptors of `context` with the new ones. Has
-/// no effect if the device is not a software device.
+/// Opens the device of `context` a second time, and replaces the descriptors of `context` with the
+/// new descriptors. Does nothing if the device is not a software device.
 ///
 /// # Safety
 ///
@@ -397,7 +400,8 @@ unsafe fn release(context: NonNull<ffi::ibv_context>) {
             ),
             Err(error) => error!(
                 Rdma,
-                "cannot close a removed device: {error}; it stays open until the process ends"
+                "cannot close a removed device: {error}; the device stays open until the process \
+                 ends"
             ),
         },
     }

@@ -187,7 +187,8 @@ impl CmEvent {
 }
 
 impl EventChannel {
-    /// Reads the next event and acknowledges it. Returns `None` if no event is pending.
+    /// Reads the next event and acknowledges it. Returns `None` if no event is pending, or if a
+    /// signal interrupts the call.
     ///
     /// # Errors
     ///
@@ -229,7 +230,8 @@ impl EventChannel {
         // SAFETY: `raw` is acknowledged only here, and `event` does not point into it.
         let ret = unsafe { ffi::rdma_ack_cm_event(raw) };
         // Release the lock before the next line. If that line returns an error, it drops `event`
-        // and thereby destroys the new id of a CONNECT_REQUEST, which acquires this lock.
+        // and thereby destroys the new id of a CONNECT_REQUEST. Destroying an id acquires this
+        // lock.
         drop(lock);
         cvt("rdma_ack_cm_event", ret)?;
         Ok(Some(event))

@@ -97,11 +97,12 @@ impl EventChannel {
     }
 
     /// Returns a handle to `raw`, the device of an id on this channel. The handle keeps only this
-    /// device open. Returns `None` if the device was removed.
+    /// device open. Returns `None` if `raw` is null, or if the device was removed.
     pub(super) fn device(&self, raw: *mut ffi::ibv_context) -> Result<Option<Context>, OsError> {
         let mut devices = lock(&self.inner.devices);
-        // A list that still exists keeps its devices open. Two open devices have different
-        // addresses, so the device with the address `raw` in such a list is the id's device.
+        // Each element refers to a list of devices. A list that still exists keeps its devices
+        // open. Two open devices have different addresses, so the device with the address `raw` in
+        // such a list is the id's device.
         let used = devices.iter().filter_map(WeakDevices::upgrade);
         if let Some(found) = used.filter_map(|used| used.find(raw)).next() {
             return Ok(Some(found));

@@ -12,9 +12,9 @@
 //! # Events
 //!
 //! [`EventChannel::poll_event`] copies the event, takes ownership of the new id of a
-//! CONNECT_REQUEST, and acknowledges the event before it returns. `rdma_destroy_id` would block
-//! while an event is unacknowledged. In this module it never blocks, because no event stays
-//! unacknowledged.
+//! CONNECT_REQUEST, and acknowledges the event before it returns. `rdma_destroy_id` blocks while an
+//! event of the id is unacknowledged. In this module, `rdma_destroy_id` never blocks, because no
+//! event stays unacknowledged.
 //!
 //! # Thread safety
 //!

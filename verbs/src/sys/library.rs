@@ -40,7 +40,7 @@ pub(crate) unsafe fn function<F: Copy>(
     found.map(|function| *function).map_err(|error| {
         rdmsg_os::info!(
             Rdma,
-            "a library lacks the function {name}, so calls that need it fail: {error}"
+            "a library lacks the function {name}, so some or all RDMA calls fail: {error}"
         );
         OsError::new(name, libc::ELIBBAD)
     })

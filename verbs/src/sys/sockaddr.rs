@@ -7,8 +7,8 @@ use std::{
     ptr,
 };
 
-/// Converts an address to the C structure. A caller casts a mutable pointer to the result to a
-/// pointer to `libc::sockaddr`, as C functions require.
+/// Converts an address to the C structure. C functions require a `*mut libc::sockaddr`, so the
+/// caller casts a pointer to the result.
 pub(crate) fn from_std(addr: SocketAddr) -> libc::sockaddr_storage {
     let mut storage = zeroed();
     let start = &raw mut storage;

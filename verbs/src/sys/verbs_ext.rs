@@ -1,10 +1,10 @@
 //! libibverbs functions that the bindings lack or declare incorrectly.
 //!
-//! `infiniband/verbs.h` implements some functions inline or as macros. Some of this code reads the
-//! `verbs_context` that contains an `ibv_context`. The generated bindings contain the inline
-//! function `verbs_get_ctx`. In the bindings, that function compares with a wrong constant and
-//! therefore never finds a `verbs_context`. So this crate must not call any function of the
-//! bindings that uses `verbs_get_ctx`.
+//! `infiniband/verbs.h` implements some functions inline or as macros. Some of them call the inline
+//! function `verbs_get_ctx`, which finds the `verbs_context` that contains an `ibv_context`. In the
+//! generated bindings, `verbs_get_ctx` compares with a wrong constant and therefore never finds a
+//! `verbs_context`. So this crate must not call any function of the bindings that uses
+//! `verbs_get_ctx`.
 #![allow(unsafe_code)]
 
 use std::{

@@ -31,11 +31,11 @@
 //!
 //! # Thread safety
 //!
-//! All handles are [`Send`] and [`Sync`], because libibverbs locks the objects. The exception is a
-//! queue pair of a [`ThreadDomain`], which the safe functions of this module lock. If several
-//! threads post to one queue pair, the requests of each call stay together; the order of the calls
-//! is unspecified. If several threads poll one completion queue, only one of them receives each
-//! completion.
+//! All handles are [`Send`] and [`Sync`], because the objects are locked. libibverbs locks all
+//! objects except the queue pairs of a [`ThreadDomain`], which the safe functions of this module
+//! lock. If several threads post to one queue pair, the requests of each call stay together; the
+//! order of the calls is unspecified. If several threads poll one completion queue, only one of
+//! them receives each completion.
 //!
 //! # Memory
 //!
@@ -45,11 +45,13 @@
 
 // This module owns every libibverbs object that the crate uses. It guarantees that safe code cannot
 // use an object after its destruction, cannot post a request that the queue does not support, and
-// cannot alias memory that the device writes. A function that cannot ensure this is an `unsafe fn`:
-// its callers must ensure it. The callers of this module are `cm`, `rsocket`, `valkey`, the memory
-// and queue modules of the engine, and programs. The name or the documentation of each function
-// shows whether the function can block. The module starts no thread, and implements neither
-// connections nor messages: its callers connect queue pairs.
+// cannot alias memory that the device writes. If a function cannot ensure one of these three
+// conditions, the function is an `unsafe fn`, and its callers must ensure the condition.
+//
+// The callers of this module are `cm`, `rdmsg-rsocket`, `rdmsg-valkey`, the RDMA transport of
+// `rdmsg`, and programs. The name or the documentation of each function shows whether the function
+// can block. The module starts no thread, and implements neither connections nor messages: its
+// callers connect queue pairs.
 //
 // Its submodules depend on each other in one direction only. `memory` and `completion` use
 // `device`. `work_request` uses `device`, `memory` and `completion`. `queue_pair` uses all other

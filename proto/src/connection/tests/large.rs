@@ -341,7 +341,7 @@ fn a_flush_waits_for_what_was_sent_before_it() {
     assert!(pair.sides[A].conn.is_flushed(&first) && pair.sides[A].conn.is_flushed(&second));
     assert!(pair.sides[A].answered >= 1);
 
-    // The receiver has no memory for the following message, so a flush after it must wait.
+    // The receiver has no memory for the next message, so a flush after this message must wait.
     assert!(pair.send_large(A, 3 * MIB));
     let third = pair.flush(A);
     pair.run();

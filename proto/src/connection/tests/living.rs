@@ -181,8 +181,8 @@ fn bytes_that_move_are_signs_of_life() {
     }
     let start = pair.now;
     while pair.sides[A].conn.close_reason().is_none() {
-        // Another thread can change the counters while they are read, so a counter can be lower
-        // than before.
+        // Another thread can change the counters while the driver reads them, so `signs` can be
+        // lower than before.
         let moved = MovedBytes {
             signs: 58,
             ..MovedBytes::default()
@@ -240,8 +240,9 @@ fn bytes_to_retransmit_extend_timeout_once() {
     }
 }
 
-/// Checks the second timeout: this side's bytes have arrived after a retransmission, but the peer's
-/// bytes might still wait for their own retransmission.
+/// Checks that a silent peer is given a further timeout, only once, if bytes of this side were
+/// retransmitted during the silence. This side's bytes have then arrived, but the peer's bytes
+/// might still wait for their own retransmission.
 #[test]
 fn bytes_retransmitted_in_silence_extend_timeout_once() {
     for repeats in [false, true] {

@@ -119,7 +119,8 @@ fn apply(pair: &mut Pair, op: Op) {
             pair.send_batch(at, 3);
         }
         Op::SendLarge { at, len } if alive(pair, at) => {
-            // Messages of even length are sent in fragments if enough credits and slots are free.
+            // If `len` is odd, the message is sent in fragments, provided that enough credits and
+            // slots are free. In all other cases, the message is announced.
             let words = len as u32 % 50 + 17;
             if len % 2 == 0 || !pair.send_fragments(at, 4 * words) {
                 pair.send_large(at, len.max(65));

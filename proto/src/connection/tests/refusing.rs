@@ -1,4 +1,4 @@
-//! Tests of rejections by the peer, and of their repetition.
+//! Tests of rejections by the peer, and of further attempts to connect.
 
 use std::time::{Duration, Instant};
 
@@ -271,8 +271,8 @@ fn synchronous_connect_error_equals_event_error() {
     }
 }
 
-/// Checks that a local error is retried even without `retry_refused`, because the peer has not
-/// refused the connection.
+/// Checks that the connection tries again after a local error even without `retry_refused`, because
+/// the peer has not refused the connection.
 #[test]
 fn local_port_in_use_is_retried_with_another() {
     let now = Instant::now();

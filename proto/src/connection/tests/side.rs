@@ -125,8 +125,8 @@ pub(super) struct Side {
     pub(super) buffers: BTreeMap<u32, Vec<u8>>,
     /// Whether the queue pair is in its error state.
     pub(super) broken: bool,
-    /// Whether the event DISCONNECTED has been queued for this side, or will never occur, because
-    /// the peer's host has failed or this side's device has been removed.
+    /// Whether this side's event DISCONNECTED has been queued, or will never occur. The event never
+    /// occurs if the peer's host has failed or this side's device has been removed.
     pub(super) disconnected: bool,
     /// Whether this side's process has ended.
     pub(super) killed: bool,
@@ -405,7 +405,8 @@ impl Side {
     }
 
     /// Frees the receives that an ended connection has promised to its peer. Checks that each
-    /// receive of the account is then free, promised to another connection, or held with a message.
+    /// receive of the account is then free, promised to the peer of another connection, or occupied
+    /// by a message that has not been released.
     pub(super) fn release_account(&mut self) {
         let buffers = self.kept.iter().filter_map(|kept| match kept {
             Kept::Buffer(buffer) | Kept::Part(buffer) => Some(*buffer),

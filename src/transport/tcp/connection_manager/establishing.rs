@@ -39,9 +39,9 @@ impl ConnectionManager {
         }
     }
 
-    /// Accepts all connections in the queue of a listener that is about to end. When the listener's
-    /// socket is closed, the kernel would reset connections that are still in the queue. The engine
-    /// answers the requests of the accepted connections.
+    /// Accepts all connections in the queue of a listener that is about to end, so that the engine
+    /// can answer their requests. Without this step, the kernel would reset these connections when
+    /// the listener's socket is closed.
     pub(in crate::transport::tcp) fn take_queue(&self, listener: u64) {
         let state = &mut *lock(&self.inner.state);
         for _ in 0..=KERNEL_BACKLOG as usize / BATCH {
@@ -279,10 +279,10 @@ pub(super) fn asking(stream: &Arc<Stream>) -> Watched {
     }
 }
 
-/// Returns true if an error of accept4(2) does not concern later connections. The call was
-/// interrupted, or one connection failed, and the kernel has removed it from the queue. A
-/// connection fails because of the peer, the network or a firewall. After any other error, the same
-/// call may fail again.
+/// Returns true if an error of accept4(2) does not concern later connections. Either a signal has
+/// interrupted the call, or one connection in the queue has failed because of the peer, the network
+/// or a firewall. The kernel has removed the failed connection from the queue. After any other
+/// error, the same call may fail again.
 fn is_of_one_connection(errno: i32) -> bool {
     matches!(
         errno,

@@ -21,8 +21,9 @@ use crate::{
 /// operations of a synchronous id block until they are complete, and
 /// [`last_event`](Self::last_event) returns the event of the most recent operation.
 ///
-/// A [`QueuePair`](crate::verbs::QueuePair) keeps its id alive. Therefore dropping a `CmId`
-/// disconnects and destroys the id only after the queue pair has been destroyed. See
+/// Dropping a `CmId` disconnects and destroys the id. But if the id's
+/// [`QueuePair`](crate::verbs::QueuePair) still exists, it keeps the id alive, and the id is
+/// disconnected and destroyed when the queue pair is dropped. See
 /// [`rdma_create_id(3)`](https://man7.org/linux/man-pages/man3/rdma_create_id.3.html).
 #[doc(alias = "rdma_cm_id")]
 pub struct CmId {
@@ -154,9 +155,11 @@ impl CmId {
     /// # Errors
     ///
     /// Returns `EBUSY` if the id listens and its channel has unread events: the kernel would not
-    /// move connect requests to the new channel, so they would be lost. A connect request that
-    /// arrives during the call is lost without an error. Otherwise returns the errors of
-    /// [`rdma_migrate_id(3)`](https://man7.org/linux/man-pages/man3/rdma_migrate_id.3.html).
+    /// move connect requests to the new channel, so they would be lost. Otherwise returns the
+    /// errors of [`rdma_migrate_id(3)`][man]. A connect request that arrives during the call is
+    /// lost without an error.
+    ///
+    /// [man]: https://man7.org/linux/man-pages/man3/rdma_migrate_id.3.html
     #[doc(alias = "rdma_migrate_id")]
     pub fn migrate(&mut self, channel: &EventChannel) -> Result<(), OsError> {
         self.inner.migrate(channel)?;

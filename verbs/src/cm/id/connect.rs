@@ -28,8 +28,8 @@ impl CmId {
     ///
     /// If the port of `addr` is 0, the connection manager chooses a free port. It does not check
     /// TCP sockets, although iWARP and TCP share their port numbers. If a TCP socket uses the
-    /// chosen port, `rdma_listen(3)` fails, and this function tries another id, up to
-    /// [`FREE_PORT_TRIES`](Self::FREE_PORT_TRIES) times.
+    /// chosen port, `rdma_listen(3)` fails, and this function tries again with a new id. It tries
+    /// at most [`FREE_PORT_TRIES`](Self::FREE_PORT_TRIES) ids.
     ///
     /// # Errors
     ///

@@ -22,8 +22,8 @@ impl CmId {
     ///
     /// Returns `EINVAL` if the id already has a queue pair, or if it is not bound to a device. Also
     /// returns `EINVAL` if an argument does not belong to the [`Context`](crate::verbs::Context)
-    /// that [`verbs`](Self::verbs) returns. A `Context` of the same device that the program opened
-    /// itself is not sufficient. Otherwise returns the errors of
+    /// that [`verbs`](Self::verbs) returns: a `Context` that the program opened on the same device
+    /// is not sufficient. Otherwise returns the errors of
     /// [`rdma_create_qp(3)`](https://man7.org/linux/man-pages/man3/rdma_create_qp.3.html).
     #[doc(alias = "rdma_create_qp")]
     pub fn create_qp(

@@ -52,7 +52,7 @@ unsafe impl Sync for Inner {}
 impl CompletionQueue {
     /// Creates a queue for at least `cqe` completions.
     ///
-    /// If a channel is given, each call of [`req_notify`](Self::req_notify) causes one event on
+    /// If a channel is given, each call of [`req_notify`](Self::req_notify) requests one event on
     /// that channel. The event carries the cookie that was passed with the channel.
     ///
     /// # Errors
@@ -146,8 +146,8 @@ impl CompletionQueue {
         context: &Context,
         channel: Option<(&CompletionChannel, u64)>,
     ) -> Self {
-        // SAFETY: `raw` was just created. Its field `cqe` changes only when a queue is resized,
-        // which this type never does.
+        // SAFETY: `raw` was just created. Its field `cqe` changes only when the queue is resized,
+        // and this type never resizes a queue.
         let granted = unsafe { (*raw.as_ptr()).cqe };
         let inner = Inner {
             raw,

@@ -16,8 +16,8 @@ use crate::sys::ffi;
 pub struct ExtendedCompletion {
     /// The completion.
     pub completion: WorkCompletion,
-    /// The time at which the completion arrived, in ticks of the device clock, or `None` if the
-    /// queue was created without timestamps.
+    /// The time at which the completion arrived, in ticks of the device clock. `None` if the queue
+    /// was created without timestamps, or if the work request failed.
     ///
     /// [`DeviceAttrEx::hca_core_clock`](crate::verbs::DeviceAttrEx::hca_core_clock) is the
     /// frequency of that clock in kHz.

@@ -63,7 +63,8 @@ open_enum! {
     QP_ACCESS_ERR = 3;
     /// Data arrived on a queue pair that can receive but cannot send yet.
     COMM_EST = 4;
-    /// The send queue of a queue pair is drained: the sends that had begun have completed.
+    /// The send queue of a queue pair is drained: all sends that the device began before the drain
+    /// have completed.
     SQ_DRAINED = 5;
     /// A queue pair moved to its alternate path.
     PATH_MIG = 6;
@@ -139,7 +140,8 @@ pub(super) unsafe fn poll(
 /// Copies the content of an event.
 ///
 /// The bindings declare the event type as a Rust enum. A number that only a newer kernel defines is
-/// not a valid value of that enum. Therefore this function reads the fields one by one.
+/// not a valid value of that enum. Therefore this function never reads the structure as a whole. It
+/// reads each field through a pointer, and reads the event type as a `u32`.
 ///
 /// # Safety
 ///
@@ -283,7 +285,7 @@ mod tests {
         );
 
         let mut cq = MaybeUninit::<ffi::ibv_cq>::zeroed();
-        // SAFETY: `cq` is a local variable, and only its field is written.
+        // SAFETY: `cq` is a local variable, and only its field `cq_context` is written.
         unsafe { (*cq.as_mut_ptr()).cq_context = std::ptr::without_provenance_mut(77) };
         let read = event(
             AsyncEventType::CQ_ERR.raw(),
@@ -294,7 +296,7 @@ mod tests {
         assert_eq!(read.element(), AsyncElement::CompletionQueue { cookie: 77 });
 
         let mut qp = MaybeUninit::<ffi::ibv_qp>::zeroed();
-        // SAFETY: `qp` is a local variable, and only its field is written.
+        // SAFETY: `qp` is a local variable, and only its field `qp_num` is written.
         unsafe { (*qp.as_mut_ptr()).qp_num = 0x11 };
         let read = event(
             AsyncEventType::QP_FATAL.raw(),

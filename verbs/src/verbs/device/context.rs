@@ -52,8 +52,8 @@ enum Owner {
 
 // SAFETY: libibverbs allows any thread to use and to close an open device.
 unsafe impl Send for Inner {}
-// SAFETY: all calls of this module may run concurrently on one device, and the fields that this
-// module reads do not change while the device is open.
+// SAFETY: several threads may concurrently call the C functions that this module uses on one
+// device. The fields that this module reads do not change while the device is open.
 unsafe impl Sync for Inner {}
 
 /// The counters of [`Context::next_comp_vector`], by device name. A counter starts at the process
@@ -134,8 +134,8 @@ impl Context {
         unsafe { identity::node_type(self.device()) }
     }
 
-    /// Returns the transport that the device implements, for example iWARP. For a RoCE device, this
-    /// is InfiniBand.
+    /// Returns the transport that the device implements, for example iWARP. RoCE devices implement
+    /// the InfiniBand transport.
     #[must_use]
     pub fn transport_type(&self) -> TransportType {
         // SAFETY: `self.device()` belongs to an open context, so it exists.
@@ -301,7 +301,8 @@ impl Context {
         unsafe { BorrowedFd::borrow_raw(fd) }
     }
 
-    /// Returns whether only this process receives the device's asynchronous events.
+    /// Returns true if this process may read the device's asynchronous events. Returns false in a
+    /// forked child that shares the descriptor for these events with its parent.
     ///
     /// A forked child has its own descriptors for software devices that the connection manager
     /// opened. The child shares the descriptors of hardware adapters with its parent. The child
@@ -341,8 +342,8 @@ impl Context {
         unsafe { async_event::poll(self.as_ptr(), self.async_fd()) }
     }
 
-    /// Returns whether both handles refer to the same open device. A program cannot combine objects
-    /// of different open devices.
+    /// Returns true if `self` and `other` refer to the same open device. A program cannot combine
+    /// objects of different open devices.
     pub(crate) fn is(&self, other: &Self) -> bool {
         self.inner.raw == other.inner.raw
     }

@@ -3,9 +3,9 @@ use std::fmt;
 use super::DeviceAttr;
 use crate::{sys::ffi, verbs::bit_flags::bit_flags};
 
-/// The extended capabilities of a device, which [`DeviceAttr`] does not contain.
+/// The capabilities of a device, including those that [`DeviceAttr`] does not contain.
 ///
-/// An attribute is 0 if the device's driver does not support it.
+/// An attribute is 0 if the device's driver does not report the attribute.
 ///
 /// See
 /// [`ibv_query_device_ex(3)`](https://man7.org/linux/man-pages/man3/ibv_query_device_ex.3.html).
@@ -64,8 +64,8 @@ impl DeviceAttrEx {
         self.0.hca_core_clock
     }
 
-    /// Returns how many bytes of device memory programs can allocate. Returns 0 if the device has
-    /// no memory for programs.
+    /// Returns the number of bytes of device memory that programs can allocate. Returns 0 if the
+    /// device has no memory for programs.
     #[must_use]
     pub const fn max_dm_size(&self) -> u64 {
         self.0.max_dm_size

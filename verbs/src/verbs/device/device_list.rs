@@ -49,8 +49,9 @@ impl DeviceList {
     /// # Errors
     ///
     /// Returns `ENOSYS` if the kernel has not loaded its RDMA support. Without the feature
-    /// `linked`, also returns `ELIBACC` if a library is missing and `ELIBBAD` if a library lacks a
-    /// function. Other errors are those of [`ibv_get_device_list(3)`].
+    /// `linked`, also returns `ELIBACC` if libibverbs or librdmacm cannot be opened, and `ELIBBAD`
+    /// if one of these libraries lacks a function. Other errors are those of
+    /// [`ibv_get_device_list(3)`].
     ///
     /// [`ibv_get_device_list(3)`]: https://man7.org/linux/man-pages/man3/ibv_get_device_list.3.html
     #[doc(alias = "ibv_get_device_list")]
@@ -145,8 +146,8 @@ impl Device {
         unsafe { identity::node_type(self.raw.as_ptr()) }
     }
 
-    /// Returns the transport that the device implements, for example iWARP. For a RoCE device, this
-    /// is InfiniBand.
+    /// Returns the transport that the device implements, for example iWARP. RoCE devices implement
+    /// the InfiniBand transport.
     #[must_use]
     pub fn transport_type(&self) -> TransportType {
         // SAFETY: `self._list` keeps the device alive.

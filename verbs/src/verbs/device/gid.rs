@@ -29,8 +29,8 @@ pub struct GidEntry {
     /// The format of the packets that the device sends if a connection uses this entry. Both sides
     /// of a connection must use the same format.
     pub gid_type: GidType,
-    /// The index of the network interface to which this entry belongs, for example on RoCE. The
-    /// index is 0 if the entry belongs to no network interface.
+    /// The index of the network interface to which this entry belongs, or 0 if the entry belongs to
+    /// no network interface. On RoCE, entries belong to network interfaces.
     pub ndev_ifindex: u32,
 }
 

@@ -83,10 +83,11 @@ impl PortAttr {
         self.port_cap_flags
     }
 
-    /// Returns whether address handles must contain a global route: the flag
-    /// `IBV_QPF_GRH_REQUIRED`.
+    /// Returns true if the port has the flag `IBV_QPF_GRH_REQUIRED`: address handles must contain a
+    /// global route.
     ///
-    /// On RoCE, address handles must always contain a global route.
+    /// On RoCE, address handles must always contain a global route, whether or not the port has
+    /// this flag.
     #[must_use]
     pub const fn grh_required(&self) -> bool {
         self.flags & 1 != 0

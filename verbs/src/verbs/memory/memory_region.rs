@@ -154,7 +154,8 @@ impl MemoryRegion {
     }
 
     /// Registers a part of the region a second time, with different access flags. The new region is
-    /// only for work requests and peers: a copy to or from it panics, so copy through `self`.
+    /// only for work requests and peers: its functions `copy_in` and `copy_out` copy no bytes, so
+    /// copy through `self`.
     ///
     /// # Panics
     ///
@@ -176,8 +177,8 @@ impl MemoryRegion {
         // a clone until the new region has been deregistered. Neither region creates a reference to
         // the bytes.
         let raw = unsafe { register(pd, start, len, access) }?;
-        // SAFETY: `raw` was just registered. Its view is empty: a view of the part could divide the
-        // bytes into other words than the view of `self`.
+        // SAFETY: `raw` was just registered. The view of the new region is empty, because a view of
+        // the part could divide the bytes into other words than the view of `self`.
         let location = Location::Part { _of: self.clone() };
         Ok(unsafe { Self::from_raw(raw, pd, start, len, 0, None, location) })
     }
@@ -242,8 +243,9 @@ impl MemoryRegion {
         mapping.prepare_for_device(None)?;
         let (start, view_len) = (mapping.start(), mapping.len());
         let access = (access | AccessFlags::ON_DEMAND).bits().cast_signed();
-        // SAFETY: `pd` keeps the domain alive. The registration covers the whole process, but its
-        // key is used only for elements of this region, which lie inside the mapping.
+        // SAFETY: `pd` keeps the domain alive. The registration covers the whole memory of the
+        // process, but its key is used only for elements of this region, which lie inside the
+        // mapping.
         let raw = unsafe { ffi::ibv_reg_mr(pd.as_ptr(), ptr::null_mut(), usize::MAX, access) };
         let raw = cvt_ptr(CALL, raw)?;
         // SAFETY: `raw` was just registered, and all `view_len` bytes of the mapping are
@@ -413,7 +415,7 @@ impl MemoryRegion {
         }
     }
 
-    /// Prefetches the pages of an on-demand paging region, and waits until the prefetch has
+    /// Prefetches the pages of a region with on-demand paging, and waits until the prefetch has
     /// completed.
     ///
     /// # Errors
@@ -449,9 +451,9 @@ impl MemoryRegion {
     ///
     /// # Safety
     ///
-    /// `raw` is the registration of `len` bytes at `start` in `pd`, and no other code owns it. The
-    /// `view_len` bytes at `start`, which are at least `len` or none, satisfy the requirements of
-    /// `SharedBytes::new` until the region has been deregistered.
+    /// `raw` is the registration of `len` bytes at `start` in `pd`, and no other code owns it.
+    /// `view_len` is 0 or at least `len`. The `view_len` bytes at `start` satisfy the requirements
+    /// of `SharedBytes::new` until the region has been deregistered.
     unsafe fn from_raw(
         raw: NonNull<ffi::ibv_mr>,
         pd: &ProtectionDomain,
@@ -603,7 +605,7 @@ impl MemoryRegion {
 /// # Safety
 ///
 /// The bytes stay allocated until they have been deregistered. If `access` allows the device or
-/// peers to write to the bytes, no code relies on the content of the bytes.
+/// peers to write to the bytes, no code assumes that the bytes stay unchanged.
 unsafe fn register(
     pd: &ProtectionDomain,
     start: NonNull<u8>,
@@ -679,7 +681,8 @@ bit_flags! {
     ON_DEMAND = 1 << 6;
     /// The memory consists of huge pages.
     HUGETLB = 1 << 7;
-    /// The device may reorder its accesses. Kernels that do not support this flag ignore it.
+    /// The device may reorder its accesses. libibverbs ignores this flag if the kernel does not
+    /// support it.
     RELAXED_ORDERING = 1 << 20;
 }
 

@@ -14,13 +14,14 @@ use crate::{
     verbs::device::Context,
 };
 
-/// A thread domain. The driver does not lock the queue pairs of a thread domain. Some devices
-/// assign these queue pairs a doorbell register that no other queue pair uses.
+/// A thread domain: a group of queue pairs that the driver does not lock. Some devices assign these
+/// queue pairs a doorbell register that no other queue pair uses.
 ///
 /// A queue pair belongs to the thread domain if it is created in the result of
 /// [`ProtectionDomain::with_thread_domain`]. The safe functions that post to such a queue pair, or
-/// modify it, hold the domain's lock, so queue pairs of one domain delay each other. The `unsafe`
-/// functions acquire no lock: their callers must exclude other threads.
+/// modify it, hold the domain's lock. Therefore these functions wait while another thread executes
+/// such a function on any queue pair of the domain. The `unsafe` functions acquire no lock: their
+/// callers must exclude other threads.
 ///
 /// Clones refer to the same domain.
 ///
@@ -104,7 +105,7 @@ impl ProtectionDomain {
     ///
     /// These queue pairs can use the memory regions of this domain and of the result. A
     /// [`SharedReceiveQueue`](crate::verbs::SharedReceiveQueue) cannot belong to a thread domain:
-    /// the driver would not lock the queue, which threads change when they poll completions.
+    /// threads change the queue when they poll completions, and the driver would not lock it.
     ///
     /// # Errors
     ///

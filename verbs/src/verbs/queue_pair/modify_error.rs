@@ -12,10 +12,9 @@ pub struct ModifyError {
     pub error: OsError,
     /// The current state of the queue pair, or `None` if it could not be queried.
     pub from: Option<QpState>,
-    /// The requested state.
+    /// The requested state. If the call requested no state, this field is equal to `from`.
     pub to: Option<QpState>,
-    /// Whether the rules define a transition from `from` to `to`. True if one of these states is
-    /// unknown.
+    /// Whether the rules define a transition from `from` to `to`. True if `from` or `to` is `None`.
     pub possible: bool,
     /// The attributes that this transition requires but the call did not pass.
     pub missing: QpAttrMask,

@@ -193,8 +193,9 @@ impl QueuePair {
     /// # Errors
     ///
     /// The error contains the index of the first request that could not be posted, and the reason;
-    /// the requests before it are posted. `EINVAL` means that the queue pair does not support that
-    /// request in any state. `ENOMEM` means that the send queue is full.
+    /// the requests before it are posted. `ENOMEM` means that the send queue is full. `EINVAL`
+    /// means that the queue pair does not support that request; some drivers also return `EINVAL`
+    /// in a state in which the queue pair cannot send.
     #[doc(alias = "ibv_post_send")]
     pub fn post_send(&self, requests: &[SendWr<'_>]) -> Result<(), PostError> {
         let _guard = self.serialise();

@@ -109,8 +109,8 @@ open_enum! {
     pub struct MigState(u32);
     /// The queue pair has migrated to its alternate path, or uses no alternate path.
     MIGRATED = 0;
-    /// The program has loaded an alternate path. The state becomes `ARMED` when the peer has loaded
-    /// one too.
+    /// The program has loaded an alternate path. The state becomes `ARMED` when the peer has also
+    /// loaded an alternate path.
     REARM = 1;
     /// Both sides are ready to migrate.
     ARMED = 2;

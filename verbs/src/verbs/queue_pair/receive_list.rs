@@ -108,8 +108,8 @@ mod tests {
     use super::*;
 
     /// Posts `count` receives and returns the ids in each chain, in the order in which a driver
-    /// reads them. The post of the chain number `fails`, counted from 1, fails; 0 means that no
-    /// post fails.
+    /// reads them. The call that posts chain number `fails`, counted from 1, returns an error. If
+    /// `fails` is 0, no call fails.
     fn chains(count: u64, fails: usize) -> (Vec<Vec<u64>>, Result<(), OsError>) {
         let mut bytes = [0; 4];
         let start = bytes.as_mut_ptr();

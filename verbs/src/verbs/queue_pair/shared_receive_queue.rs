@@ -68,8 +68,8 @@ impl SharedReceiveQueue {
     ///
     /// # Errors
     ///
-    /// Returns `EINVAL` if the domain has a [`ThreadDomain`](crate::verbs::ThreadDomain): the
-    /// driver would not lock the queue, which threads change when they poll completions. Otherwise
+    /// Returns `EINVAL` if the domain has a [`ThreadDomain`](crate::verbs::ThreadDomain): threads
+    /// change the queue when they poll completions, and the driver would not lock it. Otherwise
     /// returns the errors of
     /// [`ibv_create_srq(3)`](https://man7.org/linux/man-pages/man3/ibv_create_srq.3.html).
     #[doc(alias = "ibv_create_srq")]

@@ -11,10 +11,10 @@ pub(super) struct Transition {
 
 /// Returns the rules of a transition, or `None` if the transition does not exist.
 ///
-/// The rules follow the tables in section 11.2.5.2 of the InfiniBand specification, volume 1, in
-/// the form of `qp_state_table` of the Linux kernel (`drivers/infiniband/core/verbs.c`). The
-/// returned sets never contain [`A::STATE`]. They contain [`A::CUR_STATE`] only for transitions for
-/// which the kernel's table contains this attribute.
+/// The rules are defined in section 11.2.5.2 of the InfiniBand specification, volume 1. The Linux
+/// kernel contains them as `qp_state_table` (`drivers/infiniband/core/verbs.c`). The returned sets
+/// never contain [`A::STATE`]. They contain [`A::CUR_STATE`] only for transitions for which the
+/// kernel's table contains this attribute.
 pub(super) fn transition(qp_type: QpType, from: QpState, to: QpState) -> Option<Transition> {
     const NONE: A = A::empty();
     let rule = |required: A, optional: A| Some(Transition { required, optional });

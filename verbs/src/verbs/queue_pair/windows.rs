@@ -27,8 +27,8 @@ impl QueuePair {
     /// * the window is already bound;
     /// * `part` is empty or exceeds the region;
     /// * the objects belong to different protection domains;
-    /// * the queue pair is not connected (RC or UC), or was created with
-    ///   [`with_send_ops`](Self::with_send_ops).
+    /// * the type of the queue pair is neither RC nor UC;
+    /// * the queue pair was created with [`with_send_ops`](Self::with_send_ops).
     ///
     /// Otherwise returns the errors of
     /// [`ibv_post_send(3)`](https://man7.org/linux/man-pages/man3/ibv_post_send.3.html). If the
@@ -79,8 +79,8 @@ impl QueuePair {
     /// Returns `EINVAL` in these cases:
     ///
     /// * the window is not bound or belongs to another protection domain;
-    /// * the queue pair is not connected (RC or UC), or was created with
-    ///   [`with_send_ops`](Self::with_send_ops).
+    /// * the type of the queue pair is neither RC nor UC;
+    /// * the queue pair was created with [`with_send_ops`](Self::with_send_ops).
     ///
     /// Otherwise returns the errors of
     /// [`ibv_post_send(3)`](https://man7.org/linux/man-pages/man3/ibv_post_send.3.html).
@@ -91,7 +91,7 @@ impl QueuePair {
         window: &mut MemoryWindow,
         signaled: bool,
     ) -> Result<(), OsError> {
-        // Software RoCE crashes if it invalidates a window that is not bound.
+        // Software RoCE crashes the kernel if it invalidates a window that is not bound.
         if !window.is_bound() || !window.pd().is_same_as(self.pd()) {
             return Err(OsError::new(CALL, libc::EINVAL));
         }

@@ -90,8 +90,8 @@ impl AhAttr {
 
 /// A handle to the path to a port, for sending datagrams. Clones refer to the same object.
 ///
-/// A queue pair keeps each posted handle alive until the queue pair is destroyed. Therefore create
-/// one handle per peer instead of one per datagram.
+/// A queue pair keeps the handles of all posted requests alive until the queue pair is destroyed.
+/// Therefore create one handle per peer instead of one per datagram.
 ///
 /// See [`ibv_create_ah(3)`](https://man7.org/linux/man-pages/man3/ibv_create_ah.3.html).
 #[derive(Clone)]
@@ -214,8 +214,8 @@ impl Drop for Inner {
             return;
         }
         // SAFETY: `from_raw` took over the handle, and only this `drop` destroys it. All queue
-        // pairs to which the handle was posted have been destroyed, because each of them owned a
-        // clone of the handle.
+        // pairs whose requests used the handle have been destroyed, because each of these queue
+        // pairs owned a clone of the handle.
         let ret = unsafe { ffi::ibv_destroy_ah(self.raw.as_ptr()) };
         log_destroy_error(cvt_errno("ibv_destroy_ah", ret));
     }

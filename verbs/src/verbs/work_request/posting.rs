@@ -249,8 +249,8 @@ mod tests {
         seen
     }
 
-    /// Posts requests with the numbers of elements in `requests`. A negative number stands for a
-    /// request that cannot be translated.
+    /// Posts one request for each number in `requests`. The number is the request's number of
+    /// elements; a negative number stands for a request that cannot be translated.
     ///
     /// The addresses of the elements are 1, 2, 3 and so on, counted over all requests.
     fn post(

@@ -4,8 +4,8 @@ use crate::{sys::ffi, verbs::memory::MemoryRegion};
 
 /// A scatter/gather element: a part of a memory region that a work request reads or writes.
 ///
-/// The element borrows the region until the request is posted. After that, the queue keeps the
-/// region alive. Therefore the following does not compile:
+/// After a request has been posted, the queue keeps the region alive. Before that, the element
+/// borrows the region, so the following code does not compile:
 ///
 /// ```compile_fail,E0505
 /// # use rdma_verbs::verbs::{MemoryRegion, SendWr, Sge};

@@ -61,8 +61,9 @@ pub struct RemoteAddr {
     /// The value is [`MemoryRegion::addr`](crate::verbs::MemoryRegion::addr) of a region of the
     /// peer, plus an offset.
     pub addr: u64,
-    /// The value of [`MemoryRegion::rkey`](crate::verbs::MemoryRegion::rkey) of a region of the
-    /// peer.
+    /// The key of a region or window of the peer, which is the value of
+    /// [`MemoryRegion::rkey`](crate::verbs::MemoryRegion::rkey) or
+    /// [`MemoryWindow::rkey`](crate::verbs::MemoryWindow::rkey).
     pub rkey: u32,
 }
 

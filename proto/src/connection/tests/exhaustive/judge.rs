@@ -146,8 +146,8 @@ fn check_large(me: &Side, peer: &Side) {
     }
 }
 
-/// Checks that the side `at` does not report a violation, because its peer follows the protocol.
-/// The only exception is a refused READ, which the side reports as a violation.
+/// Checks that the side `at` reports no violation. Its peer always follows the protocol. The only
+/// exception is a refused READ, which the side reports as a violation.
 fn check_reason(world: &World, at: usize) {
     let reason = world.pair.sides[at].conn.close_reason();
     let is_accused = matches!(reason, Some(CloseReason::ProtocolViolation(_)));
@@ -172,8 +172,8 @@ fn check_close_ack(world: &World, me: &Side) {
     }
 }
 
-/// Checks that the application is notified of each blocked send when the connection is ending. Only
-/// messages that the driver holds back may still be blocked then.
+/// Checks that no send is still blocked when the connection is ending: the application must have
+/// been notified of the end. The check does not apply while the driver holds back messages.
 fn check_blocked(me: &Side) {
     if let State::Open(open) = &me.conn.state {
         assert!(

@@ -63,8 +63,8 @@ impl Mistake {
         }
     }
 
-    /// Makes the mistake `AcknowledgeClose` after a transition. All other mistakes are made only
-    /// once, by [`make`](Self::make).
+    /// Makes the mistake `AcknowledgeClose`. Must be called after each transition. Has no effect if
+    /// `self` is a different mistake: [`make`](Self::make) makes those mistakes, and only once.
     pub(super) fn repeat(self, world: &mut World) {
         if self != Self::AcknowledgeClose {
             return;

@@ -9,18 +9,18 @@
 //! order. Completions and connection manager events can overtake each other. A frame can arrive at
 //! any time after it is posted, and the peer's device can acknowledge the frame at any time after
 //! its arrival. A deadline passes if nothing else is possible, or at any time with
-//! [`SideEvent::Wait`]. There are no cycles, because each transition consumes a frame, a
-//! completion, a deadline or a part of a budget. Each path therefore ends, and the check of the
-//! final states proves that no side waits forever.
+//! [`SideEvent::Wait`]. There are no cycles, because each transition consumes something: a frame, a
+//! completion, a connection manager event, a received message, a deadline or a part of a budget.
+//! Each path therefore ends, and the check of the final states proves that no side waits forever.
 //!
 //! # Reduction
 //!
 //! If two transitions commute, both orders lead to the same state. Therefore [`reduction`] selects
 //! a set of a state's transitions, and the search makes only these transitions. The search still
-//! finds all final states if the other transitions cannot affect the set: after any of them, the
-//! transitions in the set stay possible and have the same effect, and no transition joins the set.
-//! The search makes the other transitions later, because there are no cycles. There are four kinds
-//! of such sets:
+//! finds all final states if the omitted transitions cannot affect the set: after an omitted
+//! transition, the transitions in the set are still possible and have the same effect, and no
+//! transition joins the set. The search makes the omitted transitions later, because there are no
+//! cycles. There are four kinds of such sets:
 //!
 //! * *Unobservable.* A draining side polls a flushed work request or a completed send. A flushed
 //!   work request does not change the reported cause of the end. A completed send frees a slot, but
@@ -29,24 +29,24 @@
 //!   can fail before this transition. The transition appends to a queue that is polled from its
 //!   front. An arrival also consumes the oldest receive; other transitions can only post further
 //!   receives. Queue pairs cannot fail if the remaining budget contains no fault and no side can
-//!   disconnect. A side disconnects only after both CloseAcks have been sent and all frames of the
-//!   side are acknowledged. The arrival of a READ is not in the set, because it checks memory that
-//!   the peer can revoke.
+//!   disconnect. A side disconnects only after a rejection, or after both CloseAcks have been sent
+//!   and all frames of the side are acknowledged. The arrival of a READ is not in the set, because
+//!   the arrival checks memory that the peer can revoke.
 //! * *One side continues.* Each queue in which a side can receive completions contains a
-//!   completion, and no queue pair can fail. The set contains everything that the library and the
-//!   application of this side can do. No further transition joins the set, because later
-//!   completions are polled after the current ones.
+//!   completion, no READ of the peer can arrive, and no queue pair can fail. The set contains
+//!   everything that the library and the application of this side can do. No further transition
+//!   joins the set, because later completions are polled after the current ones.
 //! * *One side drains.* The queue pair of the side has failed, and the connection manager has
 //!   reported the failure to both sides. The side sends nothing and receives nothing, so its polls
 //!   affect only the side itself.
 //!
-//! With the last two sets, the search advances one side before the other, and checks fewer
-//! combinations of the states of both sides. It can then miss a verdict that is wrong when a side
-//! reports it, but becomes true later. In a scope with a kill, such a verdict stays wrong if the
-//! peer is killed before the verdict becomes true. The search does not omit these paths: it does
-//! not use *One side continues* while a kill is possible, and *One side drains* contains the kill
-//! of the draining side. The test `keep_outcomes_with_reduction` compares the final states with
-//! those of a search of all orders.
+//! With the last two kinds of sets, the search advances one side before the other, and checks fewer
+//! combinations of the states of both sides. The search can then miss a verdict that is wrong when
+//! a side reports it, but becomes true later. In a scope with a kill, such a verdict stays wrong if
+//! the peer is killed before the verdict becomes true. The search does not omit these paths: it
+//! does not use *One side continues* while a kill is possible, and *One side drains* contains the
+//! kill of the draining side. The test `keep_outcomes_with_reduction` compares the final states
+//! with those of a search of all orders.
 
 mod fingerprint;
 mod judge;

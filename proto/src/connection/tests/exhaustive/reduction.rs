@@ -29,11 +29,11 @@ pub(super) fn first(world: &World) -> Option<usize> {
     [A, B].into_iter().find(suffices)
 }
 
-/// Returns whether the connection is live, and the next transitions of this side are independent of
-/// the peer and the devices. They are independent under two conditions. Each of the side's queues
-/// that can still receive completions already contains one, so later completions are polled after
-/// it. No READ of the peer is about to arrive, because the arrival checks memory that this side can
-/// revoke.
+/// Returns true if the connection is live, no side can disconnect, and the next transitions of this
+/// side are independent of the peer and the devices. These transitions are independent under two
+/// conditions. First, each of the side's queues that can still receive completions already contains
+/// a completion, so later completions are polled after it. Second, no READ of the peer is about to
+/// arrive, because the arrival checks memory that this side can revoke.
 fn is_independent(world: &World, at: usize) -> bool {
     let (side, peer) = (&world.pair.sides[at], &world.pair.sides[1 - at]);
     let receives = side.front(DrainSide::Recv).is_some();
@@ -90,8 +90,8 @@ fn is_live(world: &World) -> bool {
     world.is_without_faults() && world.pair.sides.iter().all(is_live)
 }
 
-/// Returns whether a side of a live connection can disconnect. It can if it has closed and both
-/// CloseAcks have been sent, or if B has rejected A's request.
+/// Returns whether the side `at` of a live connection can disconnect. The side can disconnect if it
+/// has closed and both CloseAcks have arrived, or if B has rejected A's request.
 fn may_disconnect(world: &World, at: usize) -> bool {
     let has_closed =
         world.has_done(SideEvent::Close, at) && world.pair.sides.iter().all(has_acknowledged);

@@ -41,9 +41,9 @@ pub(super) const SMALLEST: Scope = Scope {
     side_events: &[],
 };
 
-/// Creates a list of scopes, one per line. Each line contains a name, followed by the sizes that
-/// differ from the smallest scope. The events that can occur follow the arrow. Each event has two
-/// numbers: the maximum number of occurrences at A and at B.
+/// Creates a list of scopes. Each entry contains a name, followed by the fields that differ from
+/// those of `SMALLEST`. The events that can occur follow the arrow. Each event has two numbers: the
+/// maximum numbers of occurrences at A and at B.
 macro_rules! scopes {
     ($($name:literal $($field:ident $value:expr),* => $($event:ident $a:literal $b:literal),*;)*)
     => {

@@ -15,7 +15,7 @@ use super::{
 };
 use crate::connection::tests::pair::{A, B};
 
-/// The maximum number of transitions in a path. A longer path is considered endless.
+/// The maximum depth of a search. A path that continues beyond this depth is considered endless.
 const MAX_DEPTH: usize = 1000;
 
 /// A search of a scope for a violation.
@@ -127,9 +127,9 @@ impl Search {
         found
     }
 
-    /// Makes a transition. If `reduces` is true, then makes further transitions as long as there is
-    /// one that commutes with all others. Adds the descriptions of all these transitions to
-    /// `lines`.
+    /// Makes the transition `act`. If `reduces` is true, then makes further transitions, as long as
+    /// a transition is possible that commutes with all others. Adds the descriptions of all these
+    /// transitions to `lines`.
     fn take(&self, world: &mut World, act: Act, mut lines: Option<&mut Vec<String>>) {
         let mut next = Some(act);
         while let Some(act) = next {

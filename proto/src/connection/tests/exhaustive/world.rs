@@ -93,8 +93,8 @@ pub(super) enum Act {
 }
 
 impl Act {
-    /// Returns whether the transition is made by the library, the driver or the application of this
-    /// side.
+    /// Returns whether the library, the driver or the application of this side makes the
+    /// transition. All side events and mistakes of this side count as such transitions.
     fn is_of_library(self, side: usize) -> bool {
         match self {
             Self::Poll(at, _)
