@@ -67,7 +67,7 @@ impl Engine {
         Self::start(Budget::new(limits))
     }
 
-    /// Returns an engine without a thread, for connections within this process.
+    /// Returns an engine without a thread, for in-memory connections.
     ///
     /// Each thread that calls a method of the engine, of its listeners or of its connections also
     /// does the engine's pending work. When a call returns, its effects on both sides of a
@@ -316,7 +316,7 @@ impl Engine {
         self.inner.send(command)
     }
 
-    /// Returns this engine if it supports the transport. Connections within the process
+    /// Returns this engine if it supports the transport. In-memory connections
     /// (`is_in_memory`) can use any engine. Connections over RDMA and TCP need an engine that has a
     /// thread.
     pub(crate) fn for_transport(&self, is_in_memory: bool) -> Result<Self, Error> {

@@ -33,9 +33,9 @@ pub(super) struct Listening {
     pub(super) half_open: HalfOpen,
     /// The binding over RDMA, if there is one.
     rdma: Option<RdmaBinding>,
-    /// The binding over TCP or within the process, if there is one.
+    /// The binding over TCP or in memory, if there is one.
     tcp: Option<ListenId>,
-    /// The address claim of a listener within the process.
+    /// The address claim of an in-memory listener.
     pub(super) claim: Option<Claim>,
 }
 

@@ -398,7 +398,7 @@ impl Reactor {
             trace!(Connection, "{}: executes {op:?}", entry.link);
             let skips_turn = entry.id.transport() == Transport::Memory && entry.role.is_active();
             if op == CmOp::AwaitSetupSlot && skips_turn {
-                // An outgoing connection within the process starts without a turn. A turn would
+                // An outgoing in-memory connection starts without a turn. A turn would
                 // occupy its slot until the peer answers, because an engine without a thread has no
                 // timer that releases slots.
                 entry

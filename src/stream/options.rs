@@ -14,7 +14,7 @@ impl Stream {
     /// # Errors
     ///
     /// * [`Unsupported`](io::ErrorKind::Unsupported) over RDMA: the route determines the hop limit,
-    ///   and no call returns it. A stream within the process returns the same error, because it
+    ///   and no call returns it. An in-memory stream returns the same error, because it
     ///   sends no packets.
     /// * [`NotConnected`](io::ErrorKind::NotConnected) when the connection has ended.
     pub fn ttl(&self) -> io::Result<u32> {
@@ -28,7 +28,7 @@ impl Stream {
     ///
     /// * [`InvalidInput`](io::ErrorKind::InvalidInput) if `ttl` is not in the range 1 to 255.
     /// * [`Unsupported`](io::ErrorKind::Unsupported) over RDMA: the hop limit is set when the route
-    ///   is resolved, and no call changes it. A stream within the process returns the same error,
+    ///   is resolved, and no call changes it. An in-memory stream returns the same error,
     ///   because it sends no packets. In both cases the stream stays open.
     /// * [`NotConnected`](io::ErrorKind::NotConnected) when the connection has ended.
     pub fn set_ttl(&self, ttl: u32) -> io::Result<()> {

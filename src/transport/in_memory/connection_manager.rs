@@ -1,4 +1,4 @@
-//! Establishes connections within the process.
+//! Establishes in-memory connections.
 
 use std::{
     collections::{HashMap, VecDeque},

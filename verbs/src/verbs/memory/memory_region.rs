@@ -154,8 +154,8 @@ impl MemoryRegion {
     }
 
     /// Registers a part of the region a second time, with different access flags. The new region is
-    /// only for work requests and peers: its functions `copy_in` and `copy_out` copy no bytes, so
-    /// copy through `self`.
+    /// only for work requests and peers: its functions `copy_in` and `copy_out` panic, so copy
+    /// through `self`.
     ///
     /// # Panics
     ///
@@ -177,9 +177,9 @@ impl MemoryRegion {
         // a clone until the new region has been deregistered. Neither region creates a reference to
         // the bytes.
         let raw = unsafe { register(pd, start, len, access) }?;
+        let location = Location::Part { _of: self.clone() };
         // SAFETY: `raw` was just registered. The view of the new region is empty, because a view of
         // the part could divide the bytes into other words than the view of `self`.
-        let location = Location::Part { _of: self.clone() };
         Ok(unsafe { Self::from_raw(raw, pd, start, len, 0, None, location) })
     }
 
