@@ -112,8 +112,8 @@ pub(crate) fn small() -> Config {
 
 /// Reports a capability that the calling test needs but the device lacks. Writes the report
 /// directly to stderr, because the test harness captures the output of `println!`. Panics if TCP,
-/// an in-memory connection, or a device other than iWARP lacks the capability. Returns `able`, which
-/// is true if the device has the capability.
+/// an in-memory connection, or a device other than iWARP lacks the capability. Returns `able`,
+/// which is true if the device has the capability.
 pub(crate) fn applies(able: bool, capability: &str) -> bool {
     if !able {
         let device = env::var("LAB_DEV")
