@@ -184,7 +184,7 @@ impl Connection {
             }
             while self.done.get_event()?.is_some() {}
             if let Some(event) = self.events.poll_event()? {
-                log::info!("{}", event.event());
+                log::info!("received the event {}", event.event());
                 match event.event() {
                     CmEventType::ESTABLISHED => {}
                     CmEventType::DISCONNECTED => self.connected = false,

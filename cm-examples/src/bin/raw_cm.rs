@@ -272,7 +272,7 @@ impl Connection {
         let Some(event) = self.events.poll_event()? else {
             return Ok(true);
         };
-        log::info!("{}", event.event());
+        log::info!("received the event {}", event.event());
         match event.event() {
             CmEventType::DISCONNECTED => Ok(false),
             other => Err(format!("{other}: {}", event.cm_status()).into()),

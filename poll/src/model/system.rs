@@ -283,9 +283,9 @@ pub(crate) enum Input {
     Stop,
 }
 
-/// Waits for the next input of the engine. An event for event loops is an input only if `expected`
-/// is false. If `timer` is true, a timer is set. The timer expires as soon as there is no other
-/// input.
+/// Waits for the next input of the engine. While an event loop owns the connection, a completion
+/// event is an input only if `expected` is false. If `timer` is true, a timer is set. The timer
+/// expires as soon as there is no other input.
 pub(crate) fn next_input(expected: bool, timer: bool) -> Input {
     let mut state = lock(&SYSTEM.state);
     loop {

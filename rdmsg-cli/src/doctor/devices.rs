@@ -91,7 +91,7 @@ impl Device {
         Self {
             is_iwarp,
             made_on: root.text(format!("{at}/parent")),
-            // Only an adapter has this link to a device on a bus.
+            // In sysfs, only an adapter has the symbolic link `device`, to its device on a bus.
             is_software: !root.has(format!("{at}/device")),
             ports: ports.into_iter().map(read).collect(),
             name,

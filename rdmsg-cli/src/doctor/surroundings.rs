@@ -70,8 +70,8 @@ impl Surroundings {
         self.distribution
     }
 
-    /// Returns a finding if this is a container, or if the kernel reports that each RDMA device is
-    /// in one network namespace.
+    /// Returns a finding if this is a container, or if the kernel permits each RDMA device only in
+    /// a single network namespace.
     pub(super) fn judge(&self) -> Option<Finding> {
         let exclusive = self.namespaces == Some(Namespaces::Exclusive);
         match (self.is_container, exclusive) {

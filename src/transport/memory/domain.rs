@@ -8,7 +8,7 @@ use crate::{proto::TransportTraits, remote_access::RemoteAccess, status::OsError
 #[cfg(feature = "rdma")]
 use crate::transport::rdma;
 
-/// A protection domain. Only connections in the same domain can access its memory.
+/// A protection domain. Only connections in a domain can access memory that is registered in it.
 #[derive(Clone, Debug)]
 pub(crate) enum Domain {
     #[cfg(feature = "rdma")]

@@ -146,7 +146,7 @@ impl PollSide {
         self.events.as_ref()
     }
 
-    /// Records that an empty queue now means that all receives have completed.
+    /// Records that all receives have completed as soon as the queue is empty.
     pub(crate) fn drains_when_empty(&mut self) {
         self.drains_when_empty = true;
     }

@@ -119,7 +119,7 @@ impl ConnectionId {
         let shared_pools = self.manager.shared_pools();
         let (socket, options) = (self.carrier.fd()?, Options::new(config));
         if self.inherited != Some(options) {
-            options.set(&socket, key);
+            options.set(&socket, format_args!("conn {key}"));
         }
         set_traffic_class(&socket, config)
             .and_then(|()| {

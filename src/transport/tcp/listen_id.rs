@@ -46,7 +46,7 @@ impl ListenId {
         // class.
         set_traffic_class(&socket, config)?;
         let options = Options::new(config);
-        options.set(&socket, key);
+        options.set(&socket, format_args!("listener {key}"));
         limit_waits(&socket).map_err(failed("setsockopt"))?;
         let backlog = Backlog::new(KERNEL_BACKLOG).map_err(failed("listen"))?;
         listen(&socket, backlog).map_err(failed("listen"))?;

@@ -6,7 +6,7 @@
 #![allow(unsafe_code)]
 
 use std::{
-    io,
+    fmt, io,
     net::{IpAddr, SocketAddr},
     os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd},
     sync::atomic::{AtomicBool, AtomicU64, Ordering},
@@ -409,16 +409,15 @@ impl Options {
     }
 
     /// Sets these options on a socket, and makes the socket send without delay (TCP_NODELAY). In
-    /// the log, `key` identifies the connection or the listener that owns the socket.
-    pub(super) fn set(self, socket: &impl AsFd, key: u64) {
+    /// the log, `owner` is the name of the connection or of the listener.
+    pub(super) fn set(self, socket: &impl AsFd, owner: fmt::Arguments<'_>) {
         let nodelay = setsockopt(socket, sockopt::TcpNoDelay, &true);
         let user_timeout = setsockopt(socket, sockopt::TcpUserTimeout, &self.user_timeout);
-        for result in [nodelay, user_timeout] {
+        for (name, result) in [("TCP_NODELAY", nodelay), ("TCP_USER_TIMEOUT", user_timeout)] {
             if let Err(errno) = result {
                 debug!(
                     Tcp,
-                    "conn or listener {key}: cannot set TCP_NODELAY or TCP_USER_TIMEOUT on its \
-                     TCP socket, so the socket keeps the previous value: {errno}"
+                    "{owner}: cannot set {name}, so its TCP socket keeps the default: {errno}"
                 );
             }
         }

@@ -396,7 +396,7 @@ unsafe fn release(context: NonNull<ffi::ibv_context>) {
         Err(none_left) => match unsafe { detach(context) } {
             Ok(()) => debug!(
                 Rdma,
-                "released a removed device's descriptors, because no device is left: {none_left}"
+                "closed the descriptors of a removed device; there is no other device: {none_left}"
             ),
             Err(error) => error!(
                 Rdma,

@@ -90,7 +90,7 @@ fn peer_without_reads_both_ways_is_refused() {
         let now = Instant::now();
         let refusal = Connection::requested(params(), &good, reads, now).unwrap_err();
         assert_eq!(refusal.reason, expected);
-        // The rejected side reports the same error, with the values of the two sides exchanged.
+        // The rejected side reports the same error, with `ours` and `theirs` swapped.
         let mut conn = connecting(now);
         conn.handle_cm_event(
             CmInput::Rejected {

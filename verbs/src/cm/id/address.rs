@@ -128,7 +128,7 @@ impl CmId {
             .inspect_err(|error| {
                 error!(
                     Rdma,
-                    "an id reports no RDMA device, because listing the devices failed: {error}"
+                    "cannot find the RDMA device of a connection manager id: {error}"
                 );
             })
             .ok()?
