@@ -12,7 +12,7 @@ use std::{
 use crossbeam_channel::{Receiver, Sender, unbounded};
 
 use super::{completion::Completion, message::Message};
-use crate::os::{Process, lock};
+use crate::os::{PerProcess, Process, lock};
 
 /// The value of `Queue::count` while the completions are in the channel.
 const IN_CHANNEL: usize = usize::MAX;
@@ -26,11 +26,11 @@ pub(crate) fn inbox() -> (Inlet, Inbox) {
             is_complete: false,
         }),
         count: AtomicUsize::new(0),
+        process: Process::this(),
     });
     let inbox = Inbox {
         queue: Arc::clone(&queue),
         channel: OnceLock::new(),
-        process: Process::this(),
     };
     (Inlet(queue), inbox)
 }
@@ -45,6 +45,8 @@ struct Queue {
     /// The length of the list, or [`IN_CHANNEL`]. Threads read this value without the lock of
     /// `unread`.
     count: AtomicUsize,
+    /// The process that created the connection.
+    process: Process,
 }
 
 /// The unread completions. A list costs less than a channel, because one lock covers all messages
@@ -67,6 +69,14 @@ impl Queue {
     /// Sets `count` after a change of the list.
     fn count(&self, list: &VecDeque<Completion>) {
         self.count.store(list.len(), Ordering::Release);
+    }
+
+    /// Returns whether this process inherited the queue by a fork. A thread of the parent process
+    /// may have held the lock during the fork. The lock would then never be released in this
+    /// process, so no method locks an inherited queue.
+    #[inline]
+    fn is_inherited(&self) -> bool {
+        !self.process.is_this()
     }
 
     fn lock(&self) -> MutexGuard<'_, Unread> {
@@ -147,6 +157,9 @@ impl Inlet {
 
 impl Drop for Inlet {
     fn drop(&mut self) {
+        if self.0.is_inherited() {
+            return;
+        }
         let mut unread = self.0.lock();
         let before = match &mut *unread {
             Unread::Listed { is_complete, .. } => {
@@ -167,13 +180,14 @@ impl Drop for Inlet {
 pub(crate) struct Inbox {
     queue: Arc<Queue>,
     channel: OnceLock<Receiver<Completion>>,
-    /// The process that created the connection.
-    process: Process,
 }
 
 impl Inbox {
     #[inline]
     pub(crate) fn is_empty(&self) -> bool {
+        if self.queue.is_inherited() {
+            return true;
+        }
         match self.queue.count.load(Ordering::Acquire) {
             IN_CHANNEL => self.channel().is_empty(),
             count => count == 0,
@@ -181,8 +195,13 @@ impl Inbox {
     }
 
     /// Returns the channel of the completions. The first call moves all unread completions to the
-    /// channel. Later completions are added to the channel.
+    /// channel. Later completions are added to the channel. The channel of an inherited connection
+    /// is empty and has ended.
     pub(crate) fn channel(&self) -> &Receiver<Completion> {
+        static ENDED: PerProcess<Receiver<Completion>> = PerProcess::new(|| unbounded().1);
+        if self.queue.is_inherited() {
+            return ENDED.get();
+        }
         self.channel.get_or_init(|| {
             let (sender, receiver) = unbounded();
             let mut unread = self.queue.lock();
@@ -204,6 +223,9 @@ impl Inbox {
 
     /// Takes the oldest completion.
     pub(crate) fn take(&self) -> Option<Completion> {
+        if self.queue.is_inherited() {
+            return None;
+        }
         if let Unread::Listed { list, .. } = &mut *self.queue.lock() {
             let completion = list.pop_front();
             self.queue.count(list);
@@ -216,6 +238,9 @@ impl Inbox {
     /// it.
     #[inline]
     pub(crate) fn take_message_before_others(&self) -> Option<Message> {
+        if self.queue.is_inherited() {
+            return None;
+        }
         let mut unread = self.queue.lock();
         let Unread::Listed { list, .. } = &mut *unread else {
             return None;
@@ -233,9 +258,7 @@ impl Inbox {
 
 impl Drop for Inbox {
     fn drop(&mut self) {
-        if !self.process.is_this() {
-            // A thread of the parent process may have held the lock during the fork. The lock would
-            // then never be released in this process.
+        if self.queue.is_inherited() {
             return;
         }
         let mut unread = self.queue.lock();
