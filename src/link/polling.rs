@@ -140,9 +140,12 @@ impl Link {
     }
 
     /// Handles all completions that are in the completion queue now. Returns false if another
-    /// thread does not release the lock of `poll` in time, or is receiving from the socket. Some
-    /// completions may then remain. The engine's thread calls this function, and drives the
-    /// connection afterwards.
+    /// thread does not release the lock of `poll` in time. Some completions may then remain. The
+    /// engine's thread calls this function, and drives the connection afterwards.
+    ///
+    /// Returns true if another thread is receiving from the socket. That thread may be suspended,
+    /// and the deadlines of the connection must not wait for it. It counts the bytes that have
+    /// arrived before it handles them, so the engine does not consider an active peer as dead.
     pub(crate) fn catch_up(self: &Arc<Self>) -> bool {
         let capacity = match self.try_lock_poll() {
             Some(side) => side.as_ref().map_or(0, PollSide::capacity),
@@ -151,8 +154,7 @@ impl Link {
         for _ in 0..capacity.div_ceil(BATCH * BATCHES) {
             match self.poll_in_engine().0 {
                 Progress::More => {}
-                Progress::Some | Progress::Nothing => return true,
-                Progress::Busy => return false,
+                Progress::Some | Progress::Nothing | Progress::Busy => return true,
             }
         }
         true

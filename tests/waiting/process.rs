@@ -32,6 +32,17 @@ const MARK: &str = "for the test: ";
 /// The name of the thread that a test stops.
 const VICTIM: &str = "victim";
 
+/// The numbers of the system calls in which a thread waits for a connection: recvfrom(2) over TCP,
+/// poll(2) otherwise. Architectures without poll(2) have only ppoll(2).
+const WAITING_CALLS: [libc::c_long; 3] = [
+    libc::SYS_recvfrom,
+    libc::SYS_ppoll,
+    #[cfg(target_arch = "x86_64")]
+    libc::SYS_poll,
+    #[cfg(not(target_arch = "x86_64"))]
+    libc::SYS_ppoll,
+];
+
 /// The role of the child process.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Role {
@@ -105,8 +116,25 @@ impl Process {
         Stopped(tid)
     }
 
+    /// Stops the receiving thread while it waits for completion events or bytes. The thread then
+    /// holds no lock that other connections need.
+    pub(crate) fn stop_sleeping_victim(&self) -> Stopped {
+        let call = format!("/proc/{}/task/{}/syscall", self.pid(), self.victim());
+        loop {
+            self.await_sleep();
+            let stopped = self.stop_victim();
+            // A probe may wake the thread between the two calls above. The kernel prints `running`
+            // instead of a number if the thread is not in a system call.
+            let call = fs::read_to_string(&call).unwrap();
+            let number = call.split_whitespace().next().unwrap();
+            if WAITING_CALLS.iter().any(|call| call.to_string() == number) {
+                return stopped;
+            }
+        }
+    }
+
     /// Waits until the receiving thread sleeps.
-    pub(crate) fn await_sleep(&self) {
+    fn await_sleep(&self) {
         let tid = self.victim();
         let stat = format!("/proc/{}/task/{tid}/stat", self.pid());
         let mut asleep = 0;

@@ -188,8 +188,7 @@ fn victim_and_other(role: Role) -> (Process, Connector, SocketAddr, [Endpoint; 2
 #[test]
 fn serves_others_while_a_thread_in_recv_is_stopped() {
     let (mut process, connector, addr, [first, other]) = victim_and_other(Role::Receives);
-    process.await_sleep();
-    let stopped = process.stop_victim();
+    let stopped = process.stop_sleeping_victim();
     // The stopped thread cannot receive this message.
     first.send(b"for the stopped one").unwrap();
     for _ in 0..10 {

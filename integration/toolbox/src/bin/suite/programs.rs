@@ -1,19 +1,27 @@
 //! The test programs, and the devices on which they run.
 
-use std::path::Path;
 #[cfg(test)]
 use std::path::PathBuf;
+use std::{path::Path, time::Duration};
 
 use anyhow::{Context, Result, bail, ensure};
 use toolbox::TestProgram;
 
 use crate::only::Only;
 
+/// The time limit of the tests that need no device. The tests take a few minutes. Without the limit,
+/// a test that never ends would keep the suite running. The lab limits its commands itself.
+const TIME_LIMIT: Duration = Duration::from_secs(30 * 60);
+
 /// Returns the cargo command for the tests that need no device, or `None` if no test is selected.
 /// The command names the same packages as the build. With fewer packages, cargo would select fewer
 /// features, and would build the tests again.
 pub(crate) fn anywhere(built: &[TestProgram], track: &str, only: &Only) -> Result<Option<String>> {
-    let mut line = format!("cargo test {} --locked", only.packages());
+    let mut line = format!(
+        "timeout {} cargo test {} --locked",
+        TIME_LIMIT.as_secs(),
+        only.packages()
+    );
     if only.selects(track) {
         line += " --lib --bins";
     }

@@ -19,6 +19,9 @@ use toolbox::{LAB_FAILED, LAB_STOPPED, NO_LAB, clock_millis, lock, tests_of, wor
 /// include the build.
 const BEGAN: &str = "TEST_BEGAN";
 
+/// The exit status of timeout(1) after the time limit.
+const TIMED_OUT: i32 = 124;
+
 /// Runs steps. Prints the name of each step, with the time since the start in seconds.
 pub(crate) struct Steps {
     /// Seconds since 1970.
@@ -128,6 +131,10 @@ impl Steps {
         if status.code() == Some(LAB_FAILED) {
             bail!("the device tests did not run. {NO_LAB}");
         }
+        ensure!(
+            status.code() != Some(TIMED_OUT),
+            "the step did not end within its time limit"
+        );
         ensure!(status.success(), "{status}");
         Ok(())
     }
