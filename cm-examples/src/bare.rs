@@ -38,8 +38,8 @@ impl Port {
     /// Opens the device with this name, or the first device if `device` is `None`.
     ///
     /// An Ethernet port needs a GID. If `gid_index` is `None`, selects the port's first RoCE v2 GID
-    /// with an IPv4 address. If no GID has an IPv4 address, selects the first RoCE v2
-    /// GID with an IPv6 address.
+    /// with an IPv4 address. If no GID has an IPv4 address, selects the first RoCE v2 GID with an
+    /// IPv6 address.
     ///
     /// # Errors
     ///
@@ -271,7 +271,7 @@ pub struct Terms {
     pub timeout: u8,
     /// The maximum number of retries if no acknowledgement arrives.
     pub retry_cnt: u8,
-    /// The maximum number of retries if the peer has no posted receive. 7 means no limit.
+    /// The maximum number of retries if the peer has no posted receive. The value 7 means no limit.
     pub rnr_retry: u8,
 }
 
@@ -337,7 +337,7 @@ pub fn receive_bytes<const LEN: usize>(mut stream: &TcpStream, what: &str) -> Re
                 continue;
             }
             Err((io::ErrorKind::Interrupted, _)) => continue,
-            // A reset is a close by the peer, too: the peer's kernel resets the connection if the
+            // Treat a reset as a close by the peer: the peer's kernel resets the connection if the
             // peer closes a socket that contains unread bytes.
             Ok(0) | Err((io::ErrorKind::ConnectionReset, _)) => {
                 format!("the peer closed before it had sent {what}")

@@ -161,8 +161,8 @@ fn serve_many(program: &str) {
         );
     } else {
         // This host may have emulated processors, so a fixed limit is not possible. The server must
-        // use less processor time in an idle second than it has used for 500 messages, which are
-        // one message on each connection.
+        // use less processor time in an idle second than it used for 500 messages (one message per
+        // connection).
         println!(
             "{} ms for {} messages",
             before.processor_ms, before.received

@@ -34,7 +34,8 @@ const BLOCK: usize = 256 * 1024;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(clippy::exhaustive_structs, reason = "this is all")]
 pub struct Copied {
-    /// The offset in bytes at which the copy started. The receiver already had the bytes before it.
+    /// The offset in bytes at which the copy started. The receiver already had the bytes before
+    /// this offset.
     pub from: u64,
     /// The size of the file in bytes.
     pub size: u64,
@@ -315,8 +316,8 @@ pub async fn get(
     Ok(copied)
 }
 
-/// Serves one request of a client to read or write a file in `folder`. If the request fails, sends
-/// the error to the client and returns it.
+/// Serves one request of a client. The request reads or writes a file in `folder`. If the request
+/// fails, sends the error to the client and returns it.
 ///
 /// # Errors
 ///
@@ -376,8 +377,8 @@ fn part_of(path: &Path) -> PathBuf {
 }
 
 /// Splits a text message into words. The type of the message determines the maximum number of
-/// words. Spaces after that number belong to the final word, because a file name or an error text
-/// can contain spaces.
+/// words. The final word contains the rest of the message, because a file name or an error text can
+/// contain spaces.
 fn words(message: &[u8]) -> Result<Vec<String>> {
     let line = std::str::from_utf8(message).map_err(|_| "received a piece instead of text")?;
     let most = match line.split(' ').next() {

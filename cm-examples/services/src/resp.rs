@@ -32,13 +32,13 @@ const MAX_DEPTH: usize = 8;
 /// the next request.
 const MAX_PENDING: usize = 64 * 1024;
 
-/// The minimum capacity of the buffer for a read, in bytes.
+/// The minimum free space in the buffer before a read, in bytes.
 const READ_SIZE: usize = 16 * 1024;
 
-/// The time limit, and the limit in bytes, for reading before the session closes the socket. The
-/// session has sent its final replies by then, and discards the bytes that it reads. If the session
-/// closed a socket with unread bytes, the kernel would send a reset, and the client could lose the
-/// final replies.
+/// The time limit and the byte limit for the final reads. After the session has sent its last
+/// replies, it reads and discards further bytes, and then closes the socket. If the session closed
+/// a socket with unread bytes, the kernel would send a reset, and the client could lose the last
+/// replies.
 const LINGER: (Duration, usize) = (Duration::from_secs(1), 1 << 20);
 
 /// The error for bytes that violate RESP or exceed a limit of this server.
@@ -63,7 +63,7 @@ fn refuse<T>(text: impl Into<String>) -> Result<T, ProtocolError> {
 #[derive(Debug, Default)]
 pub struct RequestReader {
     arguments: Vec<Bytes>,
-    /// The number of arguments of the request that have not arrived yet.
+    /// The number of the request's arguments that have not arrived yet.
     missing: usize,
     /// The length of the next argument in bytes, if the length has arrived and the argument has
     /// not.

@@ -67,7 +67,7 @@ pub(crate) struct StdSocket {
     writer: TcpStream,
     /// A batch of short messages, each preceded by its length. One call writes the whole batch.
     out: Vec<u8>,
-    /// The message that was received most recently.
+    /// The last received message.
     message: Vec<u8>,
 }
 
@@ -125,9 +125,8 @@ impl StdSocket {
 /// A socket of tokio with `LengthDelimitedCodec`.
 pub(crate) struct Codec {
     pub(crate) frames: Framed<tokio::net::TcpStream, LengthDelimitedCodec>,
-    /// The message that was sent most recently. The next send of a message with the same length
-    /// sends a clone, which shares these bytes. A program that sends owned bytes does not copy
-    /// them either.
+    /// The last sent message. The next send of a message with the same length sends a clone, which
+    /// shares these bytes. A program that sends owned bytes does not copy them either.
     message: Bytes,
 }
 

@@ -16,7 +16,7 @@ use crate::{
     row::{Row, Side, median},
 };
 
-/// The path of the file with the stored figures, in the checkout.
+/// The path of the file with the stored figures, relative to the root of the checkout.
 pub(crate) const FILE: &str = "integration/bench-tool/budget.json";
 
 /// The factor by which a figure may be worse than the stored one. When a measurement is repeated,
@@ -31,7 +31,7 @@ pub(crate) struct Budget {
     /// ratio differs.
     kernel: String,
     /// The ratio of each counted comparison: rdmsg's figure divided by the other program's figure.
-    /// The map also contains the worst step of each sweep, and rdmsg's figure of each measure with
+    /// The map also contains the worst step of each sweep, and rdmsg's figure for each measure with
     /// absolute targets.
     ratios: BTreeMap<String, f64>,
     /// The version and options of the compiler that built the measured program.
@@ -105,10 +105,10 @@ fn series(kernel: &str) -> String {
     format!("Linux {}", numbers.join("."))
 }
 
-/// If both sides of a row are rdmsg, both can become slower together, and the ratio does not show
-/// this. Replaces the second side of such a row with a program other than rdmsg. This program is
-/// the second side of another row with the same measure and size, if possible of the row whose
-/// first side is the old second side. If there is no such program, returns the row unchanged.
+/// Replaces the second side of a row if both sides are rdmsg, because both can become slower
+/// together, and the ratio would not show this. The new second side is a program other than rdmsg.
+/// It is the second side of another row with the same measure and size, preferably of a row whose
+/// first side is the old second side. If there is no such row, returns the row unchanged.
 fn against_perftest(row: &Row, rows: &[Row]) -> Row {
     let is_ours = |side: &Side| side.name.starts_with("rdmsg");
     let stock = |row: &&Row| row.theirs.as_ref().is_some_and(|theirs| !is_ours(theirs));

@@ -46,8 +46,8 @@ type Send = dyn Fn(&[u8]) -> bool;
 /// Receives a message into a buffer. Returns the length of the message, or `None` after an error.
 type Receive = dyn Fn(&mut [u8]) -> Option<usize>;
 
-/// One of two sockets that are connected with each other. Only one thread uses the socket. The
-/// socket stays open until the process exits.
+/// One socket of a connected pair. Only one thread uses the socket. The socket stays open until the
+/// process exits.
 pub(crate) struct CSocket {
     send: Box<Send>,
     receive: Box<Receive>,

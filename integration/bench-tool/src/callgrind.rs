@@ -28,9 +28,9 @@ pub(crate) fn costs(profile: &str, functions: &[String]) -> Vec<Cost> {
     let (mut objects, mut names) = (Names::default(), Names::default());
     let mut is_of_driver = false;
     // `within` is the index of the measured function to which the costs on the following lines are
-    // added. They are the costs of this function itself or of one of its callees. `allocating` is
-    // set if the next `calls` line counts calls to the allocator. It is the index of the measured
-    // function that makes these calls.
+    // added. These are costs of the function itself or of one of its callees. If the next `calls`
+    // line counts calls to the allocator, `allocating` is the index of the measured function that
+    // makes these calls.
     let mut within = None;
     let mut allocating = None;
     let mut lines = profile.lines();

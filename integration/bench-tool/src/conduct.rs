@@ -26,7 +26,8 @@ use crate::{
     work::{Scope, Task},
 };
 
-/// The port before that of the first server. Each further server uses the next higher port.
+/// The port number before the port of the first server. Each further server uses the next higher
+/// port.
 const PORT_BEFORE_FIRST: u16 = 20_000;
 
 /// The time limits for a client: in the parts that measure by the clock, in a guest whose clock
@@ -44,7 +45,7 @@ const END_LIMIT: Duration = Duration::from_secs(10);
 pub(crate) const OURS: u32 = 1;
 pub(crate) const THEIRS: u32 = 3;
 
-/// The pause before a run that measures how connections are opened and closed. During this pause,
+/// The pause before a run that measures the opening and closing of connections. During this pause,
 /// the kernel finishes its work for the connections of the previous run.
 const SETTLE: Duration = Duration::from_millis(300);
 
@@ -95,9 +96,9 @@ pub(crate) struct Conductor {
     results: PathBuf,
     server: Host,
     next_port: u16,
-    /// The value of [`work`] when the most recent client of a [`Measure::Connect`] run was started.
-    /// The wait until the server listens ends before this point, and is not measured, because it
-    /// takes a varying time.
+    /// The value of [`work`] at the start of the last client of a [`Measure::Connect`] run. The
+    /// client starts when the server listens. The wait until then is not measured, because its
+    /// duration varies.
     began: Duration,
     /// The log file, to which the output of each run is written.
     log: File,

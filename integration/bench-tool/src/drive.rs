@@ -132,7 +132,7 @@ pub(crate) fn polling(lab: bool, write: bool) -> Result<ExitCode> {
     Ok(end(start, report.broken))
 }
 
-/// Counts the cost of many sizes, and prints the table.
+/// Counts the costs of many message sizes, and prints the table.
 pub(crate) fn sweep(write: bool) -> Result<ExitCode> {
     let start = Instant::now();
     let report = measure(&[Part::Counted], Scope::Sweep, 1, &[])?;

@@ -141,7 +141,7 @@ pub(crate) fn table(sweeps: &[Sweep], only_beyond: bool) -> Vec<Vec<String>> {
     lines
 }
 
-/// Returns a sentence about the worst step of each program.
+/// Returns one sentence per program, about the worst step of the program.
 pub(crate) fn summary(sweeps: &[Sweep]) -> Vec<String> {
     let line = |sweep: &Sweep| {
         let step = sweep.worst()?;
@@ -211,10 +211,11 @@ fn measured(conductor: &mut Conductor, what: &str, name: &str) -> Result<Sweep> 
     })
 }
 
-/// Returns the numbers of unmeasured and of measured round trips of a size. The receiver sends a
-/// grant for further messages after every 16 messages. Up to 64 KiB, this grant affects the mean,
-/// so the number of measured round trips is a multiple of 16. Over TCP, the costs are lower but
-/// vary more, so the number of measured round trips is four times higher.
+/// Returns the number of unmeasured round trips and the number of measured round trips for a size.
+/// The receiver sends a grant for further messages after every 16 messages. For sizes up to 64 KiB,
+/// this grant affects the mean, so the number of measured round trips is a multiple of 16. Over
+/// TCP, the costs are lower but vary more, so the number of measured round trips is four times
+/// higher.
 fn counts(traffic: &Traffic, size: usize) -> (u64, u64) {
     let (before, count) = match size {
         1 => (64, 32),

@@ -28,7 +28,7 @@ pub struct Hub {
     published: AtomicU64,
     delivered: AtomicU64,
     missed: AtomicU64,
-    /// The largest number of bytes that a subscriber's queue has contained so far.
+    /// The largest number of bytes that any subscriber's queue has contained so far.
     most_waiting: AtomicU64,
 }
 

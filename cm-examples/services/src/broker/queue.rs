@@ -63,7 +63,7 @@ impl Queue {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Adds a message. First drops the oldest messages until the new message would exceed no limit
+    /// Adds a message. First drops the oldest messages until the new message fits within the limits
     /// or the queue is empty. Returns the number of dropped messages.
     pub fn push(&self, message: Bytes) -> u64 {
         let mut state = self.state();

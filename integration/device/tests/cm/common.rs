@@ -1,4 +1,4 @@
-//! Helpers for the tests, which create listeners and connections and exchange messages.
+//! Helpers that create listeners and connections, and that exchange messages.
 
 use std::{
     net::{IpAddr, SocketAddr},
@@ -230,7 +230,7 @@ pub(crate) fn connected(ip: IpAddr) -> (Side, Side, Server) {
 /// open descriptors.
 ///
 /// librdmacm allocates a protection domain for each device that ids use. When no id uses the device
-/// any more, librdmacm frees this domain, except if a device list exists. This function therefore
+/// any more, librdmacm frees this domain, unless a device list exists. This function therefore
 /// establishes a connection before each count, so that the domain is in the same state at all
 /// counts.
 pub(crate) fn count_resources(lab: &Lab) -> (String, usize) {

@@ -184,16 +184,16 @@ fn id_that_ends_leaves_its_groups() {
         Leaves::Never,
     ] {
         run(leaves);
-        // When no id uses the device any more, librdmacm frees its own protection domain, except if
-        // a device list exists. Run the same case before each count, so that the domain is in the
+        // When no id uses the device any more, librdmacm frees its own protection domain, unless a
+        // device list exists. Run the same case before each count, so that the domain is in the
         // same state at all counts.
         run(Leaves::First);
         assert_eq!(lab.resources(), before, "{leaves:?}");
     }
 }
 
-/// A synchronous id can join a group before it has a queue pair, and can leave the group after it
-/// has one.
+/// A synchronous id can join a group before it has a queue pair, and can leave the group after its
+/// queue pair was created.
 #[test]
 fn a_synchronous_id_joins_a_group() {
     let lab = DeviceTest::without_credits();
