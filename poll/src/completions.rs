@@ -35,8 +35,9 @@ pub trait Completions {
     /// that arrived before the request, because they raise no event.
     fn arm_and_poll(&self, answers: Answers) -> Progress;
 
-    /// Returns the source of completion events, or `None` if the connection has no transport. The
-    /// second value is true if the source stays readable because the connection is about to end.
+    /// Returns the source of completion events and a flag, or `None` if the connection has no
+    /// transport. The flag is true if the source stays readable because the connection is about to
+    /// end.
     fn events(&self) -> Option<(impl Deref<Target = Self::Events>, bool)>;
 
     /// Returns true if the events are level-triggered, as on a TCP socket. In this case, the source
@@ -81,7 +82,7 @@ pub enum Answers {
     MayWait,
 }
 
-/// The event source that reports completions, on which a thread sleeps.
+/// A source of completion events. A thread sleeps on this source.
 pub trait Events: Send + Sync {
     /// Consumes a raised event, if there is one, so that the source is no longer readable.
     fn clear(&self);
@@ -91,6 +92,7 @@ pub trait Events: Send + Sync {
 
     /// Sleeps until an event is raised, another thread rings `alarm`, or the time `left` has
     /// elapsed. `None` means no time limit. An implementation may end a sleep with [`Woken::Time`]
-    /// after several seconds, so the caller must check its deadline.
+    /// after several seconds even if the time `left` has not elapsed, so the caller must check its
+    /// deadline.
     fn sleep_until_event(&self, alarm: &Alarm, left: Option<Duration>) -> Result<Woken, OsError>;
 }

@@ -30,7 +30,7 @@ const ENGINE_USERS: &[Reliance] = &[
     Reliance::Tasks,
 ];
 
-/// Methods of the poller of a group.
+/// Methods that are called on the poller of a group.
 impl Poller {
     /// Creates the epoll on which the group's leader sleeps. The epoll will report the completion
     /// events of all members.
@@ -44,7 +44,7 @@ impl Poller {
     }
 }
 
-/// Methods of the poller of a member.
+/// Methods that are called on the poller of a member.
 impl Poller {
     /// Stores `group`, the events of the group that the connection has joined.
     pub fn enter_group(&self, group: &Arc<GroupEvents>) {

@@ -18,7 +18,7 @@ use super::{
     sys::{Alarm, Woken, back_off, sleep_limit},
 };
 
-/// The number of events that one call of epoll_wait returns at most.
+/// The maximum number of events that one call of epoll_wait returns.
 const EVENTS: usize = 64;
 
 /// The key of the alarm in the epoll. Connections have smaller keys.

@@ -53,7 +53,7 @@
 #![allow(
     clippy::exhaustive_enums,
     clippy::exhaustive_structs,
-    reason = "its user is of the same version"
+    reason = "the only crate that uses this crate has the same version"
 )]
 
 #[macro_use(error)]

@@ -25,8 +25,8 @@ pub struct RuntimeWatch {
 }
 
 impl RuntimeWatch {
-    /// Registers the events with the runtime. The runtime will call `waker` after an event. The
-    /// caller's `waker` must increment `calls` in each call.
+    /// Registers the events with the runtime. The runtime will call `waker` after an event. `waker`
+    /// must increment `calls` each time it is called.
     ///
     /// # Panics
     ///

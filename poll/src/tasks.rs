@@ -39,8 +39,8 @@ pub struct Tasks {
     in_runtime: AtomicBool,
     #[cfg(feature = "tokio")]
     watch: Mutex<Watch>,
-    /// Whether the runtime has woken at least one task since the most recent poll by a task. The
-    /// woken task will probably poll soon, but its future may also have been dropped.
+    /// Whether the runtime has woken at least one task since a task last polled. The woken task
+    /// will probably poll soon, but its future may also have been dropped.
     #[cfg(feature = "tokio")]
     woken: AtomicBool,
 }

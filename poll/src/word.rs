@@ -11,7 +11,7 @@
 //! read-modify-write operations on one atomic have a single order. Therefore a thread that goes to
 //! sleep cannot miss a wake-up by another thread. Likewise, when the engine stops polling a
 //! connection, it cannot miss that a thread has started to poll the connection. No fence is needed.
-//! The model checker loom runs all interleavings.
+//! The model checker loom tests all interleavings.
 
 use super::sys::{AtomicU64, Ordering};
 
@@ -367,7 +367,7 @@ impl Word {
         }
         let word = self.0.fetch_or(HELD_BACK, Ordering::AcqRel);
         match owner(word) {
-            // These first two cases need no notice. Either the engine polls, or a sleeping thread
+            // The first two cases need no notice. Either the engine polls, or a sleeping thread
             // wakes up and polls when room for the message becomes available.
             Owner::Engine => HeldBack::Known,
             Owner::Threads if word & ATTENDED == 0 => HeldBack::Known,

@@ -29,7 +29,7 @@ pub(crate) enum Mistake {
     LostRenewal,
     /// No thread requests an event from the device.
     MissedArm,
-    /// The engine's thread becomes the connection's owner but does not poll it.
+    /// The engine's thread becomes the owner of the connection but does not poll the connection.
     UncheckedExpiry,
     /// A thread that delivers a message to a group does not wake the group's leader.
     UnwokenGroup,
@@ -185,8 +185,8 @@ impl Connection {
 
     // The engine calls the following methods.
 
-    /// Starts the engine's thread. After [`stop`](Self::stop) was called, the thread handles all
-    /// remaining input and then ends.
+    /// Starts the engine's thread. Once [`stop`](Self::stop) has been called, the thread handles
+    /// all remaining input and then ends.
     pub(crate) fn engine(connection: &Arc<Self>) -> JoinHandle<()> {
         let connection = Arc::clone(connection);
         thread::spawn(move || connection.run_engine())

@@ -90,8 +90,8 @@ pub enum NoticeKind {
     HeldBack,
     /// Become the owner of the connection.
     TakeOver,
-    /// Poll the connection: the peer in the same process has added completions to the connection's
-    /// queue.
+    /// Poll the connection, because its peer, which is in the same process, has added completions
+    /// to the connection's queue.
     Poll,
 }
 
@@ -136,8 +136,8 @@ impl<T> Mailbox<T> {
         })
     }
 
-    /// Queues a message and wakes the reading thread. Returns `false` if the reading thread has
-    /// ended.
+    /// Queues a message and wakes the reading thread. Returns `false` if the mailbox refuses
+    /// messages, for example because the reading thread has ended.
     pub fn send(&self, message: T) -> bool {
         self.queue(message, Urgency::Urgent)
     }
@@ -148,8 +148,8 @@ impl<T> Mailbox<T> {
         self.queue(message, Urgency::Deferrable);
     }
 
-    /// Queues a message, and wakes the reading thread if necessary. Returns `false` if that thread
-    /// has ended.
+    /// Queues a message, and wakes the reading thread if necessary. Returns `false` if the mailbox
+    /// refuses messages.
     fn queue(&self, message: T, urgency: Urgency) -> bool {
         let mut queue = lock(&self.queue);
         let Some(messages) = queue.as_mut() else {

@@ -13,10 +13,10 @@
 //! messages of the peer, and the peer's device has acknowledged this side's CloseAck. The peer
 //! waits for the event DISCONNECTED.
 //!
-//! Finally, the connection drains. A marker is posted behind all work requests of the send queue
-//! and of the receive queue. Draining ends when both markers have completed, and the event
-//! DISCONNECTED has arrived or is not expected. Counting completions would not suffice, because an
-//! unsignalled send that succeeded before the error produces no completion.
+//! Finally, the connection drains. One marker is posted behind all work requests of the send queue,
+//! and another behind those of the receive queue. Draining ends when both markers have completed,
+//! and the event DISCONNECTED has arrived or is not expected. Counting completions would not
+//! suffice, because an unsignalled send that succeeded before the error produces no completion.
 
 use std::time::{Duration, Instant};
 
@@ -47,8 +47,8 @@ pub(super) struct Closing {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(test, derive(Hash))]
 enum Role {
-    /// This side began to close before it received the peer's Close. It disconnects after both
-    /// sides have acknowledged each other's Close.
+    /// This side began to close before it received the peer's Close. This side disconnects after
+    /// each side has acknowledged the other's Close.
     Initiator,
     /// The peer closed first. This side waits until the peer disconnects.
     Responder,
@@ -465,7 +465,7 @@ impl Open {
     }
 
     /// Disconnects if the peer is suspected of a violation. Records the violation as the reason for
-    /// the end if no more significant reason than `PeerDisconnected` is known.
+    /// the end unless a reason more significant than `PeerDisconnected` is known.
     pub(super) fn disconnect_suspect(&mut self, side: &mut Side, now: Instant) {
         if let Phase::Draining(draining) = &mut self.phase
             && let Some(suspected_violation) = draining.suspected_violation.take()

@@ -128,9 +128,9 @@ impl Connection {
     }
 
     /// Rejects the request or ends the established connection, because the program will not take
-    /// the connection. For example, the listener has ended. While the reply is being prepared or is
-    /// on its way to the peer, this function has no effect. In that case, the caller must call this
-    /// function again when the connection is established.
+    /// the connection, for example because the listener has ended. While the reply is being
+    /// prepared or is on its way to the peer, this function has no effect. In that case, the caller
+    /// must call this function again when the connection is established.
     pub fn reject_untaken(&mut self, now: Instant) {
         match &mut self.state {
             State::Setup(_) => {
@@ -300,7 +300,7 @@ impl Connection {
         Ok(())
     }
 
-    /// Returns true if a send was refused as [`SendRefused::Blocked`] after the most recent
+    /// Returns true if a send has been refused as [`SendRefused::Blocked`] since the last
     /// [`Event::Writable`](crate::Event::Writable).
     pub fn is_blocked(&self) -> bool {
         matches!(&self.state, State::Open(open) if open.transfer.is_blocked())

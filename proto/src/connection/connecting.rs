@@ -35,8 +35,8 @@ pub(super) struct Connecting {
     /// The generator of the random numbers that vary the waits. Without variation, clients that
     /// lost the same server would all reconnect at the same moment.
     jitter: Jitter,
-    /// The failure of the previous attempt. If the deadline passes, this failure is reported, and
-    /// not the timeout, because the failure is more specific.
+    /// The failure of the previous attempt. If the deadline passes, this failure is reported
+    /// instead of the timeout, because the failure is more specific.
     last: Option<CloseReason>,
     /// The application's private data for the request.
     data: PrivateBytes,
@@ -59,7 +59,7 @@ enum Step {
 
 /// The maximum wait before the second attempt. The maximum doubles with each further attempt.
 const FIRST_BACKOFF: Duration = Duration::from_millis(50);
-/// The limit above which the maximum wait does not grow.
+/// The largest value of the maximum wait, which does not double any further.
 const LONGEST_BACKOFF: Duration = Duration::from_secs(1);
 
 /// A generator of pseudo-random numbers (SplitMix64).
@@ -112,8 +112,8 @@ impl Connection {
 
     /// Creates the active side of a connection like [`connect`](Self::connect), but for a retry
     /// after the peer has refused `refused` attempts. The retry starts after a random wait, whose
-    /// maximum grows with `refused`. `cause` is the reason for the most recent refusal. If the
-    /// deadline passes before another attempt fails, the connection fails with `cause`.
+    /// maximum grows with `refused`. `cause` is the reason for the last refusal. If the deadline
+    /// passes before another attempt fails, the connection fails with `cause`.
     pub fn connect_again(
         params: Params,
         seed: u64,

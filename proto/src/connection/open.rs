@@ -125,7 +125,7 @@ impl Open {
         matches!(self.phase, Phase::Closing(_) | Phase::Draining(_))
     }
 
-    /// Returns false if this side knows that the queue pair no longer works.
+    /// Returns true until this side learns that the queue pair no longer works.
     #[inline]
     pub(super) fn is_connected(&self) -> bool {
         !matches!(self.phase, Phase::Draining(_))
