@@ -71,7 +71,7 @@ fn uses_a_stream_whose_runtime_is_gone() {
             runtime(multi).block_on(async {
                 let exchanged = timeout(PROMPT, exchange(&mut stream, &go)).await;
                 // The exchange must return, but may fail. tokio's own streams also fail after their
-                // runtime was dropped.
+                // runtime has been dropped.
                 let _ = exchanged.expect("the exchange must return in time");
             });
         }
@@ -255,7 +255,7 @@ fn connects_from_a_runtime_that_is_dropped() {
     });
     drop(first);
     let accepting = thread::spawn(move || stage.listener.accept_timeout(TIME_LIMIT).unwrap());
-    // The future may still have to try the second transport. Therefore poll it on another runtime.
+    // The future may still have to try the second transport, so another runtime must poll it.
     let connected = runtime(false).block_on(async { timeout(PROMPT, connecting).await.unwrap() });
     connected.unwrap().send(b"hello").unwrap();
     let accepted = accepting.join().unwrap();

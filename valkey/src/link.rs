@@ -62,7 +62,7 @@ pub(crate) struct Link {
     free: u32,
     /// The number of commands that can still be posted.
     free_commands: u32,
-    /// Among the buffers of outgoing commands, the index of the buffer that the next command uses.
+    /// The index of the next command's buffer among the buffers of outgoing commands.
     next_command: u32,
     established: bool,
     end: Option<End>,
