@@ -234,8 +234,7 @@ impl Side {
     }
 
     fn post(&mut self, request: SendWr<'_>) -> Result<()> {
-        // The peer may reply before the previous request has completed. So wait for the previous
-        // request.
+        // The peer may reply before the previous request has completed, so wait for its completion.
         self.until(|side| !side.busy)?;
         self.busy = true;
         Ok(self.connection.qp.post_send(&[request])?)

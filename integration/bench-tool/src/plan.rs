@@ -157,7 +157,10 @@ mod tests {
         ];
         let found = parts.map(|(part, quick)| pairs(part, quick).unwrap());
         assert!(found.iter().all(|pairs| !pairs.is_empty()));
-        assert!(found[0].len() < found[1].len(), "the quick plan is shorter");
+        assert!(
+            found[0].len() < found[1].len(),
+            "the quick plan must be shorter"
+        );
         found.into()
     }
 

@@ -11,7 +11,7 @@ use toolbox::{
 /// The prefix that makes a command run as an unprivileged user.
 const AS_UNPRIVILEGED: &str = "setpriv --reuid=65534 --regid=65534 --clear-groups";
 
-/// A guard that restores the lab's device when it is dropped.
+/// The guard of the lab's device. Dropping the guard restores the device.
 struct Restored<'a>(&'a DeviceTest);
 
 impl Drop for Restored<'_> {

@@ -96,7 +96,7 @@ fn handles_drop_in_any_order_with_traffic_in_flight() {
             .for_each(|talker| talker.join().unwrap());
         engine.shutdown();
     }
-    assert_eq!(count_resources(&lab), before, "no resource leaks");
+    assert_eq!(count_resources(&lab), before, "no resource must leak");
 }
 
 #[test]

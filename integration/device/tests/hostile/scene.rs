@@ -173,7 +173,7 @@ impl Scene {
             thread::sleep(Duration::from_millis(5));
         }
         let after = (self.lab.resources(), open_fds());
-        assert_eq!(after, self.before, "no resource leaks");
+        assert_eq!(after, self.before, "no resource must leak");
     }
 }
 

@@ -31,9 +31,9 @@ fn sharing(count: u32) -> Config {
     config
 }
 
-/// In each of five rounds, a peer sends 63 invalid frames at once, which exceeds its credit. Over
-/// all rounds, there are more invalid frames than shared buffers. The peer does not complete the
-/// disconnect that the library then starts.
+/// In each of five rounds, a peer sends 63 invalid frames at once, which exceeds its credit. In
+/// total, the peers send more invalid frames than there are shared buffers. The peer does not
+/// complete the disconnect that the library then starts.
 #[test]
 fn violation_returns_its_shared_buffers() {
     // These buffers suffice for two connections, even if each uses its maximum.
