@@ -3,9 +3,9 @@
 //!
 //! Each direction numbers its control messages from 0. A grant is absolute, like a grant for data
 //! frames: it is the total number of control messages that the peer may send. Each side grants the
-//! number of messages that its application has taken plus [`CONTROL_WINDOW`]. A grant of `n`
-//! therefore shows that the application has taken all messages below `n` − [`CONTROL_WINDOW`]. A
-//! sender keeps each message until a grant shows that the peer has received the message.
+//! sum of [`CONTROL_WINDOW`] and the number of messages that its application has taken. A grant of
+//! `n` therefore shows that the application has taken all messages below `n` − [`CONTROL_WINDOW`].
+//! A sender keeps each message until a grant shows that the peer has received the message.
 //!
 //! Numbers and grants continue on the next connection of a session. The sender resends all messages
 //! that it has kept, and the receiver ignores messages that it already has. The number of the
@@ -147,7 +147,7 @@ impl ControlMessages {
     }
 
     /// Returns the number and the content of the next message to post, and advances to the
-    /// following message.
+    /// following message. Returns `None` if no message waits to be posted.
     pub(super) fn post(&mut self) -> Option<(u32, Arc<[u8]>)> {
         let number = self.next_to_post;
         let newer = self.sent.wrapping_sub(number) as usize;

@@ -180,7 +180,7 @@ impl RecvCredit {
         }
     }
 
-    /// Disables the delay of grants until the connection ends.
+    /// Disables the delay of grants for the rest of the connection.
     pub(super) fn never_delay_grants(&mut self) {
         self.delays_grants = false;
         self.stop_delaying_grants();

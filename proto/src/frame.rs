@@ -28,8 +28,8 @@ pub(crate) enum Kind {
     ControlMessage,
     /// Carries private data of the active side that do not fit into its connect request.
     Request,
-    /// Carries the passive side's answer to a Request, and its private data. `arg` is the number of
-    /// an [`Answer`].
+    /// Carries the passive side's answer to a Request, together with that side's private data.
+    /// `arg` is the number of an [`Answer`].
     Answer,
     /// Carries no message, has no payload, and consumes no credit.
     Control(Control),

@@ -70,11 +70,11 @@ pub(super) fn earlier(one: Option<Instant>, other: Option<Instant>) -> Option<In
     }
 }
 
-/// A value that records whether it was borrowed mutably.
+/// A value that records whether it has been borrowed mutably.
 ///
 /// A mutable borrow marks the value as changed. While the timers are not marked, the connection
-/// does not compare its deadline with the deadline that the driver knows. Most messages do not
-/// change the timers.
+/// does not compare its deadline with the deadline that the driver knows. This saves the comparison
+/// for most messages, because they do not change the timers.
 #[derive(Debug)]
 #[cfg_attr(test, derive(Clone, Hash))]
 pub(super) struct Tracked<T> {
@@ -91,15 +91,15 @@ impl<T> Tracked<T> {
         }
     }
 
-    /// Returns whether the value was borrowed mutably since the last call of
+    /// Returns whether the value has been borrowed mutably since the last call of
     /// [`take_changed`](Self::take_changed).
     #[inline]
     pub(super) fn is_changed(&self) -> bool {
         self.touched
     }
 
-    /// Returns whether the value was borrowed mutably since the last call of this function, and
-    /// clears the mark.
+    /// Returns whether the value has been borrowed mutably since the last call of this function,
+    /// and clears the mark.
     #[inline]
     pub(super) fn take_changed(&mut self) -> bool {
         std::mem::take(&mut self.touched)

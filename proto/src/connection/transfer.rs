@@ -69,7 +69,7 @@ pub(super) struct Transfer {
     /// The number of received Fragment frames that were not the final fragment of their message.
     pub(super) incomplete_frames: u32,
     /// The resources that a refused send needs. If several sends were refused, each value is the
-    /// smallest that any of them needs. `None` if no send was refused with
+    /// smallest that any of them needs. `None` if no send has been refused with
     /// [`SendRefused::Blocked`] since the last [`Event::Writable`](crate::Event::Writable).
     blocked: Option<RequiredResources>,
     pub(super) control: ControlQueue,
@@ -257,7 +257,7 @@ impl Transfer {
         }
     }
 
-    // Closing.
+    // Methods for closing:
 
     /// Returns whether this side knows that the peer's library has received everything that this
     /// side sent.
@@ -332,7 +332,7 @@ impl Transfer {
         self.timers.keepalive = None;
     }
 
-    // Sending.
+    // Methods for sending:
 
     #[inline]
     pub(super) fn is_eager(&self, len: usize) -> bool {
@@ -431,7 +431,7 @@ impl Transfer {
         self.blocked.is_some_and(lacks_slots) && self.ring.is_unsignalled()
     }
 
-    /// Returns whether a send was refused since the record of refused sends was last cleared.
+    /// Returns whether a send has been refused since the record of refused sends was last cleared.
     #[inline]
     pub(super) fn is_blocked(&self) -> bool {
         self.blocked.is_some()
@@ -452,7 +452,7 @@ impl Transfer {
     }
 
     /// Sends a message if it fits into a frame, and a credit and a slot are available. A message
-    /// that fits into a frame never exceeds the maximum message length, because this length is at
+    /// that fits into a frame never exceeds the maximum message length, because that maximum is at
     /// least the eager size.
     #[inline(always)]
     pub(super) fn send_at_once(&mut self, len: usize) -> Option<Transmit> {
@@ -666,7 +666,7 @@ impl Transfer {
         self.control.acknowledged(slot);
     }
 
-    // Receiving.
+    // Methods for receiving:
 
     /// Consumes the peer's credits for `count` messages in a frame, or one credit for a write with
     /// immediate data. Returns a violation if the peer was not allowed to send this frame or write.

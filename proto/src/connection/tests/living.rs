@@ -240,9 +240,9 @@ fn bytes_to_retransmit_extend_timeout_once() {
     }
 }
 
-/// Checks that a silent peer is given a further timeout, only once, if bytes of this side were
-/// retransmitted during the silence. This side's bytes have then arrived, but the peer's bytes
-/// might still wait for their own retransmission.
+/// Checks that a silent peer is given exactly one further timeout if bytes of this side were
+/// retransmitted during the silence. These bytes have then arrived, but the peer's bytes might
+/// still wait for their own retransmission.
 #[test]
 fn bytes_retransmitted_in_silence_extend_timeout_once() {
     for repeats in [false, true] {

@@ -1,5 +1,5 @@
-//! Tests of large messages that are not received in time: no memory is available, or the bytes of
-//! the message arrive slowly or never.
+//! Tests of large messages that are not received in time, because no memory is available, or
+//! because the bytes of the message arrive slowly or never.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use crate::{Activity, CloseReason, Params, frame::Header};
 
 const MIB: u64 = 1 << 20;
 
-/// Makes A announce a message of 3 MiB, and B process the announcement.
+/// Makes A announce a message of 3 MiB, and makes B process the announcement.
 fn announced(pair: &mut Pair) {
     assert!(pair.send_large(A, 3 * MIB));
     pair.take(Step::Wire(A));

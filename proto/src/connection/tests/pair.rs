@@ -91,7 +91,7 @@ impl Pair {
         pair
     }
 
-    /// Creates two sides whose counters will soon wrap around. Neither hello offers a feature.
+    /// Creates two sides whose counters will soon wrap around. Neither hello offers any feature.
     pub(super) fn near_the_wrap(a: Params, b: Params) -> Self {
         let mut pair = Self::established(a, b);
         for side in [A, B] {

@@ -146,8 +146,8 @@ fn check_large(me: &Side, peer: &Side) {
     }
 }
 
-/// Checks that the side `at` reports no violation. Its peer always follows the protocol. The only
-/// exception is a refused READ, which the side reports as a violation.
+/// Checks that the side `at` reports no violation, because its peer always follows the protocol.
+/// The only exception is a refused READ, which the side reports as a violation.
 fn check_reason(world: &World, at: usize) {
     let reason = world.pair.sides[at].conn.close_reason();
     let is_accused = matches!(reason, Some(CloseReason::ProtocolViolation(_)));

@@ -71,7 +71,8 @@ use super::pair::{A, B};
 const MOST_STATES: usize = 5_000_000;
 
 /// Searches a scope, and prints the number of its states and the time in seconds. Panics if the
-/// search finds a violation, or is complete although a side event of the scope never had an effect.
+/// search finds a violation, or if the search is complete but a side event of the scope has never
+/// had an effect.
 fn search(scope: &Scope) -> Found {
     let start = Instant::now();
     let mut search = Search::new(World::new(scope));

@@ -23,7 +23,7 @@ pub(super) struct Search {
     pub(super) first: World,
     /// Whether the search omits redundant orders of commuting transitions.
     pub(super) reduces: bool,
-    /// The number of states at which the search stops.
+    /// The search stops after it has found more states than this number.
     pub(super) most_states: usize,
 }
 
