@@ -73,8 +73,8 @@ impl Connector {
     /// Sets whether the connector retries when the peer refuses a connect.
     ///
     /// Retrying is for clients that start before their server, and for many clients that start at
-    /// the same time. Retries continue until [`connect_timeout`](Config::connect_timeout), for
-    /// these refusals:
+    /// the same time. The connector retries until [`connect_timeout`](Config::connect_timeout) has
+    /// passed, after these refusals:
     ///
     /// * No program listens at the peer's address.
     /// * The peer is [busy](crate::CloseReason::PeerBusy): its listener has too many unanswered
@@ -158,8 +158,8 @@ impl Connector {
     ///
     /// Up to [`PRIVATE_DATA_MAX`](Self::PRIVATE_DATA_MAX) (4096) bytes over every transport, and at
     /// most the smaller [`eager_size`](Config::eager_size) of the two sides. The limit is 20 bytes
-    /// if an eager size is below 160. If the data exceed the connector's own limit, connecting
-    /// fails with [`Error::PrivateDataTooLong`]. Default: none.
+    /// if either eager size is below 160 bytes. If the data exceed the connector's own limit,
+    /// connecting fails with [`Error::PrivateDataTooLong`]. Default: none.
     ///
     /// Up to 20 bytes are part of the connect request. Longer data follow in a separate frame,
     /// which costs one round trip. If the peer's version does not know this frame, or if the data

@@ -41,7 +41,7 @@ mod pair;
 /// A handle to an established connection that carries whole messages in both directions, in order.
 ///
 /// Clones are handles to the same connection, and several threads may use them concurrently. When
-/// the last handle is dropped, the connection is closed in the background, as by
+/// the last handle is dropped, the connection is closed in the background, as if by
 /// [`Endpoint::close`]. A process that exits normally waits for such closes, and first closes its
 /// open connections: see [the guide](crate::guide::ending). In a child process that inherits an
 /// endpoint through fork(2), the endpoint's calls fail with [`CloseReason::Forked`], and dropping

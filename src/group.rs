@@ -107,7 +107,7 @@ impl Group {
     /// completions that were already in the connection's channel. While the connection is in the
     /// group, calls that receive ([`recv`](Endpoint::recv),
     /// [`next_completion`](Endpoint::next_completion) and their variants) return
-    /// [`Error::Grouped`], even if they already wait. The endpoint's own
+    /// [`Error::Grouped`], even if they were already waiting. The endpoint's own
     /// [`completions`](Endpoint::completions) are empty, and its fd for
     /// [`Interest::Readable`](crate::Interest::Readable) reports only the end of the connection.
     /// After [`Completion::Disconnected`] the connection is no longer in the group.

@@ -51,12 +51,12 @@ pub struct RdmaTuning {
 
     /// The exponent *n* of the time 4.096 µs × 2ⁿ that the device waits for an acknowledgement.
     ///
-    /// In most cases the peer detects a lost packet sooner, when the next packet arrives. A shorter
-    /// time has a disadvantage: the device would retransmit packets to a host that is only busy.
-    /// The total time of [`retry_count`](Self::retry_count) retransmissions depends on the device,
-    /// which may increase the wait before each of them. Software RoCE with the default
-    /// `retry_count` retransmits indefinitely. There, only keepalive detects a dead host, even
-    /// while this side sends
+    /// A lost packet rarely costs this whole time, because the peer usually detects the loss when
+    /// the next packet arrives. With a shorter time, the device would also retransmit packets to a
+    /// host that is merely busy. The total time of [`retry_count`](Self::retry_count)
+    /// retransmissions depends on the device, which may increase the wait before each of them.
+    /// Software RoCE with the default `retry_count` retransmits indefinitely. There, only keepalive
+    /// detects a dead host, even while this side sends
     /// ([`KeepaliveTimeout`](crate::CloseReason::KeepaliveTimeout)).
     ///
     /// 1 to 31, or `None` to let the connection manager choose. Default 18 (1.07 s).
@@ -67,8 +67,8 @@ pub struct RdmaTuning {
     /// waiting threads.
     ///
     /// The interrupt's affinity in the kernel (`/proc/irq/*/smp_affinity_list`) selects the
-    /// processor that handles it. With `None` the connections of a process use the vectors of a
-    /// device in rotation, so that the processors of all vectors share the interrupts.
+    /// processor that handles it. With `None` the connections of a process take the vectors of a
+    /// device in rotation, which spreads the interrupts over the processors of all vectors.
     ///
     /// 0 to the device's `num_comp_vectors` − 1 (`ibv_devinfo -v`); with a larger value, connecting
     /// and accepting fail with [`Error::InvalidConfig`]. Default `None`.
@@ -125,8 +125,8 @@ impl RdmaTuning {
         Ok(())
     }
 
-    /// Raises `retry_count` to 7, and `ack_timeout` until the device retransmits for at least
-    /// `time` or `ack_timeout` is at its limit.
+    /// Sets `retry_count` to 7, and raises `ack_timeout` until the device retransmits for at least
+    /// `time` or `ack_timeout` reaches its maximum of 31.
     pub(super) fn retry_for_at_least(&mut self, time: Duration) {
         self.retry_count = 7;
         let least = self.ack_timeout.unwrap_or(DEFAULT_ACK_TIMEOUT);

@@ -23,8 +23,9 @@ pub enum RelaxedOrdering {
     /// [`Off`](Self::Off) on all others.
     #[default]
     Auto,
-    /// Requests relaxed ordering. A device or kernel that does not support it writes in order. If
-    /// the device refuses the request, the log reports this once for each device of an engine.
+    /// Requests relaxed ordering. If the device or the kernel does not support relaxed ordering,
+    /// the device writes in order. If the device refuses the request, the log reports this once for
+    /// each device of an engine.
     On,
     /// The device writes in order.
     Off,

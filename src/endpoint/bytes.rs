@@ -15,8 +15,8 @@ use crate::{
     proto::CloseReason,
 };
 
-/// The number of bytes that a program can write after the peer has closed the stream, before writes
-/// fail. A TCP socket also accepts some bytes until the peer's reset arrives.
+/// The maximum number of bytes that writes accept and discard after the peer has closed the stream.
+/// Further writes fail. A TCP socket also accepts some bytes until the peer's reset arrives.
 const MAX_LATE: usize = 64 << 10;
 
 impl Endpoint {

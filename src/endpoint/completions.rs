@@ -95,10 +95,10 @@ impl Endpoint {
 
     /// Returns a file descriptor for event loops, one for each [`Interest`].
     ///
-    /// The fd works with `epoll`, `poll`, the crates mio and polling, and with tokio's `AsyncFd` on
-    /// a [`try_clone_to_owned`](BorrowedFd::try_clone_to_owned). The first call creates the fd.
-    /// Register it for *reading*, even for `Interest::Writable`; never read from it or write to it
-    /// yourself.
+    /// The fd works with `epoll`, `poll`, the crates mio and polling, and, as a copy from
+    /// [`try_clone_to_owned`](BorrowedFd::try_clone_to_owned), with tokio's `AsyncFd`. The first
+    /// call creates the fd. Register it for *reading*, even for `Interest::Writable`; never read
+    /// from it or write to it yourself.
     ///
     /// * [`Interest::Readable`]: the fd is readable while
     ///   [`try_next_completion`](Self::try_next_completion) has a result to return: a message,
@@ -127,7 +127,7 @@ impl Endpoint {
     /// no other thread is involved. When the loop's thread has not polled for about 20
     /// milliseconds, the engine's thread polls in its place. A loop must not call
     /// [`recv`](Self::recv), which blocks until the next message. The readable fd is itself an
-    /// epoll instance, so it cannot be added to another one with `EPOLLEXCLUSIVE`.
+    /// epoll instance, so it cannot be added to another epoll instance with `EPOLLEXCLUSIVE`.
     ///
     /// # Errors
     ///

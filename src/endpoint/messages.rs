@@ -26,13 +26,13 @@ impl Endpoint {
     /// peer.
     ///
     /// A message up to the eager size ([`Negotiated::send_eager`](crate::Negotiated::send_eager),
-    /// by default 16 KiB over RDMA) is sent straight into a receive buffer of the peer. A message
-    /// of a few eager sizes (3 over RDMA, 16 over TCP) is sent into several buffers, if enough of
-    /// them are free. A longer message stays in the memory of this side until the peer's library
-    /// reads it. The peer's program need not do anything for that. At most 4 of these long
-    /// messages, and [`Config::large_memory`](crate::Config::large_memory) bytes, are in flight at
-    /// a time; `send` waits while this limit is reached. A [`SendBuffer`] avoids copying a long
-    /// message.
+    /// by default 16 KiB over RDMA) is sent straight into a receive buffer of the peer. A longer
+    /// message of up to 3 eager sizes over RDMA, or 16 over TCP, is sent into several buffers if
+    /// enough of them are free. Any other message is a long message: it stays in the memory of this
+    /// side until the peer's library reads it. The peer's program need not do anything for that. At
+    /// most 4 long messages, and [`Config::large_memory`](crate::Config::large_memory) bytes, are
+    /// in flight at a time; `send` waits while this limit is reached. A [`SendBuffer`] avoids
+    /// copying a long message.
     ///
     /// This method waits without a time limit, until there is room or the connection ends.
     /// [`send_timeout`](Self::send_timeout) has a time limit, and [`try_send`](Self::try_send) does
@@ -199,8 +199,8 @@ impl Endpoint {
     /// Sends one message if there is room for it, without waiting.
     ///
     /// When room becomes available after a [`TrySendError::Full`], the fd for
-    /// [`Interest::Writable`](crate::Interest::Writable) becomes readable, and [`Completion::Room`]
-    /// is delivered.
+    /// [`Interest::Writable`](crate::Interest::Writable) becomes readable. If the program has not
+    /// requested this fd, [`Completion::Room`] is delivered instead.
     ///
     /// # Errors
     ///

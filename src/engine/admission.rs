@@ -76,12 +76,12 @@ enum Member {
 }
 
 impl Admission {
-    /// Creates the admission of outgoing connections.
+    /// Creates the `Admission` for outgoing connections.
     pub(super) fn of_connects() -> Self {
         Self::new(SLOTS, CONNECT_SLOT_TIME)
     }
 
-    /// Creates the admission of incoming connections.
+    /// Creates the `Admission` for incoming connections.
     pub(super) fn of_accepts() -> Self {
         Self::new(SLOTS, ACCEPT_SLOT_TIME)
     }

@@ -98,7 +98,8 @@ pub(crate) struct Handle {
     process: Process,
 }
 
-/// A listener's queue. The engine's thread adds items, and the listener's program removes them.
+/// A listener's queue, according to the type of its items. The engine's thread adds items, and the
+/// listener's program removes them.
 #[derive(Clone, Debug)]
 pub(crate) enum ListenerItem {
     /// Established connections. The engine accepts each request immediately.
@@ -166,7 +167,7 @@ pub struct Request {
     peer: SocketAddr,
     local: SocketAddr,
     private_data: Vec<u8>,
-    /// The label for the connection; `None` for the listener's label.
+    /// The label for the connection; `None` if the listener's label applies.
     label: Option<Label>,
 }
 

@@ -78,8 +78,8 @@ impl Engine {
     ///
     /// Only threads that wait in a call handle the library's deadlines, such as
     /// [`close_timeout`](crate::Config::close_timeout). A waiting thread handles a deadline at most
-    /// 20 ms after the deadline has expired. Tasks do not handle these deadlines. The timeouts of
-    /// the calls themselves work as usual.
+    /// 20 ms after the deadline has expired. Tasks that wait do not handle these deadlines. The
+    /// timeouts of the calls themselves work as usual.
     ///
     /// # Errors
     ///
@@ -157,7 +157,7 @@ impl Engine {
     /// released.
     ///
     /// The resources are queue pairs, completion queues, memory, file descriptors and the thread.
-    /// Connections are closed as by [`Endpoint::close`](crate::Endpoint::close), each within its
+    /// Connections are closed as if by [`Endpoint::close`](crate::Endpoint::close), each within its
     /// own [`close_timeout`](crate::Config::close_timeout). Later calls on any handle of this
     /// engine fail. If the application still holds messages, dropping them releases their memory.
     ///
@@ -248,7 +248,7 @@ impl Engine {
     ///
     /// Waits at most `timeout`. Returns the number of connections that are still open; 0 means that
     /// all connections have ended and their resources are released. Each listener of the engine is
-    /// closed, as by [`Listener::close`](crate::Listener::close). A connection ends when the
+    /// closed, as if by [`Listener::close`](crate::Listener::close). A connection ends when the
     /// program on either side closes it. The call also waits for connections that are closed in the
     /// background after their last handle was dropped. Accepted connections that are suspended
     /// ([`Config::resume`](crate::Config::resume)) end immediately, because no listener is left at

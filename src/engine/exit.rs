@@ -49,7 +49,7 @@ const MARGIN: Duration = Duration::from_secs(1);
 /// An engine whose thread is running or about to start.
 struct Running {
     mailbox: Arc<Mailbox<Command>>,
-    /// The number of open connections for each time limit of a close.
+    /// The number of open connections, by the time limit for closing them.
     time_limit: Mutex<BTreeMap<Duration, usize>>,
     /// Whether the exit handler waits for this engine.
     awaited: AtomicBool,

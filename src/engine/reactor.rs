@@ -398,9 +398,9 @@ impl Reactor {
             trace!(Connection, "{}: executes {op:?}", entry.link);
             let skips_turn = entry.id.transport() == Transport::Memory && entry.role.is_active();
             if op == CmOp::AwaitSetupSlot && skips_turn {
-                // An outgoing in-memory connection starts without a turn. A turn would
-                // occupy its slot until the peer answers, because an engine without a thread has no
-                // timer that releases slots.
+                // An outgoing in-memory connection starts without a turn. A turn would occupy its
+                // slot until the peer answers, because an engine without a thread has no timer that
+                // releases slots.
                 entry
                     .link
                     .in_engine(|core| core.conn.begin_setup(Instant::now()));
@@ -550,8 +550,8 @@ impl Work for Reactor {
 }
 
 impl Drop for Reactor {
-    /// Open connections remain only if the thread ends abnormally: because of a panic, or because a
-    /// system call fails permanently.
+    /// Ends the listeners and connections that remain. Open connections remain only if the thread
+    /// ends abnormally: because of a panic, or because a system call fails permanently.
     fn drop(&mut self) {
         self.commands.abandon();
         self.notices.abandon();
@@ -599,7 +599,8 @@ fn new_key() -> u64 {
     NEXT_KEY.fetch_add(1, Ordering::Relaxed)
 }
 
-/// Returns a random number that almost certainly differs from all others. It is not secret.
+/// Returns a random number that almost certainly differs from all earlier ones. The number is not
+/// secret.
 fn random() -> u64 {
     use std::hash::{BuildHasher, RandomState};
     RandomState::new().hash_one(Instant::now())

@@ -69,7 +69,8 @@ struct State {
     reactor: Option<Box<dyn Work>>,
     /// The number of times that a thread has put the reactor into custody.
     puts: u64,
-    /// The thread that most recently put the reactor into custody.
+    /// The thread that last put the reactor into custody; `None` after the relief thread has taken
+    /// the reactor.
     holder: Option<ThreadId>,
     relief: Relief,
     ended: bool,
@@ -125,7 +126,7 @@ impl Custody {
 
     /// Runs the engine until it ends or until the relief thread takes the reactor.
     fn serve(self: &Arc<Self>, reactor: Box<dyn Work>) {
-        let mut shift = EndGuard {
+        let mut guard = EndGuard {
             custody: self,
             is_over: false,
         };
@@ -141,7 +142,7 @@ impl Custody {
             self.put(reactor);
             run(foreign_calls);
             let Some(back) = self.take_back() else {
-                shift.is_over = true;
+                guard.is_over = true;
                 return;
             };
             reactor = back;
@@ -384,7 +385,7 @@ mod tests {
     }
 
     #[test]
-    fn panic_of_the_engine_ends_it_behind_its_errands() {
+    fn engine_that_panics_still_runs_its_foreign_calls() {
         let (custody, steps, drops) = start();
         let (calls, called) = channel();
         let step = || {

@@ -30,7 +30,7 @@ pub(super) struct Threadless {
     changed: Condvar,
 }
 
-/// The result of the most recent [`settle`](Reactor::settle).
+/// The result of the last [`settle`](Reactor::settle).
 #[derive(Default)]
 struct Plan {
     /// The next deadline.

@@ -64,7 +64,7 @@ impl fmt::Display for LoopbackProblem<'_> {
     }
 }
 
-/// The remedy if RDMA is not available: a library, a kernel module or a device is missing.
+/// The remedy if RDMA is not available because a library, a kernel module or a device is missing.
 pub(super) struct NoRdmaAdvice<'a>(pub(super) &'a OsError);
 
 impl fmt::Display for NoRdmaAdvice<'_> {

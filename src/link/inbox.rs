@@ -71,9 +71,9 @@ impl Queue {
         self.count.store(list.len(), Ordering::Release);
     }
 
-    /// Returns whether this process inherited the queue by a fork. A thread of the parent process
-    /// may have held the lock during the fork. The lock would then never be released in this
-    /// process, so no method locks an inherited queue.
+    /// Returns whether this process inherited the queue through a fork. A thread of the parent
+    /// process may have held the lock during the fork. The lock would then never be released in
+    /// this process, so no method locks an inherited queue.
     #[inline]
     fn is_inherited(&self) -> bool {
         !self.process.is_this()

@@ -45,8 +45,8 @@ const OVER: u8 = 2;
 
 /// One connection, shared by its handles and the engine's thread.
 ///
-/// The connection has three kinds of locks, which are always taken in this order. Each lock is held
-/// for a short time, and never while the holder sleeps:
+/// The connection has three kinds of locks, which are always taken in the order of the list below.
+/// Each lock is held for a short time, and never while the holder sleeps:
 ///
 /// 1. `poll`: held to poll the completion queue and to handle the completions, so that they are
 ///    handled in the order in which they were polled;
@@ -78,8 +78,8 @@ pub(crate) struct Link {
     pub(super) first: PeerPath,
     /// The local address of the first connection. Empty until a connection is established.
     first_local: OnceLock<SocketAddr>,
-    /// The peer's address, the transport, and the local address of the current or most recent
-    /// connection. No other lock is taken while this lock is held.
+    /// The peer's address, the transport, and the local address of the current or last connection.
+    /// No other lock is taken while this lock is held.
     route: Arc<Mutex<Route>>,
     /// Whether the current connection or attempt uses TCP.
     over_tcp: AtomicBool,
@@ -97,7 +97,7 @@ pub(crate) struct Link {
     /// Whether the connection's own queue may contain completions. This is only a hint: calls
     /// that need certainty check the queue.
     pub(crate) may_have_unread: AtomicBool,
-    /// The thread that most recently took completions from the connection's own queue.
+    /// The last thread that took completions from the connection's own queue.
     pub(crate) taker: Taker,
     /// Whether the engine was notified and has not driven the connection since then.
     drive_wanted: AtomicBool,
@@ -191,8 +191,8 @@ impl Link {
 
     // Properties of the connection.
 
-    /// Returns the route of the current or most recent connection. In a child process that
-    /// inherited the connection, takes no lock, and returns the route of the first connection.
+    /// Returns the route of the current or last connection. In a child process that inherited the
+    /// connection, takes no lock, and returns the route of the first connection.
     fn route(&self) -> Route {
         if self.is_inherited() {
             Route::new(self.first, self.first_local.get().copied())
@@ -616,9 +616,9 @@ impl Link {
         self.release_share(side);
     }
 
-    /// Called after the queue pair was destroyed. Reposts the receives that it consumed to the
-    /// shared receive queue, except for receives whose messages the application holds. Returns the
-    /// reserved receives to the account of the shared receive queue.
+    /// Called after the queue pair was destroyed. Reposts the receives that the queue pair consumed
+    /// to the shared receive queue, except for receives whose messages the application holds.
+    /// Returns the reserved receives to the account of the shared receive queue.
     fn release_share(&self, side: Option<PollSide>) {
         let settled = {
             let mut core = self.core();

@@ -50,7 +50,7 @@ pub(crate) struct PeerPaths {
     trial: Trial,
     /// The delay before the next trial connection.
     wait: Duration,
-    /// The index of the path that the most recent trial tested.
+    /// The index of the path that the last trial tested.
     last_tried: usize,
 }
 
@@ -107,8 +107,8 @@ impl PeerPaths {
                 self.known.push(false);
             }
         }
-        // The search for a path to test begins after `last_tried`. This value makes the search of
-        // the first trial begin at the first path.
+        // The search for a path to test begins after `last_tried`. With this value, the search for
+        // the first trial begins at the first path.
         self.last_tried = self.all.len() - 1;
     }
 
@@ -212,7 +212,8 @@ impl PeerPaths {
 
 /// Functions for the paths of a session.
 impl Core {
-    /// Adds further paths to the path of the first connection.
+    /// Appends further paths to the session's list, which begins with the path of the first
+    /// connection.
     pub(crate) fn add_paths(&mut self, others: Vec<PeerPath>) {
         if let Some(paths) = self.session.as_mut().and_then(|session| session.paths()) {
             paths.add(others);

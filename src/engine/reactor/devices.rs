@@ -3,7 +3,7 @@
 //! | event | effect |
 //! |---|---|
 //! | `PORT_ERR` | pings those connections of the port that can resume; see [`SUSPICION`] |
-//! | `PORT_ACTIVE` | cancels the time limit of these pings: restarts the keepalive timers |
+//! | `PORT_ACTIVE` | cancels the time limit of these pings by restarting the keepalive timers |
 //! | `QP_FATAL`, `QP_REQ_ERR`, `QP_ACCESS_ERR` | ends the connection of the queue pair |
 //! | `CQ_ERR` | ends the connection of the completion queue |
 //! | `SRQ_ERR` | ends the connections that share the receive queue |

@@ -303,7 +303,7 @@ impl Reactor {
         }
     }
 
-    /// Begins to set up a connection that has got its turn, or rejects the peer's request if the
+    /// Begins to set up a connection whose turn has started, or rejects the peer's request if the
     /// backlog has filled up since the request arrived.
     pub(super) fn begin_setup(&mut self, key: u64, now: Instant) {
         let is_full = self.finds_backlog_full(key);
