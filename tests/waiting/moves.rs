@@ -54,7 +54,7 @@ fn uses_a_stream_whose_runtime_is_gone() {
         let echo = thread::spawn(move || {
             let mut bytes = [0; 5];
             while peer.read_exact(&mut bytes).is_ok() {
-                // Send the echo only after the other side has started to wait for the echo.
+                // Send the echo only after the other side has started to wait for it.
                 if wait.recv().is_err() || peer.write_all(&bytes).is_err() {
                     break;
                 }

@@ -109,8 +109,8 @@ impl Link {
             sq_sig_all: true,
             ..QpInitAttr::rc(&cq, cap)
         };
-        // Do not create the queue pair through `id`. On such a queue pair, the retry count in the
-        // peer's request would apply, and Valkey's requests contain 0.
+        // Do not create the queue pair through `id`. If `id` owned the queue pair, the retry count
+        // in the peer's request would apply, and Valkey's requests contain 0.
         let qp = QueuePair::new(&pd, &attr)?;
         qp.modify(&id.init_qp_attr(QpState::INIT)?)?;
         let writable = AccessFlags::LOCAL_WRITE | AccessFlags::REMOTE_WRITE;

@@ -113,9 +113,9 @@ fn open() -> MutexGuard<'static, Open> {
 /// state of a software device's context. Therefore the descriptor of a context without objects can
 /// be replaced.
 ///
-/// The driver of an adapter stores a part of the state in the process's memory. Therefore a child
-/// continues to use the inherited descriptors of an adapter. The kernel allows this, because such a
-/// driver uses ioctl(2).
+/// The driver of a hardware adapter stores a part of the state in the process's memory. Therefore a
+/// child continues to use the inherited descriptors of the adapter. The kernel allows this, because
+/// such a driver uses ioctl(2).
 pub(super) fn own_descriptors() -> Result<(), OsError> {
     let mut open = open();
     let credentials = (geteuid(), getegid());
