@@ -28,12 +28,12 @@ pub(super) const LONG_REQUEST: u16 = 256;
 /// The length in bytes of a hello without the application's bytes.
 const LEN: usize = 36;
 
-/// The maximum number of bytes that the application can send behind the hello in a connect request.
+/// The maximum number of bytes that the application can send after the hello in a connect request.
 pub const REQUEST_DATA_MAX: usize = 56 - LEN;
-/// The maximum length in bytes of private data in a request. Private data that do not fit behind
-/// the hello are sent in a separate frame.
+/// The maximum length in bytes of private data in a request. Private data that do not fit after the
+/// hello are sent in a separate frame.
 pub const PRIVATE_DATA_MAX: usize = 4096;
-/// The maximum number of bytes that the application can send behind the hello in a reply.
+/// The maximum number of bytes that the application can send after the hello in a reply.
 pub const REPLY_DATA_MAX: usize = 196 - LEN;
 
 /// The parameters that each side sends in the private data of its connect request or reply.

@@ -6,8 +6,8 @@ use nix::{
 };
 use rdmsg::crossbeam_channel::{Receiver, Select, bounded};
 
-/// A request to stop, by SIGINT or SIGTERM. A thread receives the signals and sends them to a
-/// channel, on which other threads can wait.
+/// A request to stop the program, made with SIGINT or SIGTERM. A thread receives the signals and
+/// sends them to a channel, on which other threads can wait.
 #[derive(Clone, Debug)]
 pub(crate) struct Stop(Receiver<Signal>);
 

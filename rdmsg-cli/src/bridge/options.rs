@@ -116,7 +116,7 @@ const LONGEST_PIECE: u64 = 1 << 20;
 /// direction. Each bridge holds at most half of this number.
 const STREAM_BUFFER: u64 = 1 << 20;
 
-/// The maximum of `Config::close_timeout`.
+/// The maximum value of `Config::close_timeout`.
 const LONGEST_CLOSE: Duration = Duration::from_secs(600);
 
 /// The maximum number of messages in flight in each direction.
