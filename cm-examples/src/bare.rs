@@ -97,8 +97,8 @@ impl Port {
         })?)
     }
 
-    /// Connects a queue pair to the peer's queue pair: moves it to the state RTR (ready to
-    /// receive), and then to RTS (ready to send).
+    /// Connects `qp` to the peer's queue pair: moves `qp` to the state RTR (ready to receive), and
+    /// then to RTS (ready to send).
     ///
     /// # Errors
     ///
@@ -153,7 +153,8 @@ fn usual_gid(context: &Context, port: u8) -> Result<u8> {
     Ok(index.ok_or("the port has no RoCE v2 GID; choose another GID by its index")?)
 }
 
-/// The attributes of a queue pair and its port that the other side needs for the connection.
+/// The attributes of a queue pair and of its port. The other side needs these attributes for the
+/// connection.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[expect(clippy::exhaustive_structs, reason = "programs set each field")]
 pub struct Peer {
@@ -168,7 +169,8 @@ pub struct Peer {
 }
 
 impl Peer {
-    /// Returns the text that `ibv_rc_pingpong` sends over TCP, including its terminating zero byte.
+    /// Encodes the attributes as the text that `ibv_rc_pingpong` sends over TCP. The text includes
+    /// a terminating zero byte.
     #[must_use]
     pub fn to_text(&self) -> [u8; 52] {
         let Self {

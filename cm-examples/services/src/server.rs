@@ -159,7 +159,7 @@ pub async fn finish(engine: Engine, time_limit: std::time::Duration) -> Result<(
     Ok(())
 }
 
-/// Returns a token. A task cancels the token when SIGINT or SIGTERM arrives.
+/// Returns a cancellation token. A task cancels this token when SIGINT or SIGTERM arrives.
 ///
 /// # Errors
 ///

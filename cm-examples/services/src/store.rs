@@ -42,7 +42,7 @@ enum End {
 }
 
 impl Store {
-    /// Executes a request, and appends the reply to the output. Returns what the session does next.
+    /// Executes a request, and appends the reply to the output. Returns the session's next action.
     pub fn execute(&self, request: &[Bytes], output: &mut BytesMut) -> After {
         self.requests.fetch_add(1, Ordering::Relaxed);
         let name = request[0].to_ascii_uppercase();

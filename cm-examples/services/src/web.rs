@@ -1,4 +1,4 @@
-//! A web service for hyper: the responses, the service of a connection, and a client.
+//! A web service that uses hyper, and a client.
 
 use std::{
     convert::Infallible,

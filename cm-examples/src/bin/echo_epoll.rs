@@ -124,8 +124,8 @@ impl Client {
         Ok(())
     }
 
-    /// Receives messages and replies to them, while sends are possible. Returns `false` if the
-    /// connection has ended.
+    /// Receives messages and replies to them until no message is pending or the window is full.
+    /// Returns `false` if the connection has ended.
     fn serve(&mut self) -> bool {
         loop {
             let message = match self.waiting.take() {

@@ -81,7 +81,7 @@ impl Budget {
 
     /// Compares each figure with the stored one and prints both. Returns the names of the figures
     /// that are worse than the stored ones by more than [`SLACK`], were not measured, or are not
-    /// stored. Returns no ratios if the kernel differs, and no instruction counts if the compiler
+    /// stored. Omits the ratios if the kernel differs, and the instruction counts if the compiler
     /// differs.
     pub(crate) fn judge(&self, kept: &Self) -> Vec<String> {
         let same = |worse, kind: &str, on: &str, kept_on: &str| {

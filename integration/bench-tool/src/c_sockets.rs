@@ -1,5 +1,5 @@
 //! Pairs of sockets of libzmq and libnng over TCP. The program loads the libraries at run time, so
-//! a machine that does not measure them does not need them.
+//! a machine needs them only if it measures them.
 
 #![allow(
     clippy::multiple_unsafe_ops_per_block,

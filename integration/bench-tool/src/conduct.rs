@@ -40,7 +40,7 @@ const CALLGRIND_LIMIT: Duration = Duration::from_secs(600);
 /// The time limit for a server to end after its client has ended.
 const END_LIMIT: Duration = Duration::from_secs(10);
 
-/// The maximum numbers of attempts to run one of our programs, and to run another program. Stock
+/// The maximum number of attempts for one of our programs, and for any other program. Stock
 /// programs sometimes crash.
 pub(crate) const OURS: u32 = 1;
 pub(crate) const THEIRS: u32 = 3;

@@ -29,7 +29,7 @@ const QUICK_LIMIT: Duration = Duration::from_secs(1200);
 /// The options of the lab for a guest whose clock counts instructions.
 const COUNTED: &str = "--counted --memory 2G";
 
-/// The number of rounds when the ways to wait are measured by the clock.
+/// The number of rounds when [`polling`] measures by the clock.
 const POLLING_ROUNDS: u32 = 7;
 
 /// The number of rounds between two hosts.

@@ -17,7 +17,7 @@ use super::{
 };
 use crate::Result;
 
-/// The handle of the task that sends the messages in a subscriber's queue.
+/// The handle of the task that sends the messages from a subscriber's queue.
 type Sending = JoinHandle<Result<(), Error>>;
 
 /// The state of the broker: the subscribers, their topics, and counters.

@@ -120,7 +120,7 @@ impl<'a> FromBroker<'a> {
         [&[MISSED], &count.to_be_bytes()[..]].concat()
     }
 
-    /// Returns the message that sends the statistics to a client.
+    /// Returns the message that contains the statistics, for a client.
     pub(super) fn statistics(text: &str) -> Vec<u8> {
         [&[STATISTICS], text.as_bytes()].concat()
     }

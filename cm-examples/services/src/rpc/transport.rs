@@ -194,8 +194,8 @@ impl<Q: DeserializeOwned, A> ServerTransport<Q, A> {
         Some(request)
     }
 
-    /// Handles a received message or control message. Returns a cancellation if the request that it
-    /// cancels is running.
+    /// Handles a received message or control message. Returns the message if it cancels a running
+    /// request.
     fn take(&mut self, message: Message) -> io::Result<Option<ClientMessage<Q>>> {
         let decoded = serde_json::from_slice(&message)?;
         match &decoded {

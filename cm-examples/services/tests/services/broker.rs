@@ -1,4 +1,4 @@
-//! Tests of the broker with a subscriber that does not receive.
+//! Tests of the broker with a subscriber that receives nothing for a while.
 
 use std::net::SocketAddr;
 

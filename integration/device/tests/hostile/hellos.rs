@@ -246,8 +246,8 @@ fn a_rejection_of_any_bytes_is_a_rejection() {
 fn unbounded_limits_of_a_peer_allocate_nothing() {
     let scene = Scene::new();
     let hello = Hello {
-        // Sets all feature bits, including unknown bits. Three bits stay clear: byte stream (1),
-        // resume (32) and long request (256).
+        // Set all feature bits, including unknown bits, except three: byte stream (1), resume (32)
+        // and long request (256).
         features: !(1 | 32 | 256),
         window: u16::MAX,
         reserved: u16::MAX,
