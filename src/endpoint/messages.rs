@@ -651,9 +651,9 @@ impl Endpoint {
 
     /// Waits until everything that was sent so far has arrived at the peer's library.
     ///
-    /// This includes one-sided operations. The call takes one round trip, plus the time in which
-    /// the peer reads large messages. It does not confirm that the peer's program has received the
-    /// messages.
+    /// This includes one-sided operations. The call takes one round trip, plus the time that the
+    /// peer needs to read large messages. It does not confirm that the peer's program has received
+    /// the messages.
     ///
     /// # Errors
     ///

@@ -111,8 +111,8 @@ pub(crate) enum ListenerItem {
 /// The engine's reference to a listener's queue.
 ///
 /// The listener owns an `Arc` of this reference. Each connection that was accepted for the listener
-/// owns another `Arc` until it is established or has failed. When all of them are dropped, the
-/// queue reports that the listener is closed. Until then, a closed listener still returns these
+/// owns another `Arc` until it is established or has failed. When all of these `Arc`s are dropped,
+/// the queue reports that the listener is closed. Until then, a closed listener still returns these
 /// connections, because their peers may already have received the acceptance.
 #[derive(Debug)]
 pub(crate) struct Queue<T>(Arc<dyn Incoming<T>>);

@@ -73,8 +73,8 @@ static NEXT_KEY: AtomicU64 = AtomicU64::new(FIRST_KEY);
 /// of the completion queue during the previous check.
 const RECHECK_DELAY: Duration = Duration::from_millis(1);
 
-/// The number of commands, notices or events that are handled before the completion queues are
-/// polled again. Deadlines are checked after each of them.
+/// The maximum number of commands, notices or events that are handled before the completion queues
+/// are polled again. Deadlines are checked after each command, notice or event.
 const BATCH: usize = 32;
 
 /// A stage of one iteration of the loop.

@@ -170,14 +170,14 @@ pub enum Error {
     #[error("nothing more will arrive: the peer has finished sending")]
     PeerFinished,
 
-    /// The private data is longer than the connection manager's message allows.
+    /// The private data is too long for the request or reply that carries it.
     #[error("private data of {len} bytes is too long: at most {limit} bytes fit into {place}")]
     PrivateDataTooLong {
         /// The length of the private data in bytes.
         len: usize,
         /// The maximum length in bytes.
         limit: usize,
-        /// The connection manager's message that carries the private data.
+        /// A description of the request or reply that carries the private data.
         place: &'static str,
     },
 
@@ -405,8 +405,8 @@ impl Error {
         }
     }
 
-    /// Returns an error if no peer can connect to a listener on `address`. The kernel has bound
-    /// this listener to no device.
+    /// Returns an error if no peer can connect to a listener on `address` that the kernel has bound
+    /// to no device.
     pub(crate) fn from_bound_to_none(address: SocketAddr) -> Result<(), Self> {
         let error = OsError::new("rdma_bind_addr", libc::ENODEV);
         if !address.ip().is_unspecified() {

@@ -246,7 +246,7 @@ thread_local! {
 ///
 /// While the number of untaken completions is `max_ids`, a blocking call in another thread can wait
 /// until this thread takes a completion. A call in this thread must not wait, because the wait
-/// would never end. The same holds for all calls as long as no thread has taken completions.
+/// would never end. Until a thread has taken completions, no call in any thread may wait.
 #[derive(Debug, Default)]
 pub(crate) struct Taker(AtomicUsize);
 

@@ -89,7 +89,7 @@ impl Reactor {
         self.timers.set(ATTENDED, self.attended.next());
     }
 
-    /// Checks the attended connections, which the application polls.
+    /// Checks the attended connections that are due.
     pub(super) fn check_attended(&mut self, now: Instant) {
         let Self {
             attended,
