@@ -51,7 +51,7 @@ pub enum TransportChoice {
     /// cannot be reached over TCP. If the host refuses a connection over TCP, the process forgets
     /// the host immediately.
     Auto,
-    /// RDMA, or an error.
+    /// RDMA only. If RDMA is not available, connecting and binding fail.
     Rdma,
     /// TCP.
     Tcp,

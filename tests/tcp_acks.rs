@@ -93,7 +93,7 @@ fn peer_without_acks_gets_as_many_frames_as_slots() {
         let stage = stage(depth);
         let (mut peer, endpoint) = stage.connect_with(200);
         assert_eq!(fill(&endpoint), slots, "{depth:?}");
-        // An Ack completes frames although none of them is signalled.
+        // An Ack completes frames even if none of them is signalled.
         peer.send(&pdu(ACK, 0, &1_u32.to_be_bytes()));
         endpoint
             .send_timeout(b"in the place of the first", TIME_LIMIT)

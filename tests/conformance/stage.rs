@@ -99,8 +99,9 @@ pub(crate) fn pair() -> (Endpoint, Endpoint) {
     pair_with(&Config::default())
 }
 
-/// Returns a configuration with small buffers, so that tests reach the limits quickly. On a busy
-/// machine, many concurrent connects can take longer than the default timeout of 10 s.
+/// Returns a configuration with small buffers, so that tests reach the limits quickly. The connect
+/// timeout is long, because on a busy machine many concurrent connects can take longer than the
+/// default of 10 s.
 pub(crate) fn small() -> Config {
     let mut config = Config::default();
     config.connect_timeout = TIME_LIMIT;
@@ -110,10 +111,10 @@ pub(crate) fn small() -> Config {
     config
 }
 
-/// Reports a capability that the calling test needs but the device lacks. Writes the report
-/// directly to stderr, because the test harness captures the output of `println!`. Panics if TCP,
-/// an in-memory connection, or a device other than iWARP lacks the capability. Returns `able`,
-/// which is true if the device has the capability.
+/// If `able` is false, reports that the device lacks a capability that the calling test needs.
+/// Writes the report directly to stderr, because the test harness captures the output of
+/// `println!`. Panics if TCP, an in-memory connection, or a device other than iWARP lacks the
+/// capability. Returns `able`.
 pub(crate) fn applies(able: bool, capability: &str) -> bool {
     if !able {
         let device = env::var("LAB_DEV")

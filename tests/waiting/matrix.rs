@@ -37,7 +37,7 @@ const FACTOR: u32 = 4;
 
 /// Peers of this side's connections. All of them are in the same state, for example stopped.
 pub(crate) trait Peers {
-    /// Returns the name of the state.
+    /// Returns the name of the peers' state.
     fn name(&self) -> &str;
 
     /// Returns a message connection. Its peer grants 4 messages and receives nothing.

@@ -6,7 +6,7 @@ use crate::{
 /// The maximum number of completions that one poll takes from the queue.
 pub(crate) const BATCH: usize = 16;
 
-/// A completion.
+/// A completion, as a poll of the completion queue returns it.
 #[derive(Clone, Debug)]
 pub(crate) enum Done {
     /// A frame of `len` bytes was received in this receive buffer.

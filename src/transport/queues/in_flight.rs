@@ -60,8 +60,8 @@ impl InFlight {
         self.inbound.pop_front()
     }
 
-    /// Requests a notice that another connection has released memory. Called after the operating
-    /// system has refused memory for a large message.
+    /// Requests a notice that is sent when another connection releases memory. Called after the
+    /// operating system has refused memory for a large message.
     pub(crate) fn await_memory(&self) {
         self.inbound_pool.await_memory();
     }

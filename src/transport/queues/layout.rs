@@ -90,7 +90,7 @@ impl Layout {
         self.size * (buffer & ((1 << self.piece) - 1)) as usize
     }
 
-    /// Returns the receive buffers from `first` to the final receive buffer in the same piece of
+    /// Returns the receive buffers from `first` to the last receive buffer in the same piece of
     /// memory.
     pub(crate) fn receives_from(&self, first: u32) -> Range<u32> {
         first..self.same_piece(first).end.min(self.recv_count)

@@ -64,7 +64,7 @@ pub(crate) struct SlotBytes {
 #[derive(Debug)]
 pub(crate) struct SendSlots {
     /// The slots. Empty until a request other than [`Posted::Frame`] is stored or a request fails,
-    /// because most connections send only such frames.
+    /// because most connections send only frames whose completions are not reported.
     slots: Vec<Slot>,
     /// The number of slots.
     count: u32,
@@ -149,7 +149,7 @@ impl SendSlots {
         }
     }
 
-    /// Removes the oldest request, if it is completed. Returns the request and its slot.
+    /// Removes the oldest request, if it has completed. Returns the request and its slot.
     pub(crate) fn pop_done(&mut self) -> Option<(u32, Posted)> {
         let slot = self.oldest;
         if self.covered == 0 || self.slots[slot as usize].waits {
@@ -161,8 +161,8 @@ impl SendSlots {
     }
 
     /// Handles the failure of the request in `slot`. Earlier requests have completed, except for
-    /// those whose answers are outstanding. These later complete as flushed. After this call,
-    /// [`pop_done`](Self::pop_done) returns the completed requests, and [`take`](Self::take)
+    /// those whose answers are outstanding. These requests complete later, as flushed. After this
+    /// call, [`pop_done`](Self::pop_done) returns the completed requests, and [`take`](Self::take)
     /// returns the failed request.
     pub(crate) fn fail(&mut self, slot: u32) {
         self.allocate();
@@ -185,9 +185,9 @@ impl SendSlots {
         (slot + self.count - self.oldest) % self.count
     }
 
-    /// Returns the slot that is `behind` slots after the oldest one.
-    fn at(&self, behind: u32) -> usize {
-        ((self.oldest + behind) % self.count) as usize
+    /// Returns the slot that is `distance` slots after the oldest one.
+    fn at(&self, distance: u32) -> usize {
+        ((self.oldest + distance) % self.count) as usize
     }
 
     /// Returns the requests in all slots, oldest first. Free slots appear as [`Posted::Frame`]. The

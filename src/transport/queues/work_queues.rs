@@ -18,15 +18,15 @@
 //!   mutably. So the driver need not lock the queue pair.
 //! * A work request can refer to memory of the application or of an arriving large message. This
 //!   memory is kept in `in_flight` until the request is done, or the queue pair is destroyed.
-//! * Memory of large messages that the peer can read is kept in `exposures` until its registration
-//!   has ended, or its window was invalidated or freed.
+//! * The memory of a large message that the peer can read is kept in `exposures` until its
+//!   registration has ended, or until its window has been invalidated or freed.
 //!
 //! [`WorkQueues::new`] posts the first receives of a connection as one list, with one call. Later,
 //! each receive is posted with a separate call. Lists would not help: messages are released one by
 //! one, and a receive must be posted before a grant announces it. A measurement on software RoCE
 //! confirmed this. The traffic was one-way and two-way, with short messages, fragments, large
 //! messages and a stream. After each poll, at most one receive of a control frame was reposted. So
-//! none of 103,000 receives could have shared a call.
+//! none of the 103,000 receives could have shared a call.
 #![allow(unsafe_code)]
 
 use std::{io::IoSlice, ops::Range, sync::Arc};
@@ -84,10 +84,10 @@ enum Receives {
 
 impl WorkQueues {
     /// Creates the queues for a queue pair in this domain. The queue pair must have queues with the
-    /// depths of the layout. With `shared`, the queue pair uses the shared receive queue. Without
-    /// `shared`, this function posts the receives in the first piece of memory. If the layout has
-    /// more pieces, the queue pair posts the receives in the next piece when it has no posted
-    /// receive.
+    /// depths of the layout. If `shared` is given, the queue pair uses the shared receive queue.
+    /// Otherwise, this function posts the receives in the first piece of memory. If the layout has
+    /// more pieces, the queue pair posts the receives in the next piece when no posted receive
+    /// remains.
     pub(crate) fn new(
         qp: QueuePair,
         domain: &Domain,
@@ -167,7 +167,7 @@ impl WorkQueues {
         self.recv(id, Some(sge))
     }
 
-    /// Posts receive buffers that belong to this connection alone, in lists.
+    /// Posts a list of receive buffers, which belong to this connection alone.
     fn post_recvs(&mut self, buffers: Range<u32>) -> Result<(), OsError> {
         let receives = buffers.map(|buffer| self.request(buffer));
         // SAFETY: as in `recv`.

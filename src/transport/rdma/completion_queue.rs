@@ -71,7 +71,7 @@ impl CompletionEvents {
 
     /// Takes one event if an event is pending.
     pub(crate) fn clear(&self) {
-        // A queue raises one event each time it is armed, so a second event is rare. To check for a
+        // A queue raises one event each time it is armed, so a second event is rare. Checking for a
         // second event would cost a system call each time. Without the check, a second event only
         // makes the thread's next sleep return immediately. The thread then takes this event.
         let _ = self.0.get_event();

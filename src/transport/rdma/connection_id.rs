@@ -40,11 +40,10 @@ pub(crate) struct ConnectionId {
     /// open.
     device: Option<Arc<Device>>,
     id: Option<CmId>,
-    /// The device objects of the most recently created transport. Events of the device refer to
-    /// these objects.
+    /// The device objects of the latest transport. Events of the device refer to these objects.
     objects: Option<Objects>,
-    /// The maximum numbers of concurrent READs that the peer's request offers; `None` for an
-    /// outgoing connection.
+    /// The maximum numbers of concurrent READs that the peer's request offers, one for each
+    /// direction; `None` for an outgoing connection.
     offered: Option<ReadDepth>,
     /// The detailed error of a failed call, for the application. The state machine gets only an
     /// `OsError`.
@@ -234,10 +233,10 @@ fn create_id(
     Ok(id)
 }
 
-/// Returns the maximum numbers of concurrent READs and atomic operations of a connection. This side
-/// has up to [`READS`] operations in flight for large messages, and up to `send_depth` operations
-/// for the application. An outgoing connection expects the same number of operations from its peer.
-/// `most` contains the limits of the device.
+/// Returns the maximum numbers of concurrent READs and atomic operations of a connection, one for
+/// each direction. This side has up to [`READS`] operations in flight for large messages, and up to
+/// `send_depth` operations for the application. An outgoing connection expects the same number of
+/// operations from its peer. `most` contains the limits of the device.
 fn agreed_reads(config: &Config, most: ReadDepth, offered: Option<ReadDepth>) -> ReadDepth {
     let send_depth = config.sizes(Transport::Rdma).send_depth;
     let wanted = u8::try_from(READS + u32::from(send_depth)).unwrap_or(u8::MAX);

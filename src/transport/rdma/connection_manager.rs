@@ -91,7 +91,8 @@ impl ConnectRequest {
         self.event.private_data()
     }
 
-    /// Returns the maximum numbers of concurrent READs that the peer offers.
+    /// Returns the maximum numbers of concurrent READs that the peer offers, one for each
+    /// direction.
     pub(crate) fn reads(&self) -> ReadDepth {
         read_depth(&self.event)
     }
@@ -168,7 +169,8 @@ impl fmt::Display for Event {
     }
 }
 
-/// Returns the maximum numbers of concurrent READs that the peer's request or acceptance states.
+/// Returns the maximum numbers of concurrent READs that the peer's request or acceptance states,
+/// one for each direction.
 fn read_depth(event: &CmEvent) -> ReadDepth {
     let (outgoing, incoming) = event.conn().map_or((0, 0), |param| {
         (param.initiator_depth, param.responder_resources)

@@ -157,7 +157,8 @@ impl Device {
         self.max_msg_sz
     }
 
-    /// Returns the maximum numbers of concurrent READs and atomic operations of a queue pair.
+    /// Returns the maximum numbers of concurrent READs and atomic operations of a queue pair, one
+    /// for each direction.
     pub(super) fn most_reads(&self) -> ReadDepth {
         self.most_reads
     }

@@ -52,9 +52,10 @@ static OUTCOMES: PerProcess<Mutex<HashMap<Model, bool>>> = PerProcess::new(Mutex
 /// outcome of an earlier test.
 pub(super) fn are_usable(context: &Context, attr: &DeviceAttr) -> bool {
     let flags = attr.device_cap_flags();
-    // Windows are not used on iWARP, for two reasons. The completion of a send does not cover
-    // earlier requests there. And peers could write to the targets of READs, so the memory of large
-    // messages must not stay registered. Windows need memory that stays registered.
+    // Windows are not used on iWARP, for two reasons. First, on iWARP the completion of a send does
+    // not cover earlier requests. Second, windows need memory that stays registered. But the memory
+    // of large messages must not stay registered, because peers could write to the targets of
+    // READs.
     let has_windows = flags.contains(DeviceCapFlags::MEM_WINDOW_TYPE_2B)
         && context.transport_type() != TransportType::IWARP;
     if !has_windows {
@@ -65,7 +66,7 @@ pub(super) fn are_usable(context: &Context, attr: &DeviceAttr) -> bool {
         guid: attr.node_guid(),
         firmware: attr.fw_ver(),
     };
-    // If another engine opens the same device, its thread waits here for the outcome.
+    // While the thread of another engine tests a device, this thread waits here for the outcome.
     let mut outcomes = lock(OUTCOMES.get());
     if let Some(outcome) = outcomes.get(&model) {
         return *outcome;
@@ -158,7 +159,7 @@ const REGION: usize = 4096;
 const WINDOW: Range<usize> = 512..512 + REGION / 2;
 /// The offset in the region of a READ that lies inside the window.
 const INSIDE: usize = WINDOW.start + 32;
-/// The offset in the region to which READs write the bytes.
+/// The offset in the region at which READs store the received bytes.
 const TARGET: usize = 3072;
 /// The length of a READ in bytes.
 const READ: usize = 64;

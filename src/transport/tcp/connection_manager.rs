@@ -34,9 +34,10 @@ use crate::{
     transport::queues::SharedPools,
 };
 
-/// The epoll token of the timer, and the bit that marks the tokens of sockets without a key. All
-/// other tokens are keys of connections or listeners.
+/// The epoll token of the timer.
 const TIMER: u64 = 0;
+/// The bit that marks the epoll tokens of sockets without a key. All tokens without this bit, other
+/// than [`TIMER`], are keys of connections or listeners.
 const UNNAMED: u64 = 1 << 63;
 
 /// The interval at which the timer checks silent peers and paused listeners.
@@ -72,8 +73,8 @@ struct State {
     /// paused when accepting has failed, usually because no file descriptor was free. The timer
     /// resumes the listeners, and tries again to watch the peers.
     paused: Vec<u64>,
-    /// The unused eventfd of an accept4(2) call that returned no connection. It becomes the reserve
-    /// of the next accepted connection.
+    /// An eventfd that was opened for an accept4(2) call which then returned no connection. It
+    /// becomes the reserve of the next accepted connection.
     spare: Option<EventFd>,
     drawn: u64,
     ticking: bool,
@@ -293,8 +294,8 @@ impl ConnectionManager {
     }
 
     /// Ends the use of a connection's socket. Drops the pending events of the connection, and
-    /// removes the socket from the epoll. Without the removal, events of the socket could be
-    /// mistaken for those of a later socket with the same key.
+    /// removes the socket from the epoll instance. Without the removal, events of the socket could
+    /// be mistaken for those of a later socket with the same key.
     pub(super) fn discard(&self, key: u64, socket: impl AsFd) {
         let is_unwatched = matches!(
             lock(&self.inner.state).sockets.get(&key),
@@ -307,7 +308,7 @@ impl ConnectionManager {
     }
 
     fn unwatch(&self, socket: impl AsFd) {
-        // The call fails if the epoll does not watch the socket.
+        // The call fails if the epoll instance does not watch the socket.
         let _ = self.inner.epoll.delete(socket);
     }
 
@@ -452,17 +453,17 @@ impl ConnectRequest {
     }
 }
 
-/// The epoll flags that make the epoll report the end of a stream once.
+/// The flags with which epoll reports the end of a stream once.
 const ENDS: EpollFlags = EpollFlags::EPOLLRDHUP.union(EpollFlags::EPOLLONESHOT);
 
-/// The registration of an established socket with the connection manager's epoll. While a send
-/// waits for space in the socket's send buffer, the epoll reports once when there is space.
+/// The registration of an established socket with the connection manager's epoll instance. If a
+/// send waits for space in the socket's send buffer, epoll reports once that there is space.
 #[derive(Debug)]
 pub(super) struct Watch {
     epoll: Arc<Epoll>,
     /// The key of the connection, which is also the epoll token.
     key: u64,
-    /// Whether the epoll contains the socket. Changed under the lock of the send queue.
+    /// Whether the epoll instance contains the socket. Changed under the lock of the send queue.
     is_registered: AtomicBool,
 }
 
@@ -475,7 +476,7 @@ impl Watch {
         }
     }
 
-    /// Returns whether the epoll contains the socket.
+    /// Returns whether the epoll instance contains the socket.
     pub(super) fn is_registered(&self) -> bool {
         self.is_registered.load(Ordering::Relaxed)
     }

@@ -75,7 +75,7 @@ impl IncomingPayload {
         }
     }
 
-    /// Copies bytes to the destination, unless the destination no longer exists.
+    /// Copies bytes to the destination, if the destination still exists.
     pub(super) fn copy(&self, bytes: &[u8]) {
         self.with_rest(|rest| {
             if let Some(rest) = rest {

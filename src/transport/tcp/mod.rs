@@ -17,8 +17,8 @@
 //! have arrived (SO_RCVLOWAT), but for at most 50 ms. All other waiting threads sleep until the
 //! socket is readable. The socket stays readable while it has bytes, so no event has to be
 //! requested. The engine's thread handles two conditions that do not make the socket readable:
-//! bytes remain in the staging buffer after a batch, or a full send buffer of the socket has space
-//! again.
+//! bytes remain in the staging buffer after a batch, or the socket's send buffer has space again
+//! after it was full.
 //!
 //! The end of the stream is reported as a completion that follows the completions of all received
 //! frames. The thread that polls this completion also flushes the work requests, so the close needs

@@ -584,7 +584,7 @@ impl Receiver {
         }
     }
 
-    /// Refuses the peer's current request, which ends the connection.
+    /// Refuses the peer's current request. The refusal ends the connection.
     fn refuse(&mut self, cause: Cause, parts: &mut Parts<'_>) -> Fault {
         self.ended = true;
         lock(parts.send).refuse_peer(self.executed(), cause);

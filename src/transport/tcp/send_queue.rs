@@ -23,8 +23,8 @@ use crate::{
     transport::queues::{Done, RemoteAddr, SendOp, WorkId},
 };
 
-/// The number of READs and atomic operations that a side serves at a time, and the maximum number
-/// that it has outstanding.
+/// The maximum number of READs and atomic operations that a side serves at a time. This is also the
+/// maximum number that a side has outstanding.
 pub(super) const READS: u8 = 16;
 
 /// The maximum number of writes to the socket in a row. The engine's thread sends the remaining
@@ -50,7 +50,7 @@ pub(super) struct SendQueue {
     acknowledged: u32,
     /// The number of READs and atomic operations that were sent and are not answered yet.
     unanswered: u8,
-    /// The number of READs and atomic operations that the peer serves at a time.
+    /// The maximum number of READs and atomic operations that the peer serves at a time.
     most_reads: u8,
     /// The answers that this side has to send, oldest first.
     answers: VecDeque<Answer>,
@@ -90,8 +90,8 @@ pub(super) enum Acks {
     WaitForCompany,
 }
 
-/// The answer to a READ cannot be completed, because the key of the memory ended before all bytes
-/// of the answer were sent. The stream cannot continue.
+/// The error for an answer to a READ that cannot be completed, because the key of the memory ended
+/// before all bytes of the answer were sent. The stream cannot continue.
 #[derive(Debug)]
 pub(super) struct AnswerAborted;
 
@@ -360,8 +360,8 @@ impl SendQueue {
     }
 
     /// Makes the next call of [`room_wanted`](Self::room_wanted) return `Some(true)` if the socket
-    /// is then full, even if the previous call did so. This is necessary after epoll has reported
-    /// an event, because the registration is one-shot.
+    /// is then full, even if the previous call also returned it. This is necessary after epoll has
+    /// reported an event, because the socket's registration with epoll is one-shot.
     pub(super) fn forget_room_wanted(&mut self) {
         self.reported_blocked = false;
     }

@@ -10,8 +10,8 @@ use crate::proto::REPLY_DATA_MAX;
 
 /// The length in bytes of a hello without the application's bytes. Each request and each acceptance
 /// contains at least a hello, so a receive call for this many bytes does not take bytes after the
-/// message. After a shorter message the connection is refused, so bytes after the message have no
-/// meaning.
+/// message. If the message is shorter, the connection is refused, so bytes after the message have
+/// no meaning.
 const HELLO: usize = PRIVATE_DATA_MAX - REPLY_DATA_MAX;
 
 /// A setup message that is being received. Bytes after a message with a hello stay in the socket's

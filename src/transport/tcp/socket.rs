@@ -264,7 +264,7 @@ impl Socket {
         moved
     }
 
-    /// Receives arrived bytes, up to the total length of the spans.
+    /// Receives bytes, at most the total length of the spans.
     ///
     /// # Safety
     ///
@@ -375,8 +375,8 @@ pub(super) fn bind_source(socket: &impl AsFd, source: SocketAddr) -> Result<(), 
     bind(fd, &SockaddrStorage::from(source)).map_err(failed("bind"))
 }
 
-/// Sets the traffic class: the byte of the IP header with the DSCP. The kernel reserves the lower
-/// two bits for ECN.
+/// Sets the traffic class: the byte in the IP header that contains the DSCP. The kernel reserves
+/// the lower two bits for ECN.
 pub(super) fn set_traffic_class(socket: &impl AsFd, config: &Config) -> Result<(), NoTransport> {
     let Some(class) = config.traffic_class else {
         return Ok(());
@@ -481,8 +481,8 @@ impl<'a> HopLimit<'a> {
 
     /// Sets the hop limit, from 1 to 255.
     pub(crate) fn set(&self, hops: u32, over_ipv6: bool) -> Result<(), OsError> {
-        // A number that exceeds `i32::MAX` is refused: as an `i32` it could be -1, with which the
-        // kernel sets the default.
+        // A number that exceeds `i32::MAX` is refused: as an `i32` it could be -1, which makes the
+        // kernel set the default.
         let hops = i32::try_from(hops).map_err(|_| OsError::new("setsockopt", libc::EINVAL))?;
         // The kernel refuses 0 only for IPv4. So the IPv4 limit is set first, even on a connection
         // over IPv6.

@@ -113,7 +113,10 @@ fn assert_same(error: Error, errno: i32) {
         assert!(!text.contains(word), "{word} in: {text}");
     }
     if !matches!(errno, ECONNREFUSED | ECONNRESET) {
-        assert!(text.contains(&std.to_string()), "{text} is not {std}");
+        assert!(
+            text.contains(&std.to_string()),
+            "{text} does not contain {std}"
+        );
     }
     assert_eq!(io::Error::from(error).kind(), std.kind(), "{text}");
 }

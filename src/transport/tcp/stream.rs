@@ -142,8 +142,8 @@ impl Stream {
         self.socket.as_fd()
     }
 
-    /// Hands the established stream to the queue pair. The peer serves `reads` READs and atomic
-    /// operations at a time.
+    /// Hands the established stream to the queue pair. The peer serves at most `reads` READs and
+    /// atomic operations at a time.
     pub(super) fn open(&self, watch: Watch, reads: u8) {
         self.watch.get_or_init(|| watch);
         self.reach(Phase::Open);
@@ -152,7 +152,8 @@ impl Stream {
         self.send_more(&mut send, Acks::Alone);
     }
 
-    /// Returns whether the connection manager's epoll contains the socket of an established stream.
+    /// Returns whether the connection manager's epoll instance contains the socket of an
+    /// established stream.
     pub(super) fn is_watched(&self) -> bool {
         self.watch.get().is_some_and(Watch::is_registered)
     }
@@ -187,8 +188,8 @@ impl Stream {
     }
 
     /// Posts a frame. `slot` returns the address of the memory for bytes of the frame that cannot
-    /// be sent immediately. If `slot` fails, the frame is not posted. If a part of the frame may
-    /// have been sent, the stream then fails.
+    /// be sent immediately. If `slot` fails, the frame is not posted, and the stream fails if a
+    /// part of the frame may have been sent.
     ///
     /// # Safety
     ///
