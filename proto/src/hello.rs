@@ -39,7 +39,7 @@ pub const REPLY_DATA_MAX: usize = 196 - LEN;
 /// The parameters that each side sends in the private data of its connect request or reply.
 ///
 /// On the wire, in network byte order: magic `u32`, version `u8`, total length in bytes `u8`,
-/// features `u16`, receive window `u16`, first credits `u16`, eager size `u32`, maximum message
+/// features `u16`, receive window `u16`, initial credits `u16`, eager size `u32`, maximum message
 /// length `u64`, keepalive interval `u32` (ms, 0 = none), engine `u64`, the application's bytes.
 /// The hello includes its length because the connection manager pads private data with zeros. All
 /// versions of the protocol have magic and version at the same offsets, and use the same format of

@@ -17,8 +17,8 @@ pub struct Negotiated {
     /// The maximum number of messages in flight from the peer.
     pub recv_window: u16,
     /// The maximum length in bytes of a message that is sent to the peer in a single frame: the
-    /// smallest of both sides' eager sizes and the peer's maximum message length. A message of up
-    /// to a few times this length is sent in several frames. The peer reads longer messages from
+    /// smallest of the two sides' eager sizes and the peer's maximum message length. A message of
+    /// up to a few times this length is sent in several frames. The peer reads longer messages from
     /// this side's memory.
     pub send_eager: u32,
     /// The maximum length in bytes of a message that the peer accepts.

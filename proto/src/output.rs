@@ -219,7 +219,7 @@ impl Outputs {
     }
 }
 
-/// Leaves the outputs out of a connection's hash. This is correct because the driver performs all
+/// Excludes the outputs from a connection's hash. This is correct because the driver performs all
 /// outputs before the next input.
 #[cfg(test)]
 impl std::hash::Hash for Outputs {
@@ -265,8 +265,8 @@ impl Note {
 #[cfg_attr(test, derive(Hash))]
 pub struct TransportTraits {
     pub capabilities: Capabilities,
-    /// Whether the active side must send the first frame, as on iWARP (RFC 5044, section 7.1).
-    /// There, the active side could misread bytes that directly follow the reply. The passive side
+    /// Whether the active side must send the first frame, as on iWARP (RFC 5044, section 7.1). On
+    /// iWARP, the active side could misread bytes that directly follow the reply. The passive side
     /// therefore sends nothing before it has received a frame.
     pub active_speaks_first: bool,
     /// Whether the completion of a send or a write proves that the peer's device has received the

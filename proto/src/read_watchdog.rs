@@ -80,7 +80,7 @@ pub(super) enum Verdict {
     Fine,
     /// Retry the allocation.
     Retry,
-    /// Too few bytes have arrived for longer than the timeout.
+    /// For longer than the timeout, too few bytes have arrived.
     Stalled,
     /// No memory has been available for longer than the timeout.
     OutOfMemory(OsError),

@@ -1,5 +1,6 @@
-//! Simulates up to 100,000 connections to one server. The simulation uses this crate's credits and
-//! account of shared receives. Everything else is a model, so the simulation needs no device.
+//! Simulates up to 100,000 connections to one server. The simulation uses this crate's code for
+//! credits and for the account of shared receives. Everything else is a model, so the simulation
+//! needs no device.
 //!
 //! `cargo test --release --lib scale_simulation -- --ignored --nocapture` prints a table of the
 //! results.

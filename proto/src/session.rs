@@ -135,8 +135,8 @@ pub enum ResumeRefused {
 /// the peer might not have received.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Unconfirmed {
-    /// The number of unconfirmed messages that the peer's grants allow. Messages above the eager
-    /// size can raise the actual number above this number: see `large`.
+    /// The maximum number of unconfirmed messages according to the peer's grants. Messages above
+    /// the eager size can raise the actual number above this number: see `large`.
     pub messages: u32,
     /// The number of messages above the eager size that the peer has not read. The first of these
     /// messages, and all messages behind it, are unconfirmed.

@@ -44,7 +44,7 @@ impl Stop {
     pub(crate) fn wait(&self, time: Duration) {
         let mut select = Select::new();
         select.recv(&self.0);
-        // `ready_timeout` does not remove the signal from the channel, so later calls of `wait`
+        // `ready_timeout` does not remove the signal from the channel, so later calls to `wait`
         // return immediately.
         let _ = select.ready_timeout(time);
     }

@@ -23,7 +23,8 @@ use crate::sending::SendRing;
 /// The number of work requests reserved for control messages, so that a control message never waits
 /// for data requests to complete.
 const CONTROL: u32 = 4;
-/// The part of the `CONTROL` work requests that is reserved for shutdown and disconnect messages.
+/// The number of the `CONTROL` work requests that are reserved for shutdown and disconnect
+/// messages.
 const CLOSING: u32 = 2;
 /// The number of receives for control messages. They are posted in addition to one receive for each
 /// of the peer's credits, because control messages need no credits.
@@ -60,7 +61,7 @@ pub(super) struct Link {
     ring: SendRing,
     /// The peer's parameters, or `None` until they arrive.
     peer: Option<Peer>,
-    /// The maximum length of inline data.
+    /// The maximum length of inline data in bytes.
     inline: usize,
     /// The number of data work requests that can still be posted.
     free: u32,

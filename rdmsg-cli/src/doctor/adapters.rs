@@ -1,5 +1,5 @@
-//! Examines adapters, which are RDMA devices implemented in hardware: driver, firmware, slot,
-//! interrupts, and known problems.
+//! Examines the driver, firmware, slot, interrupts and known problems of adapters, which are RDMA
+//! devices implemented in hardware.
 
 use std::collections::BTreeSet;
 
