@@ -46,7 +46,7 @@ pub trait Completions {
     /// [`arm_and_poll`](Self::arm_and_poll).
     fn is_level_triggered(&self) -> bool;
 
-    /// Returns true if the calling thread polled the queue just before it began to wait.
+    /// Returns true if the calling thread polled the queue just before the thread began to wait.
     fn was_polled(&self) -> bool;
 
     /// Returns a handle to the same queue, for a thread that does not receive messages. A poll
@@ -61,7 +61,7 @@ pub trait Completions {
     /// Sleeps in the system call that receives bytes, so that no separate wait for readability is
     /// necessary. The sleep ends when bytes arrive, when the connection ends, when `is_woken`
     /// returns true, and at the latest after a few seconds. Returns false without sleeping if the
-    /// transport or the deadline does not permit such a sleep.
+    /// transport or the deadline does not permit such a sleep. Returns true otherwise.
     fn receive(
         &self,
         events: &Self::Events,
@@ -91,8 +91,8 @@ pub trait Events: Send + Sync {
     fn answer(&self);
 
     /// Sleeps until an event is raised, another thread rings `alarm`, or the time `left` has
-    /// elapsed. `None` means no time limit. An implementation may end a sleep with [`Woken::Time`]
-    /// after several seconds even if the time `left` has not elapsed, so the caller must check its
-    /// deadline.
+    /// elapsed. If `left` is `None`, the sleep has no time limit. An implementation may end a sleep
+    /// with [`Woken::Time`] after several seconds even if the time `left` has not elapsed, so the
+    /// caller must check its deadline.
     fn sleep_until_event(&self, alarm: &Alarm, left: Option<Duration>) -> Result<Woken, OsError>;
 }

@@ -71,8 +71,8 @@ impl Poller {
         }
     }
 
-    /// Polls this member after an event, if the group's threads are the owner or become the owner.
-    /// A thread that waits for the group calls this method.
+    /// Polls this member after an event, if the group's threads are the owner or if this call makes
+    /// them the owner. A thread that waits for the group calls this method.
     pub fn poll_member(&self, queue: &impl Completions) {
         self.count_poll_as_loop(ENGINE_USERS);
         if self.owner() != Owner::Loop {
@@ -87,8 +87,9 @@ impl Poller {
             self.call_engine();
         }
         if is_level_triggered && queue.events().is_some_and(|(_, has_ended)| has_ended) {
-            // The events stay readable until the engine's thread ends the connection. Until then,
-            // the group's leader could not sleep on an epoll that contains them.
+            // The events stay readable until the engine's thread ends the connection, so the
+            // group's leader could not sleep on an epoll that contains them. This call removes them
+            // from the group's epoll.
             self.hand_back();
         }
     }

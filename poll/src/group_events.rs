@@ -35,8 +35,8 @@ pub struct GroupEvents {
     epoll: Epoll,
     /// The keys of the members with an event that the leader has not handled yet.
     ready: Mutex<VecDeque<u64>>,
-    /// The keys of the members that the next thread that waits for the group must take over. Their
-    /// events are not in the epoll.
+    /// The keys of the members whose events are not in the epoll. The next thread that waits for
+    /// the group must take these members over.
     absent: Mutex<Vec<u64>>,
     /// Whether `absent` may contain a key.
     has_absent: AtomicBool,
@@ -60,7 +60,8 @@ impl GroupEvents {
         })
     }
 
-    /// Makes the next thread that waits for the group take over the member `key`.
+    /// Marks the member `key`, so that the next thread that waits for the group takes the member
+    /// over.
     pub fn mark_absent(&self, key: u64) {
         lock(&self.absent).push(key);
         self.has_absent.store(true, Ordering::Release);

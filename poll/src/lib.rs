@@ -2,7 +2,7 @@
 //! tasks and event loops.
 //!
 //! A connection makes progress when a thread polls its queue. At any time the connection has one of
-//! three [owners](Owner). The owner polls:
+//! three [owners](Owner), and the owner polls. The diagram shows how the owner changes:
 //!
 //! ```text
 //!                       a thread waits

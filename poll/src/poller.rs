@@ -49,7 +49,7 @@ pub struct Poller {
     reported: AtomicBool,
 }
 
-/// The epolls that watch a connection.
+/// The registration of a connection's completion events, and the group that watches them.
 #[derive(Default)]
 pub(super) struct Watched {
     /// The registration of the completion events with epolls, or `None` while the connection has no
@@ -64,7 +64,7 @@ pub(super) struct Watched {
 pub(super) struct Policy {
     pub(super) polling: Polling,
     pub(super) record: SpinRecord,
-    /// The results of the longer spins, which are used while a large message is transferred.
+    /// The results of the longer spins that are allowed while a large message is transferred.
     pub(super) large: SpinRecord,
 }
 
@@ -132,8 +132,8 @@ impl Poller {
         }
     }
 
-    /// Creates the alarm on which threads sleep, if the alarm does not exist yet. If `reserve` is
-    /// an eventfd, uses it for the alarm.
+    /// Returns the alarm on which threads sleep. The first call creates the alarm. If `reserve` is
+    /// an eventfd, the new alarm uses it.
     pub fn prepare(&self, reserve: Option<AlarmFd>) -> Result<&Alarm, OsError> {
         if let Some(alarm) = self.alarm.get() {
             return Ok(alarm);

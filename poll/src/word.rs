@@ -279,10 +279,9 @@ impl Word {
     /// Checks whether the owner still polls. `seen` is the value of the visit counter at the
     /// engine's previous check.
     ///
-    /// If threads are the owner and one of them, the leader, sleeps until an event, the threads
-    /// stay the owner, and the engine stops its checks. Any other owner stays the owner only if it
-    /// has polled since the previous check. If it has not polled, this method makes the engine the
-    /// owner.
+    /// If threads are the owner and their leader sleeps, the threads stay the owner, and the engine
+    /// stops its checks. Any other owner stays the owner only if it has polled since the previous
+    /// check. If it has not polled, this method makes the engine the owner.
     #[inline]
     pub(super) fn check_owner(&self, seen: u32) -> OwnerCheck {
         let mut word = self.0.load(Ordering::Acquire);

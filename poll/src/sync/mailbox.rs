@@ -41,7 +41,8 @@ pub trait Reader: fmt::Debug + Send + Sync + UnwindSafe + RefUnwindSafe {
     /// some messages may remain. The caller holds no lock.
     fn serve(&self);
 
-    /// Returns the time at which [`serve`](Self::serve) must be called even if no message arrives.
+    /// Returns the time at which [`serve`](Self::serve) must be called even if no message arrives,
+    /// or `None` if there is no such time.
     fn due(&self) -> Option<Instant>;
 }
 

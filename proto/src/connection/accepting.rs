@@ -1,5 +1,5 @@
-//! The passive side of a connection, from the arrival of the connect request to the reply or the
-//! rejection.
+//! The passive side of a connection, from the arrival of the connect request until the connection
+//! is established or the request is rejected.
 
 use std::{collections::VecDeque, mem, time::Instant};
 

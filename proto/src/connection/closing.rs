@@ -367,7 +367,7 @@ impl Open {
         match &self.phase {
             Phase::Established if is_key_violation => self.suspect(side, reason, now.now()),
             // The peer has disconnected, or its process has probably ended. In both cases the
-            // peer's memory was released, so a refused READ is not a violation.
+            // peer's memory has been released, so a refused READ is not a violation.
             Phase::Draining(draining)
                 if is_key_violation && draining.reason == CloseReason::PeerDisconnected => {}
             Phase::Greeting(_) | Phase::Established | Phase::Closing(_) | Phase::Draining(_) => {

@@ -59,7 +59,7 @@ enum Step {
 
 /// The maximum wait before the second attempt. The maximum doubles with each further attempt.
 const FIRST_BACKOFF: Duration = Duration::from_millis(50);
-/// The largest value of the maximum wait, which does not double any further.
+/// The upper limit of the maximum wait, at which the doubling stops.
 const LONGEST_BACKOFF: Duration = Duration::from_secs(1);
 
 /// A generator of pseudo-random numbers (SplitMix64).
@@ -384,8 +384,8 @@ impl Connecting {
         self.on_cm_event(side, event, now)
     }
 
-    /// Schedules the next attempt after a wait if `is_transient` is true. Otherwise returns `cause`
-    /// as an error.
+    /// If `is_transient` is true, schedules the next attempt, which starts after a wait. Otherwise
+    /// returns `cause` as an error.
     fn try_again_if(
         &mut self,
         is_transient: bool,

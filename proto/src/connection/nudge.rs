@@ -11,11 +11,11 @@ use std::time::{Duration, Instant};
 use super::{open::Open, side::Side};
 use crate::Output;
 
-/// The time before the first nudge. The time doubles after each nudge.
+/// The wait before the first nudge. Each further wait is twice as long as the previous one.
 const FIRST: Duration = Duration::from_millis(20);
 
-/// The maximum time between two nudges.
-const LAST: Duration = Duration::from_secs(1);
+/// The maximum wait between two nudges.
+const LONGEST: Duration = Duration::from_secs(1);
 
 /// The timer of the nudges, which are repeated until the peer has answered a Ping.
 #[derive(Debug)]
@@ -38,7 +38,7 @@ impl Nudge {
     }
 
     fn next(&self, now: Instant) -> Self {
-        let wait = (self.wait * 2).min(LAST);
+        let wait = (self.wait * 2).min(LONGEST);
         Self {
             deadline: now + wait,
             wait,

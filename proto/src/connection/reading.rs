@@ -112,7 +112,7 @@ impl Open {
         deadline.is_some_and(|deadline| deadline <= now)
     }
 
-    /// Handles the expired deadline of the read watchdog.
+    /// Checks the progress of reads, if the deadline of the read watchdog has passed.
     pub(super) fn on_reading_timeout(&mut self, side: &mut Side, now: Instant) {
         let transfer = &mut self.transfer;
         let (progress, reading) = (transfer.progress(), transfer.inbound.awaits_bytes());

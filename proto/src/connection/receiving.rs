@@ -371,7 +371,8 @@ impl Open {
 
     /// Sends a grant for control messages, if one is due.
     pub(super) fn grant_control_messages(&mut self, side: &mut Side) {
-        // A peer that has sent its Close must not send further control messages.
+        // A peer that has sent its Close must not send further control messages, so it needs no
+        // grant.
         if side.control_messages.grant_due() && !self.transfer.has_peer_closed() {
             self.send_control(side);
         }

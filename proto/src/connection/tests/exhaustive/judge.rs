@@ -268,7 +268,8 @@ fn check_cause(world: &World, at: usize, reason: &CloseReason) {
     );
 }
 
-/// Checks that a side in a quiet state does not wait for anything, and can send.
+/// Checks a side in a quiet state, which only a side event or a mistake can change. In such a
+/// state, the side must not wait for anything, and must be able to send.
 fn check_quiet(world: &World, at: usize) {
     let (me, peer) = (&world.pair.sides[at], &world.pair.sides[1 - at]);
     let State::Open(open) = &me.conn.state else {

@@ -128,7 +128,7 @@ impl Search {
     }
 
     /// Makes the transition `act`. If `reduces` is true, then makes further transitions, as long as
-    /// a transition is possible that commutes with all others. Adds the descriptions of all these
+    /// one of the possible transitions commutes with all others. Adds the descriptions of all these
     /// transitions to `lines`.
     fn take(&self, world: &mut World, act: Act, mut lines: Option<&mut Vec<String>>) {
         let mut next = Some(act);
