@@ -118,12 +118,12 @@ impl ListenerBuilder {
 
     /// Sets whether a listener on one address binds again after it lost its device or address.
     ///
-    /// The first attempt is made after 100 ms. The delay then grows up to 2 s, until an attempt
-    /// succeeds or the listener is dropped. Only the log reports the loss and the attempts. The
-    /// option has no effect on the listener's connections, which end when they lose their device or
-    /// address. A listener on all addresses (`0.0.0.0`, `[::]`) does not need this option, because
-    /// it accepts requests on all devices, including devices that are added later. A listener that
-    /// also listens over TCP always binds again over RDMA.
+    /// The first attempt is made after 100 ms. Later delays are longer, up to 2 s. The attempts end
+    /// when one succeeds or when the listener is dropped. Only the log reports the loss and the
+    /// attempts. The option has no effect on the listener's connections, which end when they lose
+    /// their device or address. A listener on all addresses (`0.0.0.0`, `[::]`) does not need this
+    /// option, because it accepts requests on all devices, including devices that are added later.
+    /// A listener that also listens over TCP always binds again over RDMA.
     ///
     /// Default `false`: a listener without TCP that loses its device or address ends with
     /// [`Error::ListenerEnded`].

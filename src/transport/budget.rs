@@ -102,8 +102,9 @@ impl Budget {
         )
     }
 
-    /// Registers a connection whose peer is on `host`. When a claim of the connection is granted,
-    /// its engine gets a [`NoticeKind::RetryMemory`] with the connection's key.
+    /// Registers a connection whose peer is on `host`. When a waiting claim of the connection is
+    /// granted, the connection's engine gets a [`NoticeKind::RetryMemory`] with the connection's
+    /// key.
     pub(crate) fn client(
         self: &Arc<Self>,
         mailbox: &Arc<Mailbox<Notice>>,
