@@ -49,7 +49,7 @@ impl<'a> Outgoing<'a> {
         Self::new(Content::Parts(parts))
     }
 
-    /// Requests a completion with this `id` when the message has arrived.
+    /// Requests a completion with this `id`, which reports the arrival of the message.
     ///
     /// [`Completion::Sent`](crate::Completion::Sent) reports that this message and all earlier
     /// messages have arrived. So this completion is reported only after the peer's library has read

@@ -170,7 +170,7 @@ impl Link {
     }
 
     /// Polls the completion queue once, in a thread that is likely to poll again soon. If nothing
-    /// relies on the engine's thread, the threads of the application become the owner of the
+    /// relies on the engine's thread, the application's threads together become the owner of the
     /// connection.
     pub(crate) fn poll_again(self: &Arc<Self>) {
         self.poller.count_poll_as_thread();

@@ -176,9 +176,9 @@ impl ListenerBuilder {
     /// Listens over TCP on this bound socket, for instance one from systemd's socket activation.
     ///
     /// The address of [`bind`](Self::bind) must have the socket's port. If the ports differ, `bind`
-    /// fails with [`Error::Bind`] and `EINVAL`. Over RDMA the address is bound as usual. The socket
-    /// becomes non-blocking. It stays open in this process while the builder or the listener
-    /// exists.
+    /// fails with an [`Error::Bind`] that contains `EINVAL`. Over RDMA the address is bound as
+    /// usual. The socket becomes non-blocking. It stays open in this process while the builder or
+    /// the listener exists.
     ///
     /// # Examples
     ///

@@ -253,8 +253,8 @@ impl BudgetClient {
         Some(self.charge(ChargeKind::Kept, bytes))
     }
 
-    /// Requests a notice when a client releases memory. Called after the operating system had no
-    /// memory for this client.
+    /// Makes the budget notify this client when a client releases memory. Called after the
+    /// operating system had no memory for this client.
     pub(crate) fn await_memory(&self) {
         let mut accounts = lock(&self.budget.accounts);
         if !accounts.waiting_for_system.contains(&self.id) {

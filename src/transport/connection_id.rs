@@ -80,7 +80,7 @@ impl ConnectionId {
         })
     }
 
-    /// Creates the transport's id for the outgoing connection with this `key` to `peer`. After a
+    /// Creates the transport's id for the outgoing connection to `peer` with this `key`. After a
     /// failure, [`take_problem`](Self::take_problem) may return a more specific error.
     pub(crate) fn create_id(
         &mut self,

@@ -154,8 +154,8 @@ impl InboundPool {
         self.client.copy(len)
     }
 
-    /// Requests a notice that another connection has released memory. Called after the operating
-    /// system has refused memory.
+    /// Makes the budget notify this connection when a connection releases memory. Called after the
+    /// operating system has refused memory.
     pub(crate) fn await_memory(&self) {
         self.client.await_memory();
     }

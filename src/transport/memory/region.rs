@@ -49,7 +49,7 @@ impl Region {
     ///
     /// # Panics
     ///
-    /// Panics if `bytes` exceed the region.
+    /// Panics if `bytes` do not fit into the region at `offset`.
     pub fn copy_in(&self, offset: usize, bytes: &[u8]) {
         self.memory.copy_in(offset, bytes);
     }
