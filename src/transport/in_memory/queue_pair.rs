@@ -66,7 +66,7 @@ impl QueuePair {
         Ok(())
     }
 
-    /// Lets the queue post receives on demand, beginning with the receive that has the index `next`.
+    /// Lets the queue post receives on demand, beginning with the receive with the index `next`.
     /// When all posted receives are in use, the queue posts the receives in the next piece of
     /// memory.
     ///
