@@ -9,7 +9,7 @@ use super::{
     word::{Owner, OwnerCheck},
 };
 
-/// Interval at which the engine's thread checks the connections that the application polls. The
+/// The interval at which the engine's thread checks the connections that the application polls. The
 /// interval bounds the delay of messages if the application stops polling: a program that mixes
 /// `recv` with `select!` may receive a message up to two intervals after its arrival. The interval
 /// also bounds the cost of the checks: while a program polls often, the engine's thread runs once
@@ -20,10 +20,10 @@ const CHECK_INTERVAL: Duration = Duration::from_millis(10);
 /// does not handle an event. At each earlier check, the engine polls once in place of the loop, and
 /// the loop stays the owner. A loop with 1000 busy connections handles most events later than
 /// `CHECK_INTERVAL`. If the engine became the owner after each such delay, each message would cost
-/// up to four calls of epoll_ctl.
+/// up to four calls to epoll_ctl.
 const OVERDUE_CHECKS: u8 = if cfg!(loom) { 1 } else { 10 };
 
-/// Interval at which the engine's thread checks connections that hold back a message, and
+/// The interval at which the engine's thread checks connections that hold back a message, and
 /// connections that were busy. A message that is held back is sent only when the connection is
 /// polled again, so this interval is shorter than `CHECK_INTERVAL`.
 const QUICK_CHECK_INTERVAL: Duration = Duration::from_millis(1);

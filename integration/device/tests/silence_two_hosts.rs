@@ -38,7 +38,7 @@ impl Firewall {
         let table = shell("nft list table inet silent");
         let (_, count) = table
             .split_once("counter packets ")
-            .expect("the rule has a counter");
+            .expect("the rule must have a counter");
         let (count, _) = count.split_once(' ').unwrap();
         count.parse().unwrap()
     }

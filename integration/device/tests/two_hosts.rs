@@ -377,9 +377,9 @@ fn fast_detection() -> Config {
 }
 
 /// Returns an idle and a busy connection, on the ports `port` and `port + 1`. Each connection has
-/// its own engine: while packets of software RoCE are stuck in a network device that is down, the
-/// kernel can block the call that destroys a queue pair. The engine's thread can then be blocked
-/// for 50 s.
+/// its own engine, because an engine's thread can be blocked for 50 s: while packets of software
+/// RoCE are stuck in a network device that is down, the kernel can block the call that destroys a
+/// queue pair.
 fn idle_and_busy(lab: &Lab, port: u16) -> [Endpoint; 2] {
     let configs = [(port, probing()), (port + 1, fast_detection())];
     if lab.host == "a" {
@@ -606,13 +606,13 @@ fn a_session_survives_cuts_of_the_link() {
             for (number, outage) in [100, 2000, 6000].into_iter().enumerate() {
                 thread::sleep(Duration::from_millis(500));
                 set_packet_loss(device, "replace");
-                let short = endpoint.statistics().resumes;
+                let before = endpoint.statistics().resumes;
                 thread::sleep(Duration::from_millis(outage));
                 set_packet_loss(device, "del");
                 let begun = Instant::now();
                 // A connection can survive a cut of 100 ms, so wait for a resumption only after
                 // longer cuts.
-                while outage > 1000 && endpoint.statistics().resumes == short {
+                while outage > 1000 && endpoint.statistics().resumes == before {
                     assert!(
                         begun.elapsed() < TIME_LIMIT,
                         "the session did not resume after cut {number}"

@@ -158,8 +158,8 @@ pub fn one_frame(frame: &[u8]) {
         _ => assert_eq!(device.sent_kinds, []),
     }
     // If the frame contains a message, the application still holds the buffer. The connection must
-    // repost the buffer of any other frame. If a violation, an abort or a failure has ended the
-    // connection, the connection may keep the buffer.
+    // repost the buffer of any other frame, unless a violation, an abort or a failure has ended the
+    // connection.
     if !matches!(
         seen,
         Verdict::Violation(_) | Verdict::Abort(_) | Verdict::Failure(_)

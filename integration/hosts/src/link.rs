@@ -21,7 +21,7 @@ use crate::{
 /// The connection from a conductor to an agent.
 #[derive(Clone, Debug)]
 pub struct Link {
-    /// The TCP connection to another host, or `None` for this host and for a guest of the lab.
+    /// The TCP connection to another host. `None` for a link to this host or to a guest of the lab.
     stream: Option<Arc<TcpStream>>,
     sender: Sender,
     /// The programs for which reports can still arrive. `None` after the connection to the agent is

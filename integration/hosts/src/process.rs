@@ -30,7 +30,7 @@ pub struct Process {
     id: u32,
     frames: Receiver<Frame>,
     printed: Vec<u8>,
-    /// For stdout and for stderr: the bytes after the last newline.
+    /// The bytes after the last newline, for stdout and for stderr.
     partial_lines: [Vec<u8>; 2],
     lines: VecDeque<Line>,
     /// The agent's answer to the most recent request, or `None` until the answer arrives. The

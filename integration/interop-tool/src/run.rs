@@ -64,7 +64,7 @@ pub(crate) fn run(case: &Case, placeholders: &Placeholders, agent: &mut Host) ->
 struct Stage<'a> {
     case: &'a Case,
     agent: &'a mut Host,
-    /// The time limit for each side, on an idle machine.
+    /// The time limit for each side. `Deadline` extends it on a slow machine.
     limit: Duration,
     /// The exit status and output of the server, if it has ended before its clients.
     server: Option<Ended>,

@@ -210,8 +210,8 @@ impl Machine {
         self.qemu.id()
     }
 
-    /// Saves the console output and the monitor's answers of a machine that has stopped. Returns
-    /// the folder with these files.
+    /// Saves the console output and `monitor`, the answers of QEMU's monitor, after the machine has
+    /// stopped. Returns the folder with these files.
     pub(crate) fn save_output(&self, monitor: &str) -> Result<PathBuf> {
         let folder = self.stopped.join(self.pid().to_string());
         fs::create_dir_all(&folder)?;

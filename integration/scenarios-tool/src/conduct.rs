@@ -26,7 +26,7 @@ use crate::{
     worker::Report,
 };
 
-/// The time limit for a worker to carry out an order, on an idle machine.
+/// The time limit for a worker to carry out an order. `Deadline` extends it on a slow machine.
 const TIME_LIMIT: Duration = Duration::from_secs(60);
 
 /// The time limit for a worker to print its next line.
@@ -96,8 +96,9 @@ impl Host {
         Ok(())
     }
 
-    /// Reads the worker's lines until `until` returns true. Fails if the worker ends earlier, or
-    /// after `limit`. The error contains `what`, the name of the awaited state.
+    /// Reads the worker's lines until `until` returns true. Fails if the worker ends first, or if
+    /// `until` still returns false after `limit`. The error contains `what`, the name of the
+    /// awaited state.
     pub(crate) fn wait(
         &mut self,
         what: &str,

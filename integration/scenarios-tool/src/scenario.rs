@@ -59,7 +59,7 @@ pub(crate) enum Reading {
     Receiving,
     /// With `Select`: one thread waits for the `completions` of several connections.
     Selecting,
-    /// With `try_recv`: one thread polls several connections, one after the other.
+    /// With `try_recv`: one thread polls several connections, one after another.
     Trying,
 }
 
@@ -88,8 +88,8 @@ pub(crate) enum Fault {
     ProcessKilled,
     /// The server's process is killed, and a new process listens on the same address.
     ProcessReplaced,
-    /// The client's process is killed the given number of times. After each kill except the final
-    /// one, a new client process connects.
+    /// The client's process is killed the given number of times. After each kill except the last, a
+    /// new client process connects.
     ClientsVanish(u32),
     /// The process of one side is stopped with SIGSTOP for the given number of seconds.
     ProcessStopped(Side, u64),
@@ -390,7 +390,7 @@ fn lasting(config: &mut Config) {
 /// Makes connections detect a cut within a few seconds.
 fn watchful(config: &mut Config) {
     config.keepalive_interval = Some(Duration::from_secs(1));
-    // A busy machine may not run a virtual machine for seconds.
+    // If this machine is busy, a virtual machine may get no processor time for several seconds.
     config.keepalive_timeout = Duration::from_secs(5);
     config.close_timeout = Duration::from_secs(5);
 }

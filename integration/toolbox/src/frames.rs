@@ -4,7 +4,7 @@
 
 /// The protocol's version.
 pub const VERSION: u8 = 3;
-/// The number of receives for data frames that each side of these tests posts.
+/// The number of receives for data frames that each side posts in these tests.
 pub const WINDOW: u16 = 4;
 /// The largest payload of a data frame that either side accepts, in bytes.
 pub const EAGER_SIZE: u32 = 1000;
@@ -31,7 +31,7 @@ pub const REQUEST: u8 = 13;
 pub const ANSWER: u8 = 14;
 pub const RENDEZVOUS: u8 = 16;
 
-/// A frame. The constructors return valid frames. Tests then change single fields.
+/// A frame. The constructors return valid frames. Tests then change individual fields.
 #[derive(Debug, Clone)]
 pub struct Frame<'a> {
     pub kind: u8,

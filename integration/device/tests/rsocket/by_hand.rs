@@ -19,7 +19,7 @@ use rdmsg::{
 };
 use toolbox::{DeviceTest, TIME_LIMIT, applies, read_sequence, write_sequence};
 
-/// The device capability that these peers need. iWARP lacks it.
+/// The device capability that a [`Peer`] needs. iWARP lacks it.
 const BY_HAND: &str = "queue pairs that a program connects by ibv_modify_qp(3)";
 
 /// A peer that can send any operation of the protocol, including invalid ones.
@@ -136,7 +136,7 @@ impl Peer {
     }
 }
 
-/// The work request id of all writes of these peers.
+/// The work request id of all writes of a [`Peer`].
 const WRITE_ID: u64 = 100;
 
 /// The program shuts down an accepted stream before the peer has completed the connect. The stream

@@ -53,8 +53,8 @@ fn both_directions_at_once() {
     }
 }
 
-/// Establishes one hundred connections, one after the other. A connection can send only after it
-/// has received the windows that the peer announces directly after the connect.
+/// Establishes one hundred connections, one after another. A connection can send only after it has
+/// received the windows that the peer announces directly after the connect.
 #[test]
 fn no_connection_misses_a_window() {
     const ROUNDS: u32 = 100;

@@ -37,7 +37,7 @@ pub(crate) struct Peer {
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Received {
     Command([u8; COMMAND]),
-    /// A WRITE. Contains the number of bytes that the WRITE has transferred.
+    /// A WRITE. The field is the number of bytes that the WRITE transferred.
     Bytes(u32),
 }
 

@@ -43,7 +43,7 @@ fn small() -> Config {
     config.receive_buffer = 2000;
     config.receive_queue = 64;
     config.send_queue = 3;
-    // Without keepalive, a stream makes progress only in calls of the application.
+    // Without keepalive, a stream makes progress only while the application calls its methods.
     config.keepalive = None;
     config
 }

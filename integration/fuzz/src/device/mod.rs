@@ -16,8 +16,8 @@ use crate::proto::{
 /// The maximum length in bytes of a chunk. A chunk is the part of a large message that one READ
 /// fetches.
 const CHUNK: u64 = 1 << 20;
-/// The maximum number of large messages in flight: the peer has announced them, and this side has
-/// not yet reported them as read.
+/// The maximum number of large messages in flight. A large message is in flight from the peer's
+/// announcement until this side has reported the message as read.
 const LARGE_IN_FLIGHT: u32 = 4;
 
 /// A work request in the send queue.
@@ -105,8 +105,8 @@ pub(crate) struct Device {
     /// The number of messages that the application or, with `Output::Release`, the connection has
     /// released.
     released: u32,
-    /// The most recent counters that this side has sent to the peer: first the grant, then the
-    /// number of large messages read.
+    /// The counters that this side last sent to the peer: first the grant, then the number of large
+    /// messages read.
     reported: (u32, u32),
     /// The number of the next frame that this side receives, modulo 2¹⁶.
     frames_received: u16,

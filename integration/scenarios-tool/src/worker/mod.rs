@@ -95,7 +95,7 @@ struct State {
     /// Whether the order `stop` has arrived. On each connection without a planned number of
     /// messages, each side then sends only a few more messages.
     stop: bool,
-    /// The number of connections that were counted as flowing since the most recent start of the
+    /// The number of connections that have been counted as flowing since the last start of the
     /// server: see `Conversation::flows`.
     flowing: u32,
     /// While this sender exists, the server accepts connections. A server that restarts or exits
@@ -197,8 +197,8 @@ fn warm_up(lab: &Lab) -> Result<()> {
 }
 
 /// Counts the resources while no connection exists. The memory that librdmacm uses for an open
-/// device depends on the most recent call for this device. Each count must follow the same call, so
-/// this function first binds a listener.
+/// device depends on the last call for this device. Each count must follow the same call, so this
+/// function first binds a listener.
 fn count(lab: &Lab) -> Result<Health> {
     let engine = Engine::new()?;
     drop(Listener::builder().engine(&engine).bind(lab.at(0))?);

@@ -26,8 +26,7 @@ const IDLE_PAUSE: Duration = Duration::from_millis(1);
 /// A function that drops a held message, after it has checked that the bytes are unchanged.
 type Release = Box<dyn FnOnce() + Send>;
 
-/// A reader, and a channel. The thread that runs the reader sends to the channel how the connection
-/// has ended.
+/// A reader, and a channel to which the reader's thread sends the [`End`] of the connection.
 pub(super) type Job = (Reader, Sender<End>);
 
 /// Receives all messages and completions of one side of a connection.
