@@ -55,7 +55,8 @@ fn is_rdma() -> bool {
     env::var_os("LAB_ADDR").is_some()
 }
 
-/// A process that runs one of the ignored tests of this program as its role.
+/// A process in a certain role. The role is one of the ignored tests of this program, which the
+/// process runs.
 struct Role {
     child: Child,
     says: BufReader<ChildStdout>,

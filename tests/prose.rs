@@ -160,7 +160,7 @@ fn links(page: &str) -> Vec<&str> {
         .collect()
 }
 
-/// Returns the anchor of a heading, to which links refer.
+/// Returns the anchor with which links refer to a heading.
 fn anchor(heading: &str) -> String {
     let text = heading.trim_start_matches('#').trim().to_lowercase();
     text.chars()

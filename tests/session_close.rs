@@ -289,7 +289,7 @@ fn lost_acknowledgement_is_sent_after_session_end() {
     }
 }
 
-/// Injects a fault that loses the frame `loses`, and closes the session at the server. Returns the
+/// Injects a fault that drops the frame `loses`, and closes the session at the server. Returns the
 /// outcome at the client, which has sent three messages.
 fn close_while_cut_off(loses: Frame) -> (Vec<u64>, Vec<u64>, usize, CloseReason) {
     let (client, server, proxy, _listener) = pair(&config(), &short_close());

@@ -241,9 +241,9 @@ fn outcome(endpoint: &Endpoint) -> (Vec<u64>, Vec<u64>, CloseReason) {
 #[test]
 fn ids_are_reported_once_over_a_cut() {
     let (client, server, proxy, _listener) = pair();
-    // If too many completions are untaken, a send with an id waits only while another thread takes
-    // completions. Without such a thread, the send fails. This call registers the main thread as
-    // the thread that takes completions, before the sends start.
+    // If the program has too many completions to take, a send with an id waits only while another
+    // thread takes completions. Without such a thread, the send fails. This call registers the main
+    // thread as the thread that takes completions, before the sends start.
     assert!(client.try_next_completion().unwrap().is_none());
     let (sent, failed, _) = thread::scope(|scope| {
         scope.spawn(|| {

@@ -390,7 +390,7 @@ fn several_threads_wait_for_a_group() {
                 "each message must arrive once"
             );
         }
-        // Each thread exits when it receives the end of a connection.
+        // Each thread exits when it receives the completion that reports the end of a connection.
         for (near, _) in &pairs[..THREADS] {
             near.close().unwrap();
         }

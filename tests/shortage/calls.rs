@@ -99,8 +99,8 @@ impl Calls {
         }
     }
 
-    /// Clears the recorded values of all functions. Returns the values that the library had
-    /// recorded for calls of `function`.
+    /// Returns the values that the library has recorded for calls of `function`. Also clears the
+    /// recorded values of all functions.
     pub(crate) fn notes(&self, function: &str) -> Vec<i64> {
         let name = CString::new(function).unwrap();
         let mut values = vec![0; MAX_NOTES];

@@ -37,8 +37,8 @@ pub(crate) enum Done {
     Invalidated,
     /// The invalidation of a memory window failed.
     InvalidationFailed { status: WcStatus, vendor_err: u32 },
-    /// All work requests that were posted on the send queue or on the receive queue have completed.
-    /// The value names the queue.
+    /// All work requests that were posted on one queue have completed. The value states whether
+    /// this is the send queue or the receive queue.
     Drained(DrainSide),
     /// The peer has ended the TCP stream, or the stream has failed. All completions of received
     /// frames precede this completion.

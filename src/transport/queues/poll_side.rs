@@ -67,7 +67,8 @@ impl PollSide {
         })
     }
 
-    /// Returns whether the queue may contain more completions after a poll that returned `count`.
+    /// Returns whether the queue may contain more completions after a poll that returned `count`
+    /// completions.
     #[inline]
     pub(crate) fn has_more(&self, count: usize) -> bool {
         by_transport!(CompletionQueue, &self.queue, {
@@ -146,7 +147,7 @@ impl PollSide {
         self.events.as_ref()
     }
 
-    /// Records that all receives have completed as soon as the queue is empty.
+    /// Records that from now on an empty queue means that all receives have completed.
     pub(crate) fn drains_when_empty(&mut self) {
         self.drains_when_empty = true;
     }

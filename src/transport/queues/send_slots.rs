@@ -55,12 +55,12 @@ pub(crate) struct SlotBytes {
 
 /// The posted work requests, by slot of the send ring.
 ///
-/// A completion covers all earlier work requests. But some drivers complete a send as soon as TCP
-/// has accepted the bytes of the send. With these drivers, READs and atomic operations may complete
-/// after later sends, because the peer's device answers them. So a READ or atomic operation is
-/// reported only when the operation itself or a later READ or atomic operation has completed.
-/// Requests that were posted after the operation are reported after it. The rest of the library
-/// therefore sees requests complete in the order of posting.
+/// A completion covers all earlier work requests. But some iWARP drivers complete a send as soon as
+/// TCP has accepted the bytes of the send. With these drivers, READs and atomic operations may
+/// complete after later sends, because the peer's device answers them. So a READ or atomic
+/// operation is reported only when the operation itself or a later READ or atomic operation has
+/// completed. Requests that were posted after the operation are reported after it. The rest of the
+/// library therefore sees requests complete in the order of posting.
 #[derive(Debug)]
 pub(crate) struct SendSlots {
     /// The slots. Empty until a request other than [`Posted::Frame`] is stored or a request fails,

@@ -127,7 +127,8 @@ impl WorkQueues {
         self.qp.set_min_rnr_timer()
     }
 
-    /// Returns the fault control of an in-memory connection. Returns `None` over RDMA and TCP.
+    /// Returns the handle for fault injection of an in-memory connection. Returns `None` over RDMA
+    /// and TCP.
     pub(crate) fn control(&self) -> Option<WireControl> {
         self.qp.control().cloned()
     }
@@ -356,7 +357,8 @@ impl WorkQueues {
             range.start <= range.end && range.end <= memory.len(),
             "the range must lie in the registered memory"
         );
-        // The caller has checked the length against the limit of the device, which is below 4 GiB.
+        // The cast in `sge` is lossless, because the caller has checked the length against the
+        // limit of the device, which is below 4 GiB.
         let in_memory = || sge(memory, range.start, range.len());
         let (kind, sge) = match op {
             SendOp::Read(_) => (OperationKind::Read, in_memory()),

@@ -222,7 +222,7 @@ const NO_PEER: OsError = OsError::new("connect", libc::EDESTADDRREQ);
 pub(super) enum Carrier {
     /// No socket exists: before the first attempt, and between two attempts.
     Nothing,
-    /// The socket exists, but no queues.
+    /// The socket exists, but no queues exist.
     Socket(Socket),
     /// All queues exist, or some of them if the others could not be created.
     Stream(Arc<Stream>),

@@ -309,7 +309,7 @@ impl SendQueue {
         self.owes_ack = true;
     }
 
-    /// Gathers an Ack of the executed requests, if a signalled request waits for it or at least
+    /// Gathers an Ack for the executed requests, if a signalled request waits for it or at least
     /// [`UNACKNOWLEDGED`] requests are not acknowledged. Returns whether it gathered an Ack.
     fn gather_ack(&mut self) -> bool {
         let executed = self.executed.load(Ordering::Acquire);

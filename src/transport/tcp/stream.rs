@@ -50,7 +50,7 @@ pub(crate) struct Stream {
     /// The number of received bytes of answers to this side's READs. Written under the lock of
     /// `receiver`.
     read: AtomicU64,
-    /// The registration with which the engine's thread reports space in the socket's send buffer.
+    /// The registration with which the engine's thread detects space in the socket's send buffer.
     /// Set after the setup.
     watch: OnceLock<Watch>,
 }
