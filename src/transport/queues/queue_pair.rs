@@ -133,7 +133,7 @@ impl QueuePair {
         })
     }
 
-    /// Posts receives in order. Over RDMA, one call posts several receives.
+    /// Posts receives in order. Over RDMA, each driver call posts several receives.
     ///
     /// # Safety
     ///
@@ -334,7 +334,7 @@ impl SharedReceiveQueue {
         })
     }
 
-    /// Posts receives in order. Over RDMA, one call posts several receives.
+    /// Posts receives in order. Over RDMA, each driver call posts several receives.
     ///
     /// # Safety
     ///

@@ -21,12 +21,12 @@
 //! * The memory of a large message that the peer can read is kept in `exposures` until its
 //!   registration has ended, or until its window has been invalidated or freed.
 //!
-//! [`WorkQueues::new`] posts the first receives of a connection as one list, with one call. Later,
-//! each receive is posted with a separate call. Lists would not help: messages are released one by
-//! one, and a receive must be posted before a grant announces it. A measurement on software RoCE
-//! confirmed this. The traffic was one-way and two-way, with short messages, fragments, large
-//! messages and a stream. After each poll, at most one receive of a control frame was reposted. So
-//! none of the 103,000 receives could have shared a call.
+//! [`WorkQueues::new`] posts the first receives of a connection in lists, with one driver call per
+//! list. Later, each receive is posted with a separate call. Lists would not help then: messages
+//! are released one by one, and a receive must be posted before a grant announces it. A measurement
+//! on software RoCE confirmed this. The traffic was one-way and two-way, with short messages,
+//! fragments, large messages and a stream. After each poll, at most one receive of a control frame
+//! was reposted. So none of the 103,000 receives could have shared a call.
 #![allow(unsafe_code)]
 
 use std::{io::IoSlice, ops::Range, sync::Arc};
@@ -168,7 +168,7 @@ impl WorkQueues {
         self.recv(id, Some(sge))
     }
 
-    /// Posts a list of receive buffers, which belong to this connection alone.
+    /// Posts receive buffers in lists. The buffers belong to this connection alone.
     fn post_recvs(&mut self, buffers: Range<u32>) -> Result<(), OsError> {
         let receives = buffers.map(|buffer| self.request(buffer));
         // SAFETY: as in `recv`.

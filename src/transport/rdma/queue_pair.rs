@@ -60,7 +60,8 @@ impl QueuePair {
         unsafe { self.0.post_recv_raw(id.encode(), sge.map(raw)) }
     }
 
-    /// Posts receives in order, as one list in one call.
+    /// Posts receives in order, in lists. Each driver call posts one list of at most
+    /// [`RawRecv::MOST`] receives.
     ///
     /// # Safety
     ///
@@ -208,7 +209,8 @@ impl SharedReceiveQueue {
         unsafe { self.queue.post_recv_raw(id.encode(), raw(sge)) }
     }
 
-    /// Posts receives in order, as one list in one call.
+    /// Posts receives in order, in lists. Each driver call posts one list of at most
+    /// [`RawRecv::MOST`] receives.
     ///
     /// # Safety
     ///
