@@ -33,7 +33,7 @@ impl Firewall {
         Self
     }
 
-    /// Returns the number of outgoing RDMA packets.
+    /// Returns the number of outgoing RDMA packets since the firewall was created.
     fn sent(&self) -> u64 {
         let table = shell("nft list table inet silent");
         let (_, count) = table

@@ -146,7 +146,7 @@ fn storm_connects_return_by_deadline_without_loss() {
         client.flush().unwrap();
     }
     // The drain ends the listener. `accept` then returns the connections that are still in the
-    // backlog. After these it fails, so the accepting thread ends.
+    // backlog. After these, `accept` fails, so the accepting thread ends.
     servers.drain(Duration::ZERO).unwrap();
     let accepted = accepting.join().unwrap();
     drop(connector);

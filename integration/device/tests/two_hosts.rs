@@ -1,6 +1,6 @@
-//! Tests of the message layer between two hosts. Both hosts run this program: in each test, host
-//! `a` listens and host `b` connects. Each test has its own port, and the connector retries until
-//! the listener is bound.
+//! Tests the message layer between two hosts. Both hosts run this program: in each test, host `a`
+//! listens and host `b` connects. Each test has its own port, and the connector retries until the
+//! listener is bound.
 
 use std::{
     fs,
@@ -17,8 +17,8 @@ use toolbox::{DeviceTest, Lab, applies, pattern};
 
 const TIME_LIMIT: Duration = Duration::from_secs(60);
 
-/// Runs one side of a test on each host. At the end, checks that neither host ran out of posted
-/// receives.
+/// Runs this host's side of a test: `listener` on host `a`, or `connector` on host `b`. At the end,
+/// checks that neither host ran out of posted receives.
 fn on_two_hosts(
     port: u16,
     config: &Config,

@@ -1,5 +1,5 @@
 //! The agent of a host. It starts programs on this host at the request of a conductor. The
-//! conductor is a process on this or another host that controls the agent through a
+//! conductor is a process, on this host or on another one, that controls the agent through a
 //! [`Host`](crate::Host) or a [`Link`](crate::Link).
 
 use std::{

@@ -144,7 +144,7 @@ impl Process {
     }
 
     /// Returns the next line that the program prints. Returns `None` if the program prints no line
-    /// within `limit`, or if the program has ended and all its lines were returned.
+    /// within `limit`, or if the program has ended and all its lines have been returned.
     pub fn line(&mut self, limit: impl Into<Deadline>) -> Option<Line> {
         let mut deadline = limit.into();
         while self.lines.is_empty() && !self.is_over() {

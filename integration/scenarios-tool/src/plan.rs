@@ -213,7 +213,8 @@ impl Content {
     }
 
     /// Compares the length and every byte of a received message with the expected message. Returns
-    /// true if the message is the final one of its sender, and an error if the message differs.
+    /// true if it is the sender's final message, false if it is an earlier message, and an error if
+    /// it differs.
     pub(crate) fn check(&self, number: u64, message: &[u8]) -> Result<bool, String> {
         let as_one = |last| {
             let id = self.id(number, last);

@@ -140,7 +140,7 @@ impl Peer {
 const WRITE_ID: u64 = 100;
 
 /// The program shuts down an accepted stream before the peer has completed the connect. The stream
-/// must send the shutdown after the peer has completed the connect.
+/// must send the shutdown later, after the peer has completed the connect.
 #[test]
 fn end_before_establishment_is_reported() {
     const DISCONNECT: u32 = 7 << 29;
@@ -200,7 +200,7 @@ fn protocol_violations_end_the_connection() {
     config.receive_queue = 4;
     let listener = Listener::bind_with(lab.at(0), &config).unwrap();
     let address = listener.local_addr().unwrap();
-    // This thread accepts until the receiver of the channel is dropped.
+    // The thread below accepts connections until the receiver of the channel is dropped.
     let (sender, accepted) = std::sync::mpsc::channel();
     let accepting =
         thread::spawn(move || while sender.send(listener.accept().unwrap().0).is_ok() {});

@@ -265,7 +265,7 @@ fn endpoint_and_rsocket_name_each_other_as_foreign() {
 }
 
 /// A listener is bound to an IPv4 address. A client connects to the same port at an IPv6 address of
-/// the same host. The connection manager of this host rejects the request.
+/// the same host. The host's connection manager rejects the request.
 #[test]
 fn ipv6_client_of_ipv4_listener_gets_clear_error() {
     let lab = DeviceTest::start();

@@ -274,8 +274,8 @@ pub(super) fn read_several(new_jobs: &Receiver<Job>, selects: bool) {
     }
 }
 
-/// Passes a result to a reader. If the connection has then ended, sends to the job's channel how
-/// the connection ended, and returns false.
+/// Passes a result to a reader. If the connection has then ended, sends its [`End`] to the job's
+/// channel and returns false. Otherwise, returns true.
 fn pass_result((reader, ended): &mut Job, next: Result<Completion, Error>) -> bool {
     // The send succeeds, because the thread of the conversation waits on the channel.
     reader.take(next).map(|end| ended.send(end)).is_none()
