@@ -67,15 +67,15 @@ pub struct RdmaTuning {
     /// waiting threads.
     ///
     /// The interrupt's affinity in the kernel (`/proc/irq/*/smp_affinity_list`) selects the
-    /// processor that handles it. With `None` the connections of a process take the vectors of a
-    /// device in rotation, which spreads the interrupts over the processors of all vectors.
+    /// processor that handles it. With `None` the connections of a process use the vectors of a
+    /// device in rotation. This spreads the interrupts over the processors of all vectors.
     ///
     /// 0 to the device's `num_comp_vectors` − 1 (`ibv_devinfo -v`); with a larger value, connecting
     /// and accepting fail with [`Error::InvalidConfig`]. Default `None`.
     #[cfg_attr(feature = "serde", serde(with = "super::text::as_number"))]
     pub completion_vector: Option<u32>,
 
-    /// Whether the device may reorder its writes of received bytes to memory: see
+    /// Whether the device may write received bytes to memory out of order: see
     /// [`RelaxedOrdering`].
     ///
     /// Default [`Auto`](RelaxedOrdering::Auto): relaxed ordering on processors that are known to
@@ -86,9 +86,9 @@ pub struct RdmaTuning {
     /// Whether the queue pair of the connection gets its own thread domain, and therefore its own
     /// doorbell register.
     ///
-    /// With a thread domain the driver posts without its own locks; the lock of the connection
-    /// suffices. If the device has no free thread domain, the connection works without one. The log
-    /// reports the first such connection at the level `debug`.
+    /// With a thread domain, the driver needs no lock when it posts work requests, because the lock
+    /// of the connection suffices. If the device has no free thread domain, the connection works
+    /// without one. The log reports the first such connection at the level `debug`.
     ///
     /// Default `true`.
     #[cfg_attr(feature = "serde", serde(with = "super::text::as_number"))]

@@ -37,7 +37,7 @@ struct Tried {
     is_silent_over_rdma: bool,
 }
 
-/// One attempt.
+/// One attempt to connect to an address over one transport.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Attempt {
     pub(super) address: SocketAddr,
@@ -67,7 +67,7 @@ pub(super) fn paths(
 
 impl Attempts {
     /// Creates the attempts for these addresses. Each address gets an equal share of the remaining
-    /// time. `default` is the transport if `addresses` specifies none.
+    /// time. `default` is the transport if `addresses` does not specify one.
     pub(super) fn new(
         addresses: &Addresses,
         default: TransportChoice,
@@ -92,8 +92,8 @@ impl Attempts {
         {
             let is_tcp = last.transport == Transport::Tcp;
             if is_tcp && error.is_refusal() {
-                // The host has no TCP listener but may have a listener over RDMA, so the next
-                // connect tries RDMA first.
+                // No program accepted the connection over TCP. A program may listen over RDMA, so
+                // the next connect tries RDMA first.
                 self.hosts_without_rdma.remove(last.address);
             } else if error.leaves_other_transports() && Instant::now() < fallback.deadline {
                 return Some(last.fall_back(fallback, error));

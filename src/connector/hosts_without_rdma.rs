@@ -12,7 +12,7 @@ use std::{
 use crate::os::{PerProcess, lock};
 
 /// The time for which connectors try TCP first at a host without RDMA.
-const MEMORY: Duration = Duration::from_secs(60);
+const RETENTION: Duration = Duration::from_secs(60);
 /// The maximum number of remembered hosts. A further host replaces the oldest one.
 const MOST: usize = 256;
 
@@ -30,7 +30,7 @@ impl HostsWithoutRdma {
     pub(super) fn contains(&self, address: SocketAddr, now: Instant) -> bool {
         let mut hosts = lock(&self.0);
         while let Some((_, since)) = hosts.front()
-            && now.duration_since(*since) >= MEMORY
+            && now.duration_since(*since) >= RETENTION
         {
             hosts.pop_front();
         }
@@ -75,7 +75,7 @@ mod tests {
     fn host_is_remembered_for_a_while() {
         let (hosts, start) = (HostsWithoutRdma::default(), Instant::now());
         hosts.insert(address(1, 7471), start);
-        let (before, after) = (start + MEMORY - Duration::from_millis(1), start + MEMORY);
+        let (before, after) = (start + RETENTION - Duration::from_millis(1), start + RETENTION);
         assert!(
             hosts.contains(address(1, 80), before),
             "a host must be remembered for all ports"

@@ -31,8 +31,8 @@ impl Endpoint {
     /// enough of them are free. Any other message is a long message: it stays in the memory of this
     /// side until the peer's library reads it. The peer's program need not do anything for that. At
     /// most 4 long messages, and [`Config::large_memory`](crate::Config::large_memory) bytes, are
-    /// in flight at a time; `send` waits while this limit is reached. A [`SendBuffer`] avoids
-    /// copying a long message.
+    /// in flight at a time; `send` waits while one of these limits is reached. A [`SendBuffer`]
+    /// avoids copying a long message.
     ///
     /// This method waits without a time limit, until there is room or the connection ends.
     /// [`send_timeout`](Self::send_timeout) has a time limit, and [`try_send`](Self::try_send) does
@@ -75,9 +75,9 @@ impl Endpoint {
     ///
     /// The waiting thread itself polls the completion queue, as [`Polling`](crate::Polling)
     /// describes. The [`Message`] is a view of the buffer that the device wrote, so no byte is
-    /// copied. While the program holds the message, it occupies one credit of the window; the
-    /// peer's `send` waits when no credit is left. To free the credit, drop the message, or copy
-    /// its bytes with [`Message::into_vec`].
+    /// copied. Until the program drops the message, the message occupies one credit of the window;
+    /// the peer's `send` waits when no credit is left. To free the credit, drop the message, or
+    /// copy its bytes with [`Message::into_vec`].
     ///
     /// When completions of other kinds precede the message, they are stored for
     /// [`next_completion`](Self::next_completion).
@@ -462,9 +462,10 @@ impl Endpoint {
         self.take_arrived()
     }
 
-    /// Returns true if [`take_from`](Self::take_from) has nothing to return: no completion, no end,
-    /// and no bytes of a stream. Clears `may_have_unread` if the completion queue is empty. The
-    /// check must be cheap, because a waiting thread repeats it and usually finds nothing.
+    /// Returns true if [`take_from`](Self::take_from) has nothing to return: no completion, no end
+    /// of the connection or of the peer's messages, and no bytes of a stream. Clears
+    /// `may_have_unread` if the completion queue is empty. The check must be cheap, because a
+    /// waiting thread repeats it and usually finds nothing.
     #[inline]
     fn has_nothing(&self) -> bool {
         let inner = &*self.inner;
@@ -544,7 +545,7 @@ impl Endpoint {
     ///   [`Stream`](crate::Stream) or uses an earlier version of this crate.
     /// * [`Error::Disconnected`] when the connection has ended or is being closed.
     ///
-    /// After any error but `Disconnected` the connection stays open, and nothing was sent.
+    /// After any error except `Disconnected` the connection stays open, and nothing was sent.
     ///
     /// # Examples
     ///

@@ -99,7 +99,7 @@ impl Admission {
     }
 
     /// Appends a connection with `host` to the host's waiting connections. A connection that
-    /// already has a turn loses it, and one that already waits loses its place.
+    /// already has a turn loses this turn, and one that already waits moves to the end.
     pub(super) fn join(&mut self, key: u64, host: Host) {
         self.leave(key);
         let ticket = self.next_ticket;
@@ -188,9 +188,9 @@ impl Admission {
             .filter(|host| !host.waiting.is_empty())
             .peekable();
         waiting.peek()?;
-        let has_place =
+        let has_slot =
             self.taken.len() < self.slots && waiting.any(|host| host.taken < self.slots_of_host);
-        if has_place {
+        if has_slot {
             return Some(now);
         }
         self.taken.iter().map(|turn| turn.end).min()

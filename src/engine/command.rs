@@ -33,7 +33,7 @@ const REPLY_GRACE: Duration = Duration::from_millis(100);
 /// A request from a handle to the engine's thread.
 #[derive(Debug)]
 pub(crate) enum Command {
-    /// Listen, and reply with the address. The listener and its requests hold the `engine` handle,
+    /// Listen, and reply with the address. The listener and its requests own the `engine` handle,
     /// which keeps the engine running.
     Listen {
         address: SocketAddr,
@@ -93,13 +93,13 @@ pub(crate) struct Handle {
     /// The engine's threads, whose end [`join`](Self::join) awaits. `None` if the engine has no
     /// thread, and in a handle that was created for a forked child.
     custody: Option<Arc<Custody>>,
-    /// Owns the state of an engine without a thread.
+    /// The state of an engine without a thread; `None` in all other handles.
     threadless: Option<Arc<Threadless>>,
     process: Process,
 }
 
-/// A listener's queue, according to the type of its items. The engine's thread adds items, and the
-/// listener's program removes them.
+/// A listener's queue. The variants differ in the type of the queue's items. The engine's thread
+/// adds items, and the listener's program removes them.
 #[derive(Clone, Debug)]
 pub(crate) enum ListenerItem {
     /// Established connections. The engine accepts each request immediately.
@@ -130,7 +130,7 @@ pub(crate) trait Incoming<T>: fmt::Debug + Send + Sync {
     fn finish(&self, why: Error);
 }
 
-/// The reply after a listener was created.
+/// The reply to a [`Command::Listen`] that has created a listener.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Bound {
     pub(crate) key: u64,
@@ -158,7 +158,7 @@ pub(crate) enum Reply {
     Backlog(Arc<Queue<Result<Established, Error>>>),
 }
 
-/// A peer's request for a connection. Dropping it rejects the request.
+/// A peer's request for a connection. Dropping this value rejects the request.
 ///
 /// Returned by a [`RequestListener`](crate::RequestListener).
 pub struct Request {

@@ -279,7 +279,7 @@ impl Engine {
     /// ```
     pub fn drain(&self, timeout: Duration) -> Result<u64, Error> {
         let (reply, drained) = bounded(1);
-        // The engine holds a weak reference to this value. While the value exists, the drain is
+        // The engine has a weak reference to this value. While the value exists, the drain is
         // pending, and the engine ends suspended sessions that this host accepted.
         let waits = Arc::new(());
         let caller = Arc::downgrade(&waits);
@@ -316,9 +316,9 @@ impl Engine {
         self.inner.send(command)
     }
 
-    /// Returns this engine if it supports the transport. In-memory connections
-    /// (`is_in_memory`) can use any engine. Connections over RDMA and TCP need an engine that has a
-    /// thread.
+    /// Returns this engine, or an error if the engine does not support the transport. In-memory
+    /// connections (`is_in_memory`) can use any engine. Connections over RDMA and TCP need an
+    /// engine that has a thread.
     pub(crate) fn for_transport(&self, is_in_memory: bool) -> Result<Self, Error> {
         if is_in_memory || self.inner.has_thread() {
             return Ok(self.clone());
@@ -366,7 +366,7 @@ pub struct EngineStatistics {
     /// The value covers all engines that share the limit
     /// [`EngineLimits::pinned`](crate::EngineLimits::pinned).
     pub pinned: u64,
-    /// The number of bytes that are currently held in large messages and in copied stream bytes.
+    /// The number of bytes that large messages and copied stream bytes currently occupy.
     ///
     /// A large message is included from the start of its transfer until the application drops it.
     /// Stream bytes are included if they were copied out of receive buffers and the application has

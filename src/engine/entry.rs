@@ -190,7 +190,8 @@ impl Entry {
         }
     }
 
-    /// Passes the request to its listener, if its private data have just arrived.
+    /// If the private data of the request have just arrived completely, passes the request to its
+    /// listener.
     pub(super) fn report_requested(&mut self) {
         if mem::take(&mut self.link.core().requested) {
             self.pass_to_listener();
@@ -270,7 +271,7 @@ impl Entry {
     }
 
     /// Logs that a connection has ended, if messages that this side sent may be lost. Called only
-    /// for connections whose loss of messages no handle will report.
+    /// if no handle will report this loss.
     pub(super) fn report_undelivered(&self, reason: &CloseReason) {
         let delivered = self.link.ended().is_some_and(|ended| ended.delivered);
         let Statistics {

@@ -146,7 +146,7 @@ pub(super) struct Reactor {
     /// The replies to send when no connection is left. The weak reference is dead if the caller of
     /// the drain no longer waits.
     drains: Vec<(Sender<()>, Weak<()>)>,
-    /// The in-process bindings of ended listeners whose connections can still resume.
+    /// The in-memory bindings of ended listeners whose connections can still resume.
     closed_bindings: Vec<ClosedBinding>,
     /// The memory limits for large messages.
     budget: Arc<Budget>,
@@ -670,7 +670,7 @@ mod tests {
     }
 
     /// The engine panics, and then the logger panics in the engine's destructor. If the second
-    /// panic left the destructor, it would abort the process.
+    /// panic escaped from the destructor, it would abort the process.
     #[test]
     fn engine_that_panics_cuts_off_its_connections() {
         log::set_logger(&Fails).unwrap();

@@ -38,8 +38,9 @@ const FREE_PORT_TRIES: u32 = 64;
 /// The ids of a listener over RDMA and over TCP.
 type ListenIds = (Option<ListenId>, Option<ListenId>);
 
-/// The text for the log if a listener with `TransportChoice::Auto` lacks one transport, and the log
-/// level. The text names the only transport and the reason why the other one is missing.
+/// The level and the text of the log line about a listener with `TransportChoice::Auto` that lacks
+/// one transport. The text names the only transport and the reason why the other one is missing.
+/// `None` for any other listener.
 type OnlyTransport = Option<(Level, String)>;
 
 impl Reactor {
@@ -376,10 +377,11 @@ impl Reactor {
         }
     }
 
-    /// Closes a listener, and rejects its requests to which no reply was sent yet, except requests
-    /// that the program has taken from the queue. After a reply, the peer may already consider the
-    /// connection established. The listener's queue therefore still receives such connections, and
-    /// ends when all of them are established or have failed.
+    /// Closes a listener. Rejects the listener's requests to which no reply was sent yet, except
+    /// requests that the program has removed from the queue. After a reply, the peer may already
+    /// consider the connection established. The listener's queue therefore still receives the
+    /// connections for which a reply was sent, and ends when all of them are established or have
+    /// failed.
     fn unlisten(&mut self, key: u64) {
         self.timers.set(key, None);
         let Some(mut listener) = self.listeners.remove(&key) else {
@@ -388,9 +390,9 @@ impl Reactor {
         if listener.config.listening.is_of_pair {
             self.closed_bindings.push(listener.take_binding());
         }
-        // When the id is destroyed, the kernel rejects the requests in its queue without giving a
-        // reason. The engine therefore reads these requests first, and rejects them as busy because
-        // this listener is no longer in the table.
+        // When the listener's id is destroyed, the kernel rejects the requests in the id's queue
+        // without giving a reason. The engine therefore reads these requests first, and rejects
+        // them as busy because this listener is no longer in the table.
         self.handle_pending_cm_events(Transport::Rdma);
         let accepting: Vec<u64> = self
             .links
