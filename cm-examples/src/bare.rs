@@ -153,8 +153,8 @@ fn usual_gid(context: &Context, port: u8) -> Result<u8> {
     Ok(index.ok_or("the port has no RoCE v2 GID; choose another GID by its index")?)
 }
 
-/// The attributes of a queue pair and of its port. The other side needs these attributes for the
-/// connection.
+/// The attributes of a queue pair and of its port. The two programs exchange these attributes
+/// before they connect their queue pairs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[expect(clippy::exhaustive_structs, reason = "programs set each field")]
 pub struct Peer {
@@ -237,7 +237,7 @@ pub fn first_psn() -> u32 {
     RandomState::new().hash_one(std::process::id()) as u32 & 0xff_ffff
 }
 
-/// Parses the value of an option: a path MTU in bytes.
+/// Parses a path MTU in bytes, which is the value of a command line option.
 ///
 /// # Errors
 ///
@@ -266,8 +266,8 @@ pub struct Terms {
     pub sl: u8,
     /// The packet sequence number (PSN) of this queue pair's first packet.
     pub psn: u32,
-    /// The encoded time that the peer waits before it retries a send, if this queue pair has no
-    /// posted receive.
+    /// The encoded time that the peer waits before it retries a send that failed because this queue
+    /// pair had no posted receive.
     pub min_rnr_timer: u8,
     /// The exponent n of the acknowledgement timeout, 4.096 µs × 2ⁿ.
     pub timeout: u8,

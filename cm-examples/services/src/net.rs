@@ -210,8 +210,7 @@ impl AsyncWrite for Socket {
     }
 }
 
-/// Reports the addresses of a connection to tonic. The streams of rdmsg and of TCP implement the
-/// same trait.
+/// Reports the addresses of a connection to tonic. Both types of streams also implement this trait.
 impl Connected for Socket {
     type ConnectInfo = TcpConnectInfo;
 

@@ -1,4 +1,4 @@
-//! RESP, the protocol of Redis: a parser and an encoder of requests and replies, a server session,
+//! The Redis protocol (RESP): a parser and an encoder for requests and replies, a server session,
 //! and a client.
 
 use std::{fmt, io};
@@ -58,8 +58,8 @@ fn refuse<T>(text: impl Into<String>) -> Result<T, ProtocolError> {
     Err(ProtocolError(text.into()))
 }
 
-/// Parses requests from a stream of bytes. Each call continues after the bytes that the previous
-/// call has parsed.
+/// Parses requests from a stream of bytes. Each call of [`next`](Self::next) continues after the
+/// bytes that the previous call parsed.
 #[derive(Debug, Default)]
 pub struct RequestReader {
     arguments: Vec<Bytes>,
@@ -68,7 +68,7 @@ pub struct RequestReader {
     /// The length of the next argument in bytes, if the length has arrived and the argument has
     /// not.
     coming: Option<usize>,
-    /// The sum of the lengths received so far for this request, in bytes.
+    /// The sum of the argument lengths received so far for this request, in bytes.
     size: usize,
 }
 
@@ -202,7 +202,7 @@ impl Reply {
         Self::Status("OK".to_owned())
     }
 
-    /// Returns a reply with a value.
+    /// Returns a reply that contains a copy of `bytes`.
     #[must_use]
     pub fn bulk(bytes: &[u8]) -> Self {
         Self::Bulk(Bytes::copy_from_slice(bytes))

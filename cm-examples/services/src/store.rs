@@ -1,4 +1,4 @@
-//! A key-value store, and the Redis commands on it.
+//! A key-value store, and the Redis commands that access it.
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -56,7 +56,7 @@ impl Store {
     }
 
     fn values(&self) -> MutexGuard<'_, HashMap<Bytes, Value>> {
-        // The map is consistent even after a panic of a thread that held the lock, so ignore the
+        // The map is consistent even if a thread panicked while it held the lock, so ignore the
         // poisoning.
         self.values.lock().unwrap_or_else(PoisonError::into_inner)
     }

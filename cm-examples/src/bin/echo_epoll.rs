@@ -11,8 +11,8 @@
 //! register only one of them at a time: the first while the server receives, the second while a
 //! reply waits.
 //!
-//! `echo_threads` and `echo_group` are the same server with threads and with channels. The client
-//! is `echo_clients`.
+//! `echo_threads` is the same server with a thread for each client, and `echo_group` is the same
+//! server with channels. The client is `echo_clients`.
 
 use std::{collections::HashMap, os::fd::AsRawFd, process::ExitCode};
 

@@ -1,5 +1,5 @@
 //! RDMA ping: the client sends the address of its memory. The server reads and writes this memory
-//! without the client's processor. The program interoperates with the C program of the same name.
+//! without involving the client's processor. Interoperates with the C program of the same name.
 //! Run `rping -s` on one host and `rping -c -a ADDR -C 10 -v` on another.
 //!
 //! For each ping:
@@ -234,7 +234,7 @@ impl Side {
     }
 
     fn post(&mut self, request: SendWr<'_>) -> Result<()> {
-        // The peer may reply before the previous request has completed, so wait for its completion.
+        // The peer may reply before the previous request has completed, so wait until it has.
         self.until(|side| !side.busy)?;
         self.busy = true;
         Ok(self.connection.qp.post_send(&[request])?)

@@ -1,5 +1,5 @@
-//! The budget: the stored figures. A change to the code fails the check if a new measurement is
-//! worse than the stored figure by more than the factor [`SLACK`].
+//! The budget: the figures that were stored when the budget was last renewed. A change to the code
+//! fails the check if a new figure is worse than the stored one by more than the factor [`SLACK`].
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -27,12 +27,12 @@ const SLACK: f64 = 1.03;
 #[derive(Debug, Default, Deserialize, PartialEq, Serialize)]
 pub(crate) struct Budget {
     /// The release series of the kernel in the guest. Figures from different series are not
-    /// comparable: the driver of Linux 6.12 uses threads and the driver of 6.1 does not, so every
+    /// comparable: the RDMA driver of Linux 6.12 uses threads and the one of 6.1 does not, so every
     /// ratio differs.
     kernel: String,
-    /// The ratio of each counted comparison: rdmsg's figure divided by the other program's figure.
-    /// The map also contains the worst step of each sweep, and rdmsg's figure for each measure with
-    /// absolute targets.
+    /// The result of each comparison by the clock that counts instructions: rdmsg's figure divided
+    /// by the other program's figure. For a measure with absolute targets, the result is rdmsg's
+    /// figure. The map also contains the worst step of each sweep.
     ratios: BTreeMap<String, f64>,
     /// The version and options of the compiler that built the measured program.
     built_by: String,
@@ -105,10 +105,10 @@ fn series(kernel: &str) -> String {
     format!("Linux {}", numbers.join("."))
 }
 
-/// Replaces the second side of a row if both sides are rdmsg, because both can become slower
-/// together, and the ratio would not show this. The new second side is a program other than rdmsg.
-/// It is the second side of another row with the same measure and size, preferably of a row whose
-/// first side is the old second side. If there is no such row, returns the row unchanged.
+/// Returns the row with another `theirs` if the row compares rdmsg with rdmsg. The ratio of such a
+/// row would not show that both sides became slower together. The new `theirs` is a program other
+/// than rdmsg. It comes from another row with the same measure and size, preferably from a row
+/// whose `ours` is the old `theirs`. If there is no such row, returns the row unchanged.
 fn against_perftest(row: &Row, rows: &[Row]) -> Row {
     let is_ours = |side: &Side| side.name.starts_with("rdmsg");
     let stock = |row: &&Row| row.theirs.as_ref().is_some_and(|theirs| !is_ours(theirs));

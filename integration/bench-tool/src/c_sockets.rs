@@ -1,5 +1,5 @@
-//! Pairs of sockets of libzmq and libnng over TCP. The program loads the libraries at run time, so
-//! a machine needs them only if it measures them.
+//! Pairs of sockets of libzmq and libnng over TCP. The program loads a library at run time, so a
+//! machine needs the library only if the library is measured.
 
 #![allow(
     clippy::multiple_unsafe_ops_per_block,
@@ -60,7 +60,7 @@ const LONGEST: usize = 8 << 20;
 
 /// Opens a library, which stays open until the process exits.
 fn open(name: &str) -> Result<&'static Library> {
-    // SAFETY: the initialization of these libraries has no requirement.
+    // SAFETY: the initialization of these libraries has no safety requirements.
     let library = unsafe { Library::new(name) };
     let library = library.with_context(|| format!("cannot open {name}"))?;
     Ok(Box::leak(Box::new(library)))

@@ -82,7 +82,8 @@ impl Hub {
         Ok(endpoint.close().await?)
     }
 
-    /// Executes the requests of a client until the client closes the connection.
+    /// Executes the requests of a client until the client closes the connection or finishes its
+    /// sending direction.
     async fn receive(
         self: &Arc<Self>,
         endpoint: &Endpoint,
@@ -165,7 +166,7 @@ impl Hub {
         }
     }
 
-    /// Returns the statistics as one line: names, each followed by its number.
+    /// Returns the statistics as one line, in which each name is followed by its number.
     #[must_use]
     pub fn statistics(&self) -> String {
         let subscribers = &self.subscribers;

@@ -13,7 +13,7 @@ use tokio::sync::Notify;
 pub struct QueueLimits {
     /// The maximum number of messages, at least one.
     pub messages: usize,
-    /// The maximum number of bytes. An empty queue also accepts a message that exceeds this limit.
+    /// The maximum number of bytes. An empty queue accepts even a message that exceeds this limit.
     pub bytes: usize,
 }
 
@@ -58,7 +58,7 @@ impl Queue {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        // The state is consistent even after a panic of a thread that held the lock, so ignore the
+        // The state is consistent even if a thread panicked while it held the lock, so ignore the
         // poisoning.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
