@@ -126,8 +126,7 @@ impl StdSocket {
 pub(crate) struct Codec {
     pub(crate) frames: Framed<tokio::net::TcpStream, LengthDelimitedCodec>,
     /// The last message that was copied. A later send of the same length sends a clone, which
-    /// shares these bytes. The measurement therefore contains no copy, as in a program that sends
-    /// bytes that it owns.
+    /// shares these bytes. So it copies nothing, like a program that owns the bytes that it sends.
     message: Bytes,
 }
 

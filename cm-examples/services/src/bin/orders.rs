@@ -108,7 +108,7 @@ impl Program {
             };
             let client = match accepted {
                 Ok(client) => client,
-                // The listener is closed. A task serves each client that was accepted before.
+                // The listener is closed. A task serves each client that the listener accepted.
                 Err(Error::ListenerClosed) => break,
                 Err(error) => return Err(error.into()),
             };
