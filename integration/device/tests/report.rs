@@ -6,8 +6,8 @@ use nix::sys::signal::Signal;
 use serde_json::Value;
 use toolbox::{DeviceTest, Lab, Process, Shell, TIME_LIMIT, TextWait, example};
 
-/// The host names. No other part of a report contains one of them, so a match shows that the report
-/// reveals a host name.
+/// The names of the two hosts. These texts occur in a report only if the report reveals a host
+/// name.
 const NAMES: [&str; 2] = ["measuring-host", "serving-host"];
 
 /// Returns a command that sets the host name to `name` in a new UTS namespace and runs `line`

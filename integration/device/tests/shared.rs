@@ -101,8 +101,8 @@ fn close(client: Endpoint, server: Endpoint) {
     closing.join().unwrap().unwrap();
 }
 
-/// Sends a message to the end `to`, which echoes the message. Checks that neither direction changes
-/// the message.
+/// Sends a message from the end `from` to the end `to` and back. Checks that the message is
+/// unchanged after each transfer.
 fn ping(from: &Endpoint, to: &Endpoint, number: u64, len: usize) {
     let bytes = pattern(number, len);
     from.send(&bytes).unwrap();
@@ -349,9 +349,9 @@ fn shared_and_own_receives_interoperate() {
         .bind(lab.at(0))
         .unwrap();
     let address = own.local_addr();
-    // The accepting ends of these connections have their own buffers. The connecting ends use one
-    // engine. Two connecting ends use shared pools of different sizes, and the third has its own
-    // buffers.
+    // `connect` makes three connections below. Their accepting ends have their own buffers. Their
+    // connecting ends use one engine: two of them use shared pools of different sizes, and the
+    // third has its own buffers.
     let engine = Engine::new().unwrap();
     let connect = |config| {
         let connector = Connector::new().config(&config).engine(&engine);

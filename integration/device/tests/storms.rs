@@ -72,7 +72,8 @@ fn reason(error: &Error) -> &CloseReason {
 
 /// Establishes and ends a connection. Then returns the list of RDMA resources and the number of
 /// open descriptors. The resources that librdmacm retains depend on the last calls to librdmacm.
-/// The connection makes the same calls before each count, so the counts are comparable.
+/// Because of this connection, the last calls before each count are the same, so the counts are
+/// comparable.
 fn count_resources(lab: &Lab) -> (String, usize) {
     let engine = Engine::new().unwrap();
     let listener = Listener::builder()
@@ -126,12 +127,12 @@ fn storm_connects_return_by_deadline_without_loss() {
         "{} of {COUNT} connects succeeded; the slowest returned after {last:?}",
         through.len()
     );
-    // If the connects waited one after another, the last one would take many times the timeout.
+    // If the connects timed out one after another, the last one would take many times the timeout.
     assert!(last < 2 * config.connect_timeout, "{last:?}");
     assert_eq!(through.len() + failed.len(), COUNT);
     assert!(
         !through.is_empty(),
-        "a connect must succeed, because the engine serves connects in order"
+        "at least one connect must succeed, because the engine serves connects in order"
     );
     for result in &failed {
         let reason = reason(result.as_ref().unwrap_err());
@@ -141,8 +142,7 @@ fn storm_connects_return_by_deadline_without_loss() {
     for client in through {
         let client = client.unwrap();
         client.send(b"here").unwrap();
-        // `flush` succeeds because the server's end is established, although it can still be in the
-        // backlog.
+        // The server's end can still be in the backlog, but it is established, so `flush` succeeds.
         client.flush().unwrap();
     }
     // The drain ends the listener. `accept` then returns the connections that are still in the
@@ -390,7 +390,7 @@ fn storm_of_connects_is_counted() {
             })
             .collect();
         failures.sort();
-        let different = failures.len();
+        let failed = failures.len();
         failures.dedup();
         let at = |part: f64| {
             through
@@ -398,7 +398,7 @@ fn storm_of_connects_is_counted() {
                 .map(|o| o.elapsed)
         };
         println!(
-            "{count} connects: {} succeeded, first {:?}, p50 {:?}, last {:?}; {different} failed: \
+            "{count} connects: {} succeeded, first {:?}, p50 {:?}, last {:?}; {failed} failed: \
              {failures:?}; the slowest call took {:?}",
             through.len(),
             at(0.0),

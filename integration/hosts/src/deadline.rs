@@ -38,8 +38,8 @@ pub struct Deadline {
 }
 
 impl Deadline {
-    /// Creates a deadline that expires after `limit`, or later on a slow machine. `Deadline::from`
-    /// is equivalent.
+    /// Creates a deadline that expires after `limit`, or later on a slow machine. A limit of zero
+    /// is never extended. `Deadline::from` is equivalent.
     pub fn after(limit: Duration) -> Self {
         Self {
             extensible: !limit.is_zero(),

@@ -66,8 +66,8 @@ impl Host {
         Link::there(stream).map(Self::over)
     }
 
-    /// Kills the previous program, if any. Then starts a program with its arguments and without a
-    /// stdin.
+    /// Kills the previous program, if any. Then starts the program `argv[0]` without a stdin. The
+    /// other elements of `argv` are its arguments.
     ///
     /// # Errors
     ///

@@ -55,8 +55,8 @@ impl Link {
         Ok(Self::new(Sender::new(requests), reports, Some(stream.into())).0)
     }
 
-    /// Creates a link to the agent that uses the other side of `stream`. Returns the link, and a
-    /// receiver for reports that are about the host itself and not about a program.
+    /// Creates a link to the agent at the other end of `stream`. Returns the link, and a receiver
+    /// for reports that are about the agent's host and not about a program.
     ///
     /// # Errors
     ///

@@ -73,8 +73,8 @@ pub struct Ended {
 }
 
 impl Process {
-    /// Starts a program on this host with its arguments. The program has no stdin and does not
-    /// inherit RUST_LOG.
+    /// Starts the program `argv[0]` on this host. The other elements of `argv` are its arguments.
+    /// The program has no stdin and does not inherit RUST_LOG.
     ///
     /// # Errors
     ///

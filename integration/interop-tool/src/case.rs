@@ -140,7 +140,8 @@ fn listening(sign: &str) -> Result<Option<Listening>> {
     })
 }
 
-/// Parses the line of a side. If the line begins with "each", the language of the side is `each`.
+/// Parses the line of a side. If the line begins with "each", the parameter `each` specifies the
+/// language of the side.
 fn side(line: &str, each: Language) -> Result<Side> {
     let (head, rest) = line
         .trim_start()

@@ -1,4 +1,4 @@
-//! How QEMU executes a guest's instructions, and which clock the guest uses.
+//! The modes in which QEMU executes a guest's instructions, and the guest's clock in each mode.
 
 use std::time::Duration;
 

@@ -111,7 +111,7 @@ pub(crate) fn exec(lab: &Lab, args: &Exec, watch: &Watch) -> Result<u8> {
 
 /// Kills a command and all descendants that are still in the command's process group.
 fn kill_group(leader: Pid) {
-    // Ignore the error: the call fails if no process of the group exists any longer.
+    // Ignore the error: the call fails if all processes of the group have already ended.
     let _ = killpg(leader, Signal::SIGKILL);
 }
 

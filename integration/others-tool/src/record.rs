@@ -30,7 +30,7 @@ pub(crate) enum Carrier {
 pub(crate) struct Record {
     pub(crate) suite: String,
     pub(crate) version: String,
-    /// The path of the program with sockets, and of the program with rdmsg.
+    /// The paths of the two programs: first the one with sockets, then the one with rdmsg.
     pub(crate) programs: [PathBuf; 2],
     pub(crate) tests: Vec<Test>,
 }

@@ -65,7 +65,7 @@ pub(crate) struct Notes {
     pub(crate) listens: Vec<SocketAddr>,
     /// The number of times that the worker has reported [`Report::Flowing`].
     flowing: u32,
-    /// The most recent resource counts that the victim has reported.
+    /// The resource counts that the victim reported last.
     pub(crate) health: Option<Health>,
     pub(crate) ended: Option<Ended>,
     /// The lines that the worker has printed to stderr.
@@ -166,9 +166,9 @@ impl Host {
         Ok(self.agent.shell("rdma resource show $LAB_DEV")?.1)
     }
 
-    /// Removes the effects of the fault from this host. Then fails if the device has other objects
-    /// than before the worker was started. Does not compare the objects if the fault has killed
-    /// this host or removed its device.
+    /// Removes the effects of the fault from this host. Then compares the device's objects with
+    /// those before the worker was started, and fails if they differ. Skips this comparison if the
+    /// fault has killed this host or removed its device.
     fn clear_up(&mut self, fault: Fault) -> Result<()> {
         let is_server = self.name == "b";
         if is_server && fault == Fault::HostKilled {

@@ -38,8 +38,8 @@ impl Peer {
         Ok(peer)
     }
 
-    /// Connects, but omits the final step of the setup. The other side therefore does not know
-    /// whether its acceptance has arrived.
+    /// Connects, but omits the final step of the setup. The stream therefore gets no confirmation
+    /// that its acceptance has arrived.
     fn half_connect(address: SocketAddr, version: u8) -> Result<Self, CmEventType> {
         let channel = EventChannel::new().unwrap();
         let step = || channel.wait_event(TIME_LIMIT).unwrap().unwrap();
@@ -87,7 +87,7 @@ impl Peer {
         if event.event() != CmEventType::CONNECT_RESPONSE {
             return Err(event.event());
         }
-        // librdmacm takes the attributes for these state changes from the acceptance.
+        // librdmacm derives the attributes for these state changes from the received acceptance.
         for state in [QpState::INIT, QpState::RTR, QpState::RTS] {
             move_to(&mut id, state);
         }
@@ -104,7 +104,8 @@ impl Peer {
         })
     }
 
-    /// Waits for the next immediate value from the other side, and returns it. Skips grants.
+    /// Waits for the next immediate value from the stream, and returns it. Skips values that grant
+    /// credit.
     fn receive(&self) -> u32 {
         let deadline = Instant::now() + TIME_LIMIT;
         loop {
@@ -125,7 +126,7 @@ impl Peer {
     fn say(&self, bytes: &[u8], immediate: u32) {
         let wr = SendWr::write_with_imm(WRITE_ID, Inline(bytes), self.window, immediate);
         self.qp.post_send(&[wr]).unwrap();
-        // The completion shows that the WRITE has arrived at the other side.
+        // Wait for the completion, which shows that the WRITE has arrived.
         let deadline = Instant::now() + TIME_LIMIT;
         let mut done = [WorkCompletion::default()];
         while !done[0].is_success() || done[0].opcode().is_recv() || done[0].wr_id() != WRITE_ID {

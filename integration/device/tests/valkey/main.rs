@@ -156,8 +156,8 @@ fn devices_without_immediate_data_are_refused() {
     }
 }
 
-/// A Valkey listener accepts the request of an endpoint. The acceptance contains no private data,
-/// which tells the endpoint that the listener uses another protocol.
+/// A Valkey listener accepts the request of an endpoint. The acceptance contains no private data.
+/// The endpoint therefore detects that the listener uses another protocol.
 #[test]
 fn endpoint_notices_another_protocol() {
     let Some(lab) = start() else { return };

@@ -88,9 +88,10 @@ impl Device {
         Some(buffer)
     }
 
-    /// Receives the frames, at most one for each posted receive. All of them arrive before the
-    /// connection processes the first one. Adds the expected frame number to the number in each
-    /// frame, so a valid frame in `frames` has the number 0.
+    /// Receives the frames, at most one for each posted receive. All frames arrive before the
+    /// connection processes the first one. The number in each frame of `frames` is the difference
+    /// from the expected frame number: 0 in a valid frame. This function replaces the difference
+    /// with the actual number.
     pub(crate) fn frames(&mut self, frames: &[Vec<u8>]) {
         let arrived: Vec<_> = frames
             .iter()
@@ -199,8 +200,8 @@ impl Device {
         self.conn.handle_read(slot, self.now);
     }
 
-    /// Fails the oldest work request of the receive queue if `recv` is set, otherwise of the send
-    /// queue. The failure moves the queue pair to the error state.
+    /// Fails the oldest work request: that of the receive queue if `recv` is set, otherwise that of
+    /// the send queue. The failure moves the queue pair to the error state.
     pub(crate) fn fail(&mut self, recv: bool, status: WcStatus) {
         if self.broken || self.ended.is_some() {
             return;

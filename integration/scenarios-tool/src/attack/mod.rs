@@ -36,8 +36,8 @@ use crate::{
 /// The number of rounds. Each round is a quiet phase followed by an attack.
 const ROUNDS: usize = 4;
 
-/// The test fails if a ratio reaches this value. The ratio is the 99th percentile of an operation's
-/// durations during attacks, divided by the 99th percentile in quiet phases.
+/// Each honest client has a ratio: the 99th percentile of its operations' durations during attacks,
+/// divided by the 99th percentile in quiet phases. The test fails if any ratio reaches this value.
 const MAX_RATIO: f64 = 10.0;
 
 /// The size of the range of connection numbers that each attacker thread uses.
