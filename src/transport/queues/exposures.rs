@@ -53,8 +53,9 @@ impl<T> Taken<T> {
 }
 
 impl WorkQueues {
-    /// Announces a large message. If the message has a window, binds the window. Then posts the
-    /// frame. The caller then passes the message to [`expose`](Self::expose).
+    /// Announces a large message to the peer. If the message has a window, first binds the window.
+    /// Then posts the frame with the message's descriptor. After this call, the caller passes the
+    /// message to [`expose`](Self::expose).
     pub(crate) fn announce(
         &mut self,
         transmit: &Transmit,

@@ -32,7 +32,7 @@ pub(crate) enum QueuePair {
     Memory(in_memory::QueuePair),
 }
 
-/// A result of a post on which the caller has to act.
+/// A result of posting work that requires an action of the caller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum PostError {
     /// The work was posted over the in-memory transport. After releasing its locks, the caller must
@@ -101,10 +101,10 @@ impl QueuePair {
         })
     }
 
-    /// Moves a TCP queue pair to the error state, so that any thread that is receiving from the
-    /// queue pair's socket stops. Returns true if no thread is receiving into the memory of the
-    /// queue pair. The queue pair can then be destroyed without waiting. Over the other transports,
-    /// only returns true.
+    /// Moves an open TCP queue pair to the error state. If a thread is receiving from the queue
+    /// pair's socket, this makes the thread stop soon. Returns true if no thread is receiving into
+    /// the memory of the queue pair, so that the queue pair can be destroyed without waiting. Over
+    /// the other transports, does nothing and returns true.
     pub(super) fn try_release(&self) -> bool {
         by_transport!(self, {
             Rdma(_) => true,
@@ -252,9 +252,10 @@ impl QueuePair {
 }
 
 impl QueuePair {
-    /// Posts frames in order, in the same way as [`post_frame`](Self::post_frame). Over RDMA and
-    /// TCP, one call posts all frames, which wakes the peer less often. `slot` returns the memory
-    /// for the frame with the given index.
+    /// Posts frames in order, in the same way as [`post_frame`](Self::post_frame). To wake the peer
+    /// less often, RDMA posts all frames with one driver call. TCP sends them with one system call,
+    /// unless earlier bytes are waiting. `slot` returns the memory for the frame with the given
+    /// index.
     ///
     /// # Safety
     ///

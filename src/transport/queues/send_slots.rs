@@ -3,9 +3,9 @@ use crate::transport::memory::Registration;
 /// The record of a work request on the send queue, kept until the request is done.
 #[derive(Debug)]
 pub(crate) enum Posted {
-    /// A frame whose completion is not reported.
+    /// A frame whose completion is not reported to the application.
     Frame,
-    /// A message whose completion is reported.
+    /// A message whose completion is reported to the application.
     Message,
     /// A READ of a chunk of the large message with this id, at this offset in the message.
     ReadChunk { id: u32, offset: usize },
@@ -18,8 +18,9 @@ pub(crate) enum Posted {
 pub(crate) struct Operation {
     pub(crate) id: u64,
     pub(crate) kind: OperationKind,
-    /// The local memory of the operation: the source of a WRITE, the target of a READ, or the place
-    /// for the result of an atomic operation. Kept until the device has completed the operation.
+    /// The local memory of the operation: the source of a WRITE, the target of a READ, or the
+    /// memory for the result of an atomic operation. Kept until the device has completed the
+    /// operation.
     pub(crate) memory: Registration,
 }
 
@@ -59,8 +60,8 @@ pub(crate) struct SlotBytes {
 /// TCP has accepted the bytes of the send. With these drivers, READs and atomic operations may
 /// complete after later sends, because the peer's device answers them. So a READ or atomic
 /// operation is reported only when the operation itself or a later READ or atomic operation has
-/// completed. Requests that were posted after the operation are reported after it. The rest of the
-/// library therefore sees requests complete in the order of posting.
+/// completed. Requests that were posted after the operation are reported after it. As a result, all
+/// requests are reported in the order of posting.
 #[derive(Debug)]
 pub(crate) struct SendSlots {
     /// The slots. Empty until a request other than [`Posted::Frame`] is stored or a request fails,
@@ -161,9 +162,9 @@ impl SendSlots {
     }
 
     /// Handles the failure of the request in `slot`. Earlier requests have completed, except for
-    /// those whose answers are outstanding. These requests complete later, as flushed. After this
-    /// call, [`pop_done`](Self::pop_done) returns the completed requests, and [`take`](Self::take)
-    /// returns the failed request.
+    /// those whose answers are outstanding. Requests with outstanding answers complete later, as
+    /// flushed. After this call, [`pop_done`](Self::pop_done) returns the completed requests, and
+    /// [`take`](Self::take) returns the failed request.
     pub(crate) fn fail(&mut self, slot: u32) {
         self.allocate();
         self.covered = self.covered.max(self.ahead_of(slot));

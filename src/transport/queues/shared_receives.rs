@@ -11,8 +11,8 @@
 //! returns to the pool when the application releases the message. All other buffers that a
 //! connection holds are reposted when its queue pair has been destroyed.
 //!
-//! While a connection is being drained, or after its peer has violated the protocol, the buffers of
-//! its frames are reposted as soon as they are polled.
+//! While a connection is being drained, or after its peer has violated the protocol, each receive
+//! buffer of the connection is reposted as soon as its completion is polled.
 //!
 //! Before a queue pair is destroyed, its completion queue is polled until it is empty. A driver may
 //! discard the completions of a destroyed queue pair, and only these completions show which buffers
@@ -41,8 +41,8 @@ use crate::{
 
 /// The holder value of a buffer that is posted on the device.
 const POSTED: u64 = 0;
-/// The holder value of a buffer that contains a message which the application has not released. All
-/// values other than this one and [`POSTED`] are keys of connections.
+/// The holder value of a buffer whose message the application has received and not released yet.
+/// All values other than this one and [`POSTED`] are keys of connections.
 const MESSAGE: u64 = u64::MAX;
 
 /// A pool of shared receive buffers: see the top of this file.

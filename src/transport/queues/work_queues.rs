@@ -85,9 +85,9 @@ enum Receives {
 impl WorkQueues {
     /// Creates the queues for a queue pair in this domain. The queue pair must have queues with the
     /// depths of the layout. If `shared` is given, the queue pair uses the shared receive queue.
-    /// Otherwise, this function posts the receives in the first piece of memory. If the layout has
-    /// more pieces, the queue pair posts the receives in the next piece when no posted receive
-    /// remains.
+    /// Otherwise, this function posts the receive buffers in the first piece of memory. If the
+    /// layout has more pieces, the queue pair posts the receive buffers in the next piece when no
+    /// posted receive remains.
     pub(crate) fn new(
         qp: QueuePair,
         domain: &Domain,
@@ -250,7 +250,7 @@ impl WorkQueues {
     fn check_slot(&self, slot: u32) {
         assert!(
             slot < self.layout.send_count(),
-            "the send ring must have the slot"
+            "the slot must exist in the send ring"
         );
     }
 
@@ -269,8 +269,8 @@ impl WorkQueues {
         unsafe { self.qp.post_inline(id, parts, signalled) }
     }
 
-    /// Posts the frames of one message, each with its payload. If `reported`, the completion of the
-    /// last frame is reported.
+    /// Posts the frames of one message, each with its payload. If `reported` is true, the
+    /// completion of the last frame is reported to the application.
     pub(crate) fn post_sends(
         &mut self,
         sends: &[(Transmit, Vec<IoSlice<'_>>)],
@@ -335,8 +335,8 @@ impl WorkQueues {
         self.one_sided(read.slot, SendOp::Read(remote), sge)
     }
 
-    /// Posts an empty WRITE. The peer's device receives the WRITE, but the peer's library does not
-    /// see it.
+    /// Posts an empty WRITE. The peer's device handles the WRITE without a notice to the peer's
+    /// library.
     pub(crate) fn post_nudge(&mut self, slot: u32) -> Result<(), PostError> {
         let nowhere = RemoteAddr { addr: 0, rkey: 0 };
         let op = SendOp::Write(nowhere);
@@ -483,7 +483,7 @@ impl WorkQueues {
         self.post(WorkId::Send(slot), op, Some(sge))
     }
 
-    /// Posts a request that generates a completion of its own.
+    /// Posts a signalled request on the send queue.
     fn post(&self, id: WorkId, op: SendOp, sge: Option<Sge>) -> Result<(), PostError> {
         // SAFETY: the queue has room for one request of each slot and for the drain marker. No slot
         // has more than one request at a time. The memory belongs to `buffers` or `in_flight`,
@@ -494,9 +494,9 @@ impl WorkQueues {
     }
 }
 
-/// Describes a part of a region for the device. The cast of `len` is lossless: a buffer has at most
-/// 1 MiB plus a header (`Config::check`), and the memory of an operation is shorter than 4 GiB
-/// (`post_operation`).
+/// Returns the scatter/gather element for a part of a region. The cast of `len` is lossless: a
+/// buffer has at most 1 MiB plus a header (`Config::check`), and the memory of an operation is
+/// shorter than 4 GiB (`post_operation`).
 fn sge(memory: &Registration, offset: usize, len: usize) -> Sge {
     Sge {
         start: memory.as_ptr().wrapping_add(offset),
@@ -517,6 +517,6 @@ pub(crate) struct TransportParts {
     pub(crate) share: Option<ReceiveShare>,
     /// The handle with which threads poll the completion queue.
     pub(crate) poll_side: PollSide,
-    /// Allocates memory for the application.
+    /// The allocator of the application's memory.
     pub(crate) allocator: Arc<Allocator>,
 }

@@ -130,7 +130,7 @@ impl Frame<'_> {
 pub(crate) enum WorkId {
     /// The receive into this buffer.
     Recv(u32),
-    /// The send from this slot.
+    /// The work request in this slot of the send ring.
     Send(u32),
     /// The invalidation of the window of a large message.
     Invalidation,

@@ -136,8 +136,8 @@ impl QueuePair {
 }
 
 impl QueuePair {
-    /// Posts several sends in order. Each send has one memory element. All sends are posted with
-    /// one call, so that the peer is woken less often.
+    /// Posts several sends in order. Each send has one memory element. One driver call posts all
+    /// sends, so that the peer is woken less often.
     ///
     /// # Safety
     ///
@@ -160,7 +160,7 @@ impl QueuePair {
     }
 }
 
-/// Memory windows.
+/// Functions for memory windows.
 impl QueuePair {
     /// Posts a bind that lets the peer read the first `len` bytes of the region. The device
     /// generates a completion, with `id`, only if the bind fails.

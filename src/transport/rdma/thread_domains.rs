@@ -20,7 +20,7 @@ use crate::{
     verbs::{Context, ProtectionDomain, ThreadDomain},
 };
 
-/// Creates the thread domains of a device, and remembers if the driver does not support them.
+/// Creates thread domains on a device, until the driver reports that it does not support them.
 #[derive(Debug, Default)]
 pub(super) struct ThreadDomains {
     /// Whether the driver has reported that it does not support thread domains.

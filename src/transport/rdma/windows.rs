@@ -1,9 +1,10 @@
 //! Tests whether the memory windows of a device can expose messages to peers.
 //!
-//! With memory windows, each large message gets a key of its own without a system call. A window
-//! can replace a registration only if it limits the peer: the peer must read no bytes outside the
-//! window, and no bytes at all after the invalidation. Not every device that reports windows
-//! ensures this: software RoCE checks only the bounds of the region to which a window is bound.
+//! With memory windows, each large message gets its own key without a system call. A window can
+//! replace a registration only if the window limits the peer: the peer must read no bytes outside
+//! the window, and no bytes at all after the invalidation. Not every device that reports windows
+//! ensures this. For example, software RoCE checks only the bounds of the region to which a window
+//! is bound.
 //!
 //! So each device that reports windows of type 2B and has an active port is tested once per
 //! process, when it is opened. The test connects two queue pairs of this process. One queue pair
@@ -153,11 +154,11 @@ impl fmt::Display for Position {
     }
 }
 
-/// The length of the region in bytes.
+/// The length in bytes of the memory region that the test uses.
 const REGION: usize = 4096;
 /// The byte range of the region to which the window is bound.
 const WINDOW: Range<usize> = 512..512 + REGION / 2;
-/// The offset in the region of a READ that lies inside the window.
+/// The offset of a READ that lies inside the window, relative to the start of the region.
 const INSIDE: usize = WINDOW.start + 32;
 /// The offset in the region at which READs store the received bytes.
 const TARGET: usize = 3072;

@@ -220,7 +220,7 @@ const NO_PEER: OsError = OsError::new("connect", libc::EDESTADDRREQ);
 /// The socket or stream of a connection.
 #[derive(Debug)]
 pub(super) enum Carrier {
-    /// No socket exists: before the first attempt, and between two attempts.
+    /// No socket exists. This is the state before the first attempt and between two attempts.
     Nothing,
     /// The socket exists, but no queues exist.
     Socket(Socket),

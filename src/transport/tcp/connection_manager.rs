@@ -42,14 +42,14 @@ const UNNAMED: u64 = 1 << 63;
 
 /// The interval at which the timer checks silent peers and paused listeners.
 const TICK: Duration = Duration::from_secs(1);
-/// The maximum number of epoll events that one call takes.
+/// The maximum number of epoll events that one call of [`ConnectionManager::gather`] handles.
 const BATCH: usize = 32;
 
 mod establishing;
 
 use establishing::{ask, asking};
 
-/// The connection manager of one engine: see the top of this file. Clones are handles of the same
+/// The connection manager of one engine: see the top of this file. Clones refer to the same
 /// manager.
 #[derive(Clone, Debug)]
 pub(crate) struct ConnectionManager {
@@ -158,9 +158,9 @@ impl ConnectionManager {
         })
     }
 
-    /// Takes the next steps for ready sockets, which may add reports. Does nothing while earlier
-    /// reports remain. So the queue does not grow if peers connect faster than the engine takes
-    /// reports.
+    /// Takes the next steps for ready sockets, and queues the resulting reports. Does nothing while
+    /// earlier reports are pending. So the queue stays short even if peers connect faster than the
+    /// engine handles reports.
     pub(crate) fn gather(&self) -> Result<(), OsError> {
         if !lock(&self.inner.state).reports.is_empty() {
             return Ok(());
@@ -181,8 +181,8 @@ impl ConnectionManager {
         Ok(())
     }
 
-    /// Returns the next report, if there is one. Pending reports do not make the manager's
-    /// descriptor readable, so the caller must take all of them.
+    /// Removes and returns the next report, if there is one. Pending reports do not make the
+    /// manager's descriptor readable, so the caller repeats the call until it returns `None`.
     pub(crate) fn poll(&self) -> Option<Report> {
         lock(&self.inner.state).reports.pop_front()
     }
@@ -239,8 +239,8 @@ impl ConnectionManager {
         stream.open(Watch::new(&self.inner.epoll, key), reads);
     }
 
-    /// Starts to accept connections on a listening socket. Accepted sockets inherit the socket's
-    /// options, which `options` describes.
+    /// Starts to accept connections on a listening socket. `options` describes the options of this
+    /// socket, which accepted sockets inherit.
     pub(super) fn listen(
         &self,
         key: u64,
@@ -253,7 +253,7 @@ impl ConnectionManager {
         Ok(())
     }
 
-    /// Sends a request with `private_data` now, or when the stream's socket has connected. Called
+    /// Sends a request with `private_data` as soon as the stream's socket is connected. Called
     /// after the socket has begun to connect.
     pub(super) fn connecting(
         &self,
@@ -429,8 +429,7 @@ impl ConnectRequest {
         &self.private_data
     }
 
-    /// Returns the maximum numbers of concurrent READs that the peer offers, one for each
-    /// direction.
+    /// Returns the maximum number of concurrent READs in each direction, as offered by the peer.
     pub(crate) fn reads(&self) -> ReadDepth {
         self.reads
     }
@@ -445,8 +444,8 @@ impl ConnectRequest {
         }
     }
 
-    /// Takes the socket of the request, and begins to watch it. Later events of the connection
-    /// contain `key`.
+    /// Begins to watch the socket of the request, and returns the socket and the manager. Later
+    /// events of the connection contain `key`.
     pub(super) fn adopt(self, key: u64) -> (Accepted, ConnectionManager) {
         self.manager.requested(key, &self.accepted.socket);
         (self.accepted, self.manager)

@@ -35,8 +35,8 @@ pub(super) enum Place {
     Answer { to: Span, len: u32, last: bool },
 }
 
-// SAFETY: `to` is memory of a work request. The memory belongs to the queue pair, in any thread,
-// until the request completes.
+// SAFETY: `to` points to memory of a work request. Until the request completes, this memory belongs
+// to the queue pair and not to one thread.
 unsafe impl Send for Place {}
 
 impl IncomingPayload {

@@ -50,7 +50,7 @@ impl Prefix {
     }
 
     /// Parses a prefix. Fails at the first wrong byte of the magic number or of the version. So
-    /// this side rejects a peer that uses another protocol without waiting for more bytes.
+    /// this side need not wait for more bytes before it rejects a peer that uses another protocol.
     pub(super) fn parse(bytes: &[u8]) -> Result<Self, NoMessage> {
         if bytes.iter().zip(MAGIC).any(|(byte, magic)| *byte != magic) {
             return Err(NoMessage::Foreign);

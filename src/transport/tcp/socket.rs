@@ -69,7 +69,7 @@ pub(super) enum Moved {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Wait {
     No,
-    /// Wait until bytes arrive or the stream ends, for at most [`TIME_LIMIT`].
+    /// The call waits until bytes arrive or the stream ends, for at most [`TIME_LIMIT`].
     ForSome,
 }
 
@@ -118,10 +118,9 @@ impl Socket {
         sent.saturating_sub(self.queued(libc::TIOCOUTQ))
     }
 
-    /// Returns a time and the number of retransmissions so far. The time is the kernel's delay
-    /// before the next retransmission of unacknowledged bytes, plus one round trip, after which an
-    /// acknowledgement may have arrived. The time is `None` if all bytes are acknowledged or the
-    /// system call fails.
+    /// Returns a time and the number of retransmissions so far. The time is the remaining delay
+    /// before the kernel retransmits unacknowledged bytes, plus one round trip for the
+    /// acknowledgement. The time is `None` if all bytes are acknowledged or the system call fails.
     pub(super) fn repetitions(&self) -> (Option<Duration>, u64) {
         // SAFETY: the C structure consists of integers, for which zero is a valid value.
         let mut info: libc::tcp_info = unsafe { std::mem::zeroed() };
@@ -144,8 +143,8 @@ impl Socket {
         if info.tcpi_unacked == 0 {
             return (None, repeated);
         }
-        // The kernel doubles `tcpi_rto` with each retransmission. Its timer can fire late, by up to
-        // one eighth of this time.
+        // The kernel doubles `tcpi_rto` with each retransmission. The kernel's timer can fire late,
+        // by up to one eighth of `tcpi_rto`.
         let pause = Duration::from_micros(info.tcpi_rto.into());
         let pause = pause + pause / 8;
         let waited = Duration::from_millis(info.tcpi_last_data_sent.into());
