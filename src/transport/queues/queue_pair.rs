@@ -32,7 +32,7 @@ pub(crate) enum QueuePair {
     Memory(in_memory::QueuePair),
 }
 
-/// A result of posting work that requires an action of the caller.
+/// A result of a post function, if the caller must act on the result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum PostError {
     /// The work was posted over the in-memory transport. After releasing its locks, the caller must

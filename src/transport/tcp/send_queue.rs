@@ -31,9 +31,9 @@ pub(super) const READS: u8 = 16;
 /// bytes later, so that a peer that receives fast does not delay other connections.
 const MAX_CALLS: usize = 16;
 
-/// The minimum number of executed requests of the peer for which an Ack is sent together with the
-/// next PDU, if no signalled request waits for an Ack. So slots of the peer become free without a
-/// separate send call, even if the peer sends no signalled request.
+/// The minimum number of executed, unacknowledged requests of the peer for which an Ack is sent
+/// together with the next PDU, even if no signalled request waits for an Ack. So slots of the peer
+/// become free without a separate send call.
 const UNACKNOWLEDGED: u32 = 8;
 
 /// The requests and answers that this side has to send, and the requests whose answer or
