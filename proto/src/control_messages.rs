@@ -178,11 +178,11 @@ impl ControlMessages {
     /// and false if it was already delivered over an earlier connection of the session.
     pub(super) fn receive(&mut self, number: u32) -> Result<bool, Violation> {
         //= PROTOCOL.md#control-messages
-        //# The number of each is that behind the one before it.
+        //# Each number is one higher than the number of the previous control message.
         //= PROTOCOL.md#control-messages
-        //# The first on a connection that resumes a session has a number that the receiver has
-        //# received or expects next, and that it has granted with all of the window: the first
-        //# number plus 2 is the last grant that its sender knows.
+        //# The first control message on a connection that resumes a session has the number *g* − 2,
+        //# where *g* is the last grant that its sender knows. So the receiver has received this
+        //# number before or expects it next, and has sent a grant of at least *g*.
         let is_next = match self.next {
             Some(next) => number == next,
             None => {

@@ -291,7 +291,7 @@ impl RecvCredit {
         //= PROTOCOL.md#credits
         //# A Grant must not be sent unless (a) `grant` has grown by at least half of the granting
         //# side's window, rounded up, since it was last sent in any frame, (b) the peer has used up
-        //# everything that was granted, or it reports large messages taken.
+        //# everything that was granted, or the Grant reports large messages as taken.
         more >= self.window.div_ceil(2) || (enough && self.is_awaited())
     }
 

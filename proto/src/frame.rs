@@ -411,8 +411,7 @@ impl Sequence {
     #[inline]
     pub(super) fn receive(&mut self, number: u16) -> Result<(), Violation> {
         //= PROTOCOL.md#violations
-        //# | `sequence` | is the number behind that of the frame before: no frame was lost or
-        //# repeated |
+        //# | `sequence` | is one higher than in the previous frame: no frame was lost or repeated |
         if !self.is_next(number) {
             return Err(Violation::new(
                 "sequence",

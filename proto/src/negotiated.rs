@@ -44,8 +44,8 @@ impl Negotiated {
     /// peer, which has sent the hello `peer`.
     pub(super) fn new(params: &Params, peer: &Hello) -> Self {
         //= PROTOCOL.md#hello
-        //# A side that probes uses the smaller of both intervals. rdmsg: a peer cannot bring it
-        //# below 100 ms.
+        //# A side that probes uses the smaller of both intervals. rdmsg: a peer cannot reduce the
+        //# interval below 100 ms.
         let keepalive_interval = match (params.keepalive_interval, peer.keepalive_ms) {
             (Some(ours), theirs @ 1..) => {
                 Some(ours.min(MIN_KEEPALIVE.max(Duration::from_millis(theirs.into()))))

@@ -326,8 +326,8 @@ impl<M: Default> Session<M> {
     /// the peer claims to have received.
     pub fn check_attempt(&self, epoch: u32, received: u32) -> Result<(), ResumeRefused> {
         //= PROTOCOL.md#sessions
-        //# The passive side refuses an epoch that is not higher than the last one with code 8, and
-        //# changes nothing.
+        //# The passive side rejects a request with code 8, and changes nothing, if its epoch is not
+        //# higher than the last one.
         if epoch <= self.epoch {
             return Err(ResumeRefused::Stale);
         }
@@ -342,7 +342,7 @@ impl<M: Default> Session<M> {
 
     fn check_received(&self, received: u32) -> Result<(), Violation> {
         //= PROTOCOL.md#sessions
-        //# A number above that of the messages sent, or below that of the messages known to be
+        //# A number above the number of messages sent, or below the number of messages known to be
         //# received, is a violation.
         let unconfirmed = self.kept() as usize + self.to_resend.len();
         if received.wrapping_sub(self.front) as usize > unconfirmed {

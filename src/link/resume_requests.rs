@@ -70,8 +70,9 @@ impl Core {
             return false;
         };
         //= PROTOCOL.md#sessions
-        //# While the last connection works there, the passive side must not give it up for a
-        //# request alone: it sends a Ping over it, and refuses the request if the Pong comes.
+        //# While the last connection works on the passive side, that side must not give it up
+        //# because of a request alone: it sends a Ping over the connection, and refuses the request
+        //# if the Pong comes.
         match doubt {
             Some(doubt) if !self.conn.has_proof(doubt.answer) => now < doubt.until,
             // The peer abandons a connection before it requests to resume. Only a pong to a ping

@@ -429,9 +429,9 @@ impl Open {
     /// before it disconnects, to find out whether the peer disconnects.
     fn suspect(&mut self, side: &mut Side, suspected_violation: CloseReason, now: Instant) {
         //= PROTOCOL.md#violations
-        //# The kernel of a process that is killed may refuse a READ, too, since it revokes keys
-        //# before it destroys queue pairs: it is a violation if the peer has not disconnected two
-        //# seconds later.
+        //# The kernel of a process that is killed may refuse a READ, too, because it revokes keys
+        //# before it destroys queue pairs. Such a refusal is a violation only if the peer has not
+        //# disconnected two seconds later.
         self.start_draining(
             side,
             CloseReason::PeerDisconnected,

@@ -312,7 +312,7 @@ impl Connecting {
     ) -> Progress {
         match &mut self.step {
             //= PROTOCOL.md#violations
-            //# | `frames before the hello` | their number does not exceed that of the receives |
+            //# | `frames before the hello` | their number does not exceed the number of receives |
             Step::Requested(early) if early.len() as u32 >= side.params.first_receives() => {
                 let violation = Violation::new(
                     "frames before the hello",

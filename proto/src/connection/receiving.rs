@@ -276,7 +276,8 @@ impl Open {
         transfer.take_credits(Kind::Fragment, 1)?;
         let rest = header.len;
         //= PROTOCOL.md#frames
-        //# The length in each is the length in the one before it, less the payload of that.
+        //# The `length` of each further Fragment is the `length` of the previous one, minus the
+        //# number of payload bytes of the previous one.
         let (fits, expected) = match transfer.inbound.missing() {
             _ if len > side.params.eager_size => {
                 (false, "no more than the largest eager frame of the hello")

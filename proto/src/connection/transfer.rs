@@ -343,14 +343,16 @@ impl Transfer {
     #[inline]
     pub(super) fn send_method(&self, len: usize) -> SendMethod {
         //= PROTOCOL.md#hello
-        //# A message of at most the receiver's eager size may be sent as a data frame, a longer one
-        //# must be sent in Fragments or announced (see [Large messages](#large-messages)).
+        //# A message of at most the receiver's eager size may be sent in a Data or Batch frame. A
+        //# longer message must be sent in Fragments or announced (see [Large
+        //# messages](#large-messages)).
         if self.is_eager(len) {
             return SendMethod::Frame;
         }
         let count = (len as u64).div_ceil(self.negotiated.send_eager.into());
         //= PROTOCOL.md#frames
-        //# The first must not be sent before there are credits for all of them.
+        //# The first Fragment must not be sent before there are credits for all Fragments of the
+        //# message.
         if count <= u64::from(self.max_fragments.min(self.send_credit.available())) {
             SendMethod::Fragments(count as u32)
         } else {
@@ -365,7 +367,7 @@ impl Transfer {
     #[inline(never)]
     fn check_room(&mut self, len: u64, method: SendMethod) -> Result<(), SendRefused> {
         //= PROTOCOL.md#hello
-        //# One longer than the receiver's largest message must not be sent at all.
+        //# A message that is longer than the receiver's largest message must not be sent.
         if len > self.negotiated.send_limit {
             return Err(SendRefused::TooLong {
                 limit: self.negotiated.send_limit,
@@ -474,8 +476,8 @@ impl Transfer {
         let credits = self.send_credit.available() as usize;
         Ok(BatchRoom {
             //= PROTOCOL.md#frames
-            //# It takes a credit for each message, and must not be sent to a side whose hello lacks
-            //# bit 1 of `features`.
+            //# A Batch takes a credit for each message, and must not be sent to a side whose hello
+            //# lacks bit 1 of `features`.
             messages: if self.takes_batches { credits } else { 1 },
             bytes: self.negotiated.send_eager as usize,
         })
@@ -543,7 +545,7 @@ impl Transfer {
     /// peer does not accept control messages.
     pub(super) fn longest_control_message(&self) -> Option<u32> {
         //= PROTOCOL.md#control-messages
-        //# They must not be sent to a side whose hello lacks bit 7 of `features`.
+        //# Control messages must not be sent to a side whose hello lacks bit 7 of `features`.
         let takes = self.hello.features & CONTROL_MESSAGES != 0;
         takes.then(|| self.negotiated.send_eager.min(MAX_CONTROL_MESSAGE))
     }
