@@ -57,7 +57,7 @@ use crate::{
 ///             let Ok((key, completion)) = completion else { break };
 ///             let Some((endpoint, waiting)) = clients.get_mut(&key) else { continue };
 ///             match completion {
-///                 // A kept message occupies a credit, so its sender soon has to wait.
+///                 // Each kept message occupies a credit. A client without credits has to wait.
 ///                 Completion::Received(message) => waiting.push(message),
 ///                 Completion::Disconnected(_) => drop(clients.remove(&key)),
 ///                 _ => {}
@@ -311,7 +311,8 @@ mod tests {
             let (key, _) = group.next_completion_timeout(TIME_LIMIT).unwrap();
             assert_eq!(key, members[number % 2].id());
         }
-        // From now on the engine's thread polls, because the channel is in use.
+        // The use of the channel makes the engine's thread poll. Then `look` makes this thread
+        // poll.
         assert!(group.completions().is_empty());
         expect(&members, [Owner::Engine; 2], || {});
         expect(&members, [Owner::Loop; 2], look);

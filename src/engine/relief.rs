@@ -4,9 +4,9 @@
 //! Between two steps of the reactor, this thread puts the reactor into [`Custody`], runs the
 //! foreign code, and takes the reactor back. If the code returns quickly, these actions cost two
 //! short critical sections and no thread switch. A second thread, the relief thread, checks the
-//! custody every [`FOREIGN_CALL_LIMIT`]. If the same foreign code is still running, the relief
-//! thread takes the reactor and becomes the engine's thread. The replaced thread ends when the
-//! foreign code returns:
+//! custody every [`FOREIGN_CALL_LIMIT`]. If two consecutive checks find the same foreign code
+//! running, the relief thread takes the reactor and becomes the engine's thread. The replaced
+//! thread ends when the foreign code returns:
 //!
 //! ```text
 //!            put                     take back
@@ -256,8 +256,8 @@ impl Drop for EndGuard<'_> {
         let foreign_calls = foreign::take_foreign_calls();
         if !foreign_calls.is_empty() {
             // The remaining foreign code may block this thread. A program that waits for the end of
-            // the engine must not wait for this code. The thread therefore first removes itself
-            // from the table.
+            // the engine must not wait for this code. This thread therefore first removes itself
+            // from the threads that `join` awaits.
             lock(&self.custody.threads).remove(&thread::current().id());
         }
         lock(&self.custody.state).ended = true;

@@ -405,8 +405,8 @@ impl Error {
         }
     }
 
-    /// Returns an error if no peer can connect to a listener on `address` that the kernel has bound
-    /// to no device.
+    /// Checks a listener on `address` that the kernel has bound to no device. Returns an error if
+    /// no peer can connect to the listener.
     pub(crate) fn from_bound_to_none(address: SocketAddr) -> Result<(), Self> {
         let error = OsError::new("rdma_bind_addr", libc::ENODEV);
         if !address.ip().is_unspecified() {
@@ -483,7 +483,7 @@ impl Error {
         )
     }
 
-    /// Returns whether the peer's host has not answered a connect.
+    /// Returns true if the peer's host did not answer the connect.
     pub(crate) fn is_silence(&self) -> bool {
         let Self::Connect { reason, .. } = self else {
             return false;

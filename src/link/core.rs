@@ -75,7 +75,7 @@ pub(crate) struct Core {
     /// The index of the current connection in its session, from 0.
     pub(super) generation: u32,
     /// The owner of the messages that arrive over a resumed connection. Dropped messages return
-    /// their credit to it.
+    /// their credit to this owner.
     pub(super) ring: Option<Arc<dyn MessageOwner>>,
     /// Whether a Finish frame has arrived, on this or an earlier connection of the session.
     pub(super) finish_arrived: bool,
@@ -158,11 +158,11 @@ impl Core {
         }
     }
 
-    /// Attempts to complete the keepalive check that is due, and returns the next deadline. Returns
-    /// `None` if the check cannot be completed, because the peer has given no signs of life or
-    /// because something else is due, such as a ping or a trial of RDMA. The caller must then poll
-    /// the completion queue before it calls [`handle_timeout`](Self::handle_timeout), because the
-    /// queue may contain signs of life.
+    /// Attempts to complete the keepalive check that is due. On success, returns the next deadline
+    /// (`Some(None)` if there is no deadline). Returns `None` if the check cannot be completed,
+    /// because the peer has given no signs of life or because something else is due, such as a ping
+    /// or a trial of RDMA. The caller must then poll the completion queue before it calls
+    /// [`handle_timeout`](Self::handle_timeout), because the queue may contain signs of life.
     pub(crate) fn passes_check(&mut self, now: Instant) -> Option<Option<Instant>> {
         let tries_rdma = self.next_trial_at().is_some_and(|at| at <= now);
         let liveness = self

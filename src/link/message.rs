@@ -11,7 +11,8 @@ use crate::{
     transport::{Charge, InboundBuffer, RecvSlice},
 };
 
-/// A received message: a view of the registered buffer that the device wrote, without a copy.
+/// A received message: a view, without a copy, of the registered buffer into which the device wrote
+/// the bytes.
 ///
 /// A message dereferences to its bytes. Until the message is dropped, it occupies its buffer. A
 /// message up to the eager size also occupies one credit of the peer. The length of a longer
@@ -54,8 +55,8 @@ enum Inner {
         bytes: RecvSlice,
         owner: Arc<dyn MessageOwner>,
     },
-    /// A copy of stream bytes. The queue has a slot for each unread message, so the box keeps the
-    /// slots small.
+    /// A copy of stream bytes. The box keeps this enum small, because the queue has a slot for each
+    /// unread message.
     Copied(Box<Copied>),
     /// A copy of a control message.
     Control(Box<Control>),

@@ -279,8 +279,8 @@ fn here() -> usize {
 /// connection's key, and has one receiver.
 ///
 /// The queue is unbounded, because connections join and leave at any time. The number of
-/// completions of each connection is bounded as in its own queue: the window bounds messages, and
-/// `max_ids` bounds operations.
+/// completions of each connection is bounded as in the connection's own queue: the window bounds
+/// messages, and `max_ids` bounds operations.
 ///
 /// A connection takes the lock of the queue while it holds its own locks. The lock of the queue is
 /// held only to append one completion, to read the state of the queue, or to take out the sender.
@@ -291,9 +291,9 @@ pub(crate) struct GroupQueue {
     pub(crate) members: Members,
 }
 
-/// The sender of a group's channel. [`GroupQueue`] does not contain the receiver, which would
-/// complete a cycle of references that is never freed: unread messages in the channel refer to
-/// their connections, and connections refer to the queue.
+/// The sender of a group's channel. [`GroupQueue`] does not contain the receiver, because the
+/// receiver would complete a cycle of references that is never freed: unread messages in the
+/// channel refer to their connections, and connections refer to the queue.
 #[derive(Debug)]
 struct GroupSender {
     sender: Sender<(u64, Completion)>,

@@ -195,8 +195,9 @@ impl PeerPaths {
         Some(self.all[self.last_tried])
     }
 
-    /// Ends a trial. Returns true if the caller must end the current connection, so that the
-    /// session can resume over RDMA.
+    /// Ends the current trial, if there is one. If the trial succeeded, returns true: the caller
+    /// must then end the current connection, so that the session can resume over RDMA. If the trial
+    /// failed, schedules another trial.
     pub(super) fn end_trial(&mut self, works: bool, now: Instant) -> bool {
         if self.trial != Trial::Trying {
             return false;
