@@ -20,9 +20,9 @@ pub(crate) struct Cost {
     pub(crate) allocations: u64,
 }
 
-/// Returns the cost of each of these functions. The profile must be made with `--separate-callers`.
-/// In such a profile, the names of a function's callers follow its own name, as in
-/// `malloc'Vec::new'bench::calls::send'main`.
+/// Returns the cost of each function in `functions`. The profile must be made with
+/// `--separate-callers`. In such a profile, the names of a function's callers follow the name of
+/// the function, as in `malloc'Vec::new'bench::calls::send'main`.
 pub(crate) fn costs(profile: &str, functions: &[String]) -> Vec<Cost> {
     let mut costs = vec![Cost::default(); functions.len()];
     let (mut objects, mut names) = (Names::default(), Names::default());

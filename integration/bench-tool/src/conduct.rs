@@ -26,7 +26,7 @@ use crate::{
     work::{Scope, Task},
 };
 
-/// The port number before the port of the first server. Each further server uses the next higher
+/// The first server listens on the port above this one. Each further server uses the next higher
 /// port.
 const PORT_BEFORE_FIRST: u16 = 20_000;
 
@@ -40,8 +40,8 @@ const CALLGRIND_LIMIT: Duration = Duration::from_secs(600);
 /// The time limit for a server to end after its client has ended.
 const END_LIMIT: Duration = Duration::from_secs(10);
 
-/// The maximum number of attempts for one of our programs, and for any other program. Stock
-/// programs sometimes crash.
+/// The maximum number of attempts for one of our programs and for a stock program. Stock programs
+/// sometimes crash.
 pub(crate) const OURS: u32 = 1;
 pub(crate) const THEIRS: u32 = 3;
 
@@ -96,7 +96,7 @@ pub(crate) struct Conductor {
     results: PathBuf,
     server: Host,
     next_port: u16,
-    /// The value of [`work`] at the start of the last client of a [`Measure::Connect`] run. The
+    /// The value of [`work`] at the start of the client in the last [`Measure::Connect`] run. The
     /// client starts when the server listens. The wait until then is not measured, because its
     /// duration varies.
     began: Duration,
@@ -232,9 +232,9 @@ impl Conductor {
         let mut of = |count| of(self, &Run { count, ..*run });
         let (one, more) = (of(1)?, of(run.count + 1)?);
         let parts = match run.measure {
-            // This share is the total for both ends of all additional connections.
+            // The processor share is the total for both ends of all additional connections.
             Measure::IdleWork => 1.0,
-            // Other figures of idle connections are for one end of one connection.
+            // The other figures of idle connections are for one end of one connection.
             measure if measure.is_of_idle() => 2.0 * run.count as f64,
             _ => run.count as f64,
         };
@@ -396,8 +396,8 @@ pub(crate) fn work() -> Result<Duration> {
 }
 
 /// Returns the number of system calls in the summary that strace writes. In the summary's final
-/// line, the number of calls is in the fourth column, after the time in percent, in seconds and per
-/// call.
+/// line, the number of calls is in the fourth column. The first three columns contain times: in
+/// percent, in seconds, and in microseconds per call.
 fn calls(summary: &str) -> Result<u64> {
     let total = summary.lines().rfind(|line| line.ends_with(" total"));
     let number = total.and_then(|line| line.split_whitespace().nth(3)?.parse().ok());

@@ -21,7 +21,7 @@ use crate::traffic::Traffic;
 /// The number of receives for messages, and the maximum number of messages in flight.
 const WINDOW: usize = 64;
 
-/// The receiver returns credits after this number of messages, with one credit message.
+/// The number of messages after which the receiver returns their credits in one credit message.
 const CREDITS: usize = 16;
 
 /// The number of receives for credit messages, in addition to the receives for messages. At most

@@ -81,8 +81,8 @@ fn run_commands(shell: &mut Shell, finding: &Finding) {
     }
 }
 
-/// Causes a fault by running `line`. Checks that the doctor reports exactly one error, about
-/// `subject`, and that the commands of this finding repair the fault. Returns the finding.
+/// Causes a fault by running `line`. Checks that the doctor reports exactly one error, which is
+/// about `subject`, and that the commands of this error repair the fault. Returns the error.
 fn check_repair(shell: &mut Shell, line: &str, subject: &str, doctor: &str) -> Finding {
     shell.run(line).unwrap();
     let wrong = until(shell, doctor, |diagnosis| !diagnosis.errors().is_empty());

@@ -481,7 +481,7 @@ fn sender_death_during_read_is_error_without_leak() {
     engine.shutdown();
     assert!(
         locked_kib() <= before,
-        "all memory must be unlocked: {} KiB are locked, {before} KiB before",
+        "all new memory must be unlocked: {} KiB are locked, {before} KiB were locked before",
         locked_kib()
     );
 }

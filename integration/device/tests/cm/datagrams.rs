@@ -120,13 +120,18 @@ fn a_datagram_peer_can_refuse() {
     assert_eq!((error.call, error.errno), ("rdma_connect", EMSGSIZE));
 }
 
-/// The order in which a member leaves its groups and drops its handles.
+/// The way in which an id with a queue pair leaves its groups.
 #[derive(Debug, Clone, Copy)]
 enum Leaves {
+    /// The program leaves the groups, and then drops the id and the queue pair.
     First,
+    /// The program drops the queue pair before the id.
     WithTheQueuePair,
+    /// The program drops the id before the queue pair.
     WithTheId,
+    /// Like `WithTheId`, but the program does not read the events of the joins.
     Unread,
+    /// The program drops the queue pair and the event channel before the id.
     Never,
 }
 
@@ -184,9 +189,9 @@ fn id_that_ends_leaves_its_groups() {
         Leaves::Never,
     ] {
         run(leaves);
-        // When no id uses the device any more, librdmacm frees its own protection domain, unless a
-        // device list exists. Run the same case before each count, so that the domain is in the
-        // same state at all counts.
+        // When no id uses the device any longer, librdmacm frees its own protection domain, unless
+        // a device list exists. Run the case `First` before each count, so that the domain is in
+        // the same state at every count.
         run(Leaves::First);
         assert_eq!(lab.resources(), before, "{leaves:?}");
     }
