@@ -1,5 +1,5 @@
 //! Tests synchronous ids. The program needs no event channel for them, because each call waits for
-//! the event that it causes.
+//! the event that it needs.
 
 use std::thread;
 

@@ -29,7 +29,7 @@ const GIB: u64 = 1 << 30;
 /// chunks, of 64 KiB, 64 KiB and 128 KiB.
 const READABLE: usize = 256 << 10;
 
-/// The upper bound for the number of pinned bytes after the stall. It covers four further chunks,
+/// The upper bound for the number of pinned bytes after the stall. This bound covers four chunks,
 /// of 128 KiB, 256 KiB, 512 KiB and 1 MiB.
 const PINNED_LIMIT: u64 = 2 * MIB;
 
