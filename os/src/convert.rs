@@ -35,8 +35,8 @@ pub fn cvt_ptr<T>(call: &'static str, ptr: *mut T) -> Result<NonNull<T>, OsError
     NonNull::new(ptr).ok_or_else(|| last_error(call))
 }
 
-/// Returns a function for [`Result::map_err`]. The returned function converts an error of the C
-/// function `call`, which `nix` or `std` has reported, to an [`OsError`].
+/// Returns a function for [`Result::map_err`]. The returned function converts an error that `nix`
+/// or `std` has reported for the C function `call` to an [`OsError`].
 ///
 /// An error without an error number becomes `EIO`, because the number 0 would mean success.
 pub fn failed<E: Into<io::Error>>(call: &'static str) -> impl Fn(E) -> OsError + Copy {

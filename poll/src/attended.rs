@@ -99,9 +99,9 @@ impl Attended {
             Owner::Threads | Owner::Loop => {}
         }
         // The notice may have waited up to 10 ms in the mailbox, until the engine's thread woke for
-        // a scheduled check. That check may then follow immediately. Because 1 is subtracted, the
-        // first check finds a visit, and the connection stays in the table for at least one
-        // interval.
+        // a scheduled check. That check may then follow immediately. Subtract 1 from the number of
+        // visits, so that the first check finds a visit, and the connection stays in the table for
+        // at least one interval.
         self.seen
             .insert(key, Seen::of(poller, poller.visits().wrapping_sub(1)));
         let now = Instant::now();
@@ -376,7 +376,7 @@ mod tests {
         let mut checks = Checks::new();
         assert_eq!(checks.check(true), []);
         for number in 0..OVERDUE_CHECKS {
-            // On a TCP connection, the engine's poll takes the event, so the next check finds no
+            // On a TCP connection, the engine's poll consumes the event, so the next check finds no
             // event.
             let is_pending = number % 2 == 0;
             let due = is_pending.then_some(Due::Overdue(KEY));

@@ -1,6 +1,6 @@
-//! An independent implementation of the wire format for tests. If tests used the library's codec, a
-//! mistake in the codec would affect both sides equally, and the tests would not detect the
-//! mistake.
+//! An implementation of the wire format that tests use instead of the library's codec. If tests
+//! used that codec, a mistake in it would affect both sides equally, and the tests would not detect
+//! the mistake.
 
 /// The protocol's version.
 pub const VERSION: u8 = 3;
@@ -36,8 +36,8 @@ pub const RENDEZVOUS: u8 = 16;
 pub struct Frame<'a> {
     pub kind: u8,
     pub flags: u8,
-    /// The difference between the frame number and the number that the receiver expects next, which
-    /// is 0 in a valid frame. `Peer::send` adds the expected number.
+    /// The frame number minus the number that the receiver expects next. This difference is 0 in a
+    /// valid frame. `Peer::send` adds the expected number.
     pub ahead: u16,
     pub grant: u32,
     /// The value of the length field. If `None`, the length of the payload is used.

@@ -42,8 +42,8 @@ fn release(engine: Engine) -> Result<()> {
 }
 
 /// Runs one connection. In an endless scenario, runs further connections, one after another, until
-/// the order `stop` arrives. If the server restarts, runs further connections until this side has
-/// closed one of them.
+/// the order `stop` arrives. In a scenario whose server restarts, runs further connections until
+/// this side has closed one of them.
 fn run_in_sequence(worker: &Arc<Worker>, first: u32, addresses: &[SocketAddr], engine: &Engine) {
     let connect = |conversation: &Conversation| {
         Connector::new()
@@ -112,7 +112,7 @@ pub(super) fn serve(worker: &Arc<Worker>, address: SocketAddr) -> Result<()> {
     Ok(())
 }
 
-/// Accepts connections from all `listeners` until the sender of `end` is dropped. Each connection
+/// Accepts connections on all `listeners` until the sender of `end` is dropped. Each connection
 /// runs in its own thread.
 fn accept<'a>(
     scope: &'a Scope<'a, '_>,

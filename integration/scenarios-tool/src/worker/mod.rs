@@ -1,7 +1,7 @@
 //! The worker: the process of one side, which runs that side's connections and writes their
 //! records.
 //!
-//! The worker prints one [`Report`] as JSON per line of stdout. It reads orders from stdin. The
+//! The worker prints each [`Report`] to stdout as one line of JSON. It reads orders from stdin. The
 //! client receives the server's addresses as JSON. Both sides receive `go` after all connections
 //! have received their first messages, and later `stop`. The server receives `over` after the
 //! client has ended. If the scenario hangs or fails, both sides receive `quit`.
@@ -62,7 +62,7 @@ pub(crate) enum Report {
     Flowing,
     /// The record of a connection that has ended.
     Record(Record),
-    /// The resource counts of a victim.
+    /// The resource counts of the victim of an attack.
     Health(Health),
     Problem(String),
 }
@@ -209,7 +209,7 @@ fn count(lab: &Lab) -> Result<Health> {
 /// Prints a line for the conductor.
 pub(crate) fn report(report: &Report) {
     let line = serde_json::to_string(report)
-        .expect("a report must be valid JSON, because it contains no map");
+        .expect("a report must be convertible to JSON, because it contains no map");
     let mut stdout = io::stdout().lock();
     // Ignore the error: writing fails only if the conductor has ended.
     let _ = writeln!(stdout, "{line}").and_then(|()| stdout.flush());

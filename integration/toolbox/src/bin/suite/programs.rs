@@ -54,7 +54,8 @@ pub(crate) fn named(name: &str) -> TestProgram {
     }
 }
 
-/// The test programs for a host with a device, including those in [`ANYWHERE`] and [`ONLY_IN_LAB`].
+/// The test programs for one host with a device, and those for two such hosts. The programs in
+/// [`ANYWHERE`] and [`ONLY_IN_LAB`] are among those for one host.
 #[derive(Default)]
 pub(crate) struct DeviceTests {
     pub(crate) one: Vec<TestProgram>,
@@ -182,4 +183,4 @@ pub(crate) const SKIPPED_ON_IWARP: [(&str, &str); 1] = [(
     "the device reads the message in chunks, as it reads shorter messages",
 )];
 
-const OTHERS_CALL: &str = "the other programs make all of its calls on the device";
+const OTHERS_CALL: &str = "the other programs make the same calls on the device";

@@ -24,7 +24,7 @@ const TIMED_OUT: i32 = 124;
 
 /// Runs steps. Prints the name of each step, with the time since the start in seconds.
 pub(crate) struct Steps {
-    /// Seconds since 1970.
+    /// The start time, in seconds since 1970.
     began: u64,
     /// The number of boots that were repeated because a guest stopped responding.
     repeated: AtomicU32,
@@ -234,7 +234,7 @@ fn run_once(track: &str, command: &mut Command) -> Result<(ExitStatus, bool)> {
     Ok((child.wait()?, has_failed))
 }
 
-/// Seconds since 1970.
+/// Returns the current time in seconds since 1970.
 fn now() -> u64 {
     clock_millis() / 1000
 }

@@ -87,7 +87,8 @@ pub(crate) fn anywhere(built: &[TestProgram], only: &Only) -> Result<Vec<Track>>
     Ok(step.map(|step| Track::new(name, vec![step])).collect())
 }
 
-/// Returns the tracks that need one host with a device. The longest track is first.
+/// Returns the tracks that need one host with a device. The longest track is first. If `native` is
+/// true, the track `device` also runs the tests for two hosts.
 pub(crate) fn on_one_host(tests: &DeviceTests, native: bool, only: &Only) -> Vec<Track> {
     let all: Vec<_> = tests.one.iter().collect();
     let on_one = |name, tests: &[&TestProgram]| {
