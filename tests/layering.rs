@@ -156,7 +156,7 @@ fn a_layer_names_only_layers_below_it() {
     assert_eq!(
         seen.len(),
         LAYERS.len(),
-        "each layer must have files, found files of the layers {seen:?}"
+        "each layer must have files, but only these layers have files: {seen:?}"
     );
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }

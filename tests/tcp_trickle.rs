@@ -203,7 +203,7 @@ fn engine_runs_while_it_ends_a_stopped_connection() {
 #[test]
 fn wait_ends_in_time_while_a_long_frame_trickles() {
     let stage = stage();
-    // The number of missing bytes determines the system call in which the thread sleeps.
+    // The number of missing bytes determines the system call in which the thread waits.
     let waits = [60_000, 600_000].map(|missing| {
         let (mut peer, endpoint) = stage.connect();
         let (begin, rest) = split_frame(LONG, missing);

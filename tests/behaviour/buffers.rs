@@ -47,7 +47,7 @@ fn pair_of(engine: &Engine, config: &Config) -> (Stream, Stream) {
 }
 
 /// The period of the test bytes, a prime number. A missing piece therefore changes the pattern,
-/// unless the length of the piece is a multiple of the period.
+/// unless its length is a multiple of the period.
 const PERIOD: usize = 251;
 
 fn pattern(len: usize) -> Vec<u8> {

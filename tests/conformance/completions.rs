@@ -8,8 +8,8 @@ use rdmsg::{
 
 use crate::stage::{TIME_LIMIT, pair, pair_with, small};
 
-/// With the configuration `small`, the maximum number of messages with ids whose completions the
-/// program has not taken.
+/// The maximum number of messages with ids that can be outstanding with the configuration `small`.
+/// A message is outstanding until the program takes its completion.
 const MAX_OUTSTANDING: u64 = 8;
 
 /// Spawns a thread that receives messages until the connection ends.

@@ -342,7 +342,7 @@ fn all_simultaneous_ends_are_reported() {
             }
             (key, Completion::Disconnected(reason)) => {
                 assert_eq!(reason, CloseReason::PeerClosed);
-                assert!(far.remove(&key).is_some(), "each end must be reported once");
+                assert!(far.remove(&key).is_some(), "each connection must end once");
             }
             other => panic!("{other:?}"),
         }

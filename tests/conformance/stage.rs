@@ -123,7 +123,7 @@ pub(crate) fn applies(able: bool, capability: &str) -> bool {
         let kind = fs::read_to_string(kind).unwrap();
         assert!(
             kind.contains("RNIC"),
-            "{device} is no iWARP device and must support {capability}: {kind}"
+            "{device} is not an iWARP device, so it must support {capability}: {kind}"
         );
         let test = thread::current().name().unwrap_or("a test").to_owned();
         let line = format!("{test} does not apply: the device lacks {capability}\n");

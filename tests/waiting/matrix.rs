@@ -99,9 +99,10 @@ enum CallOnBytes {
     TaskWrite,
 }
 
-/// Another user of the connection, which waits during the call.
+/// Another user of the connection. It waits on the connection during the call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum OtherUser {
+    /// No other user.
     Alone,
     /// A thread in `recv` or `read`.
     Thread,
