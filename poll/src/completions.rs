@@ -12,7 +12,7 @@ use super::{
 pub enum Progress {
     /// The queue was empty.
     Nothing,
-    /// The poll took at least one completion, and the queue is now empty.
+    /// The poll handled at least one completion, and the queue is now empty.
     Some,
     /// The queue may contain more completions. The caller must poll again, because these
     /// completions raise no event.
@@ -22,16 +22,16 @@ pub enum Progress {
     Busy,
 }
 
-/// A connection's completion queue, as seen by the thread that polls it.
+/// A handle through which a thread polls a connection's completion queue.
 pub trait Completions {
     /// The event source that reports new completions.
     type Events: Events;
 
-    /// Polls the queue until it contains completions, but at most `budget` times. Takes the
+    /// Polls the queue at most `budget` times, until a poll finds completions. Removes these
     /// completions from the queue and handles them.
     fn poll(&self, budget: u32, answers: Answers) -> Progress;
 
-    /// Requests an event for the next completion, then polls once. The poll takes the completions
+    /// Requests an event for the next completion, then polls once. The poll handles the completions
     /// that arrived before the request, because they raise no event.
     fn arm_and_poll(&self, answers: Answers) -> Progress;
 
@@ -46,7 +46,7 @@ pub trait Completions {
     /// [`arm_and_poll`](Self::arm_and_poll).
     fn is_level_triggered(&self) -> bool;
 
-    /// Returns true if the calling thread polled the queue just before the thread began to wait.
+    /// Returns true if the calling thread polled the queue just before it began to wait.
     fn was_polled(&self) -> bool;
 
     /// Returns a handle to the same queue, for a thread that does not receive messages. A poll
@@ -77,8 +77,8 @@ pub enum Answers {
     /// The poll sends all acknowledgements before it returns.
     AtOnce,
     /// The poll sends only the acknowledgements that the peer needs now. The other acknowledgements
-    /// are sent together with the next message, by a poll that finds no completion, or by
-    /// [`Events::answer`].
+    /// wait until the next message is sent, until a poll finds no completion, or until
+    /// [`Events::answer`] is called.
     MayWait,
 }
 

@@ -40,7 +40,7 @@ pub struct GroupEvents {
     absent: Mutex<Vec<u64>>,
     /// Whether `absent` may contain a key.
     has_absent: AtomicBool,
-    /// How often the group's threads have polled a member, modulo 2³².
+    /// The number of times that the group's threads have polled any member, modulo 2³².
     turns: AtomicU32,
 }
 
@@ -87,7 +87,7 @@ impl GroupEvents {
         self.turns.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Returns how often the group's threads have polled a member, modulo 2³².
+    /// Returns the number of times that the group's threads have polled any member, modulo 2³².
     pub(super) fn turns(&self) -> u32 {
         self.turns.load(Ordering::Relaxed)
     }

@@ -112,7 +112,7 @@ impl fmt::Debug for Poller {
 }
 
 impl Poller {
-    /// Creates the poller of a connection that the engine owns.
+    /// Creates the poller of a new connection. Initially, the engine is the owner.
     pub fn new(polling: Polling, notice_sender: NoticeSender) -> Self {
         Self {
             word: Word::new(),
@@ -132,8 +132,8 @@ impl Poller {
         }
     }
 
-    /// Returns the alarm on which threads sleep. The first call creates the alarm. If `reserve` is
-    /// an eventfd, the new alarm uses it.
+    /// Returns the alarm on which threads sleep. The first call creates the alarm. If `reserve`
+    /// contains an eventfd, the new alarm uses that eventfd.
     pub fn prepare(&self, reserve: Option<AlarmFd>) -> Result<&Alarm, OsError> {
         if let Some(alarm) = self.alarm.get() {
             return Ok(alarm);

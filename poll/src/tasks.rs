@@ -25,8 +25,8 @@ pub enum Awaited {
     Arrival = 1,
     /// Room for a send that was refused earlier, or the end of the connection.
     Room = 2,
-    /// Any event. Tasks that wait for a reply of the peer, or for the end of the connection, check
-    /// their condition after each event.
+    /// Any event. Tasks that wait for a reply from the peer, or for the end of the connection,
+    /// check their condition after each event.
     Answer = 4,
 }
 

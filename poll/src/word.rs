@@ -357,8 +357,8 @@ impl Word {
 
     // Methods for messages that are held back:
 
-    /// Sets the flag `HELD_BACK`: a message is held back until a poll sends the message. The engine
-    /// clears the flag.
+    /// Sets the flag `HELD_BACK`, because a message is held back until a poll sends the message.
+    /// The engine clears the flag.
     #[inline]
     pub(super) fn note_held_back(&self) -> HeldBack {
         if self.0.load(Ordering::Relaxed) & HELD_BACK != 0 {

@@ -1,4 +1,4 @@
-//! Models one connection: the device, the engine's thread, and the application's threads.
+//! Models one connection, its device, the engine's thread, and the application's threads.
 
 use std::{
     ops::Deref,
@@ -330,7 +330,7 @@ impl Completions for &Connection {
     }
 }
 
-/// The queue of a group, as seen by a thread that waits for the group.
+/// The queue that a thread polls while it waits for the group.
 struct Members<'a> {
     connection: &'a Connection,
     group: &'a Group,

@@ -284,7 +284,7 @@ pub(crate) enum Input {
 }
 
 /// Waits for the next input of the engine. While an event loop owns the connection, a completion
-/// event is an input only if `expected` is false. If `timer` is true, a timer is running, which
+/// event is an input only if `expected` is false. If `timer` is true, a timer is running. It
 /// expires as soon as there is no other input.
 pub(crate) fn next_input(expected: bool, timer: bool) -> Input {
     let mut state = lock(&SYSTEM.state);

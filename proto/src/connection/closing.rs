@@ -82,7 +82,7 @@ impl Closing {
             //# messages of both sides are taken, and everything posted has completed.
             Role::Initiator => acknowledged && transfer.delivered() && transfer.is_quiescent(),
             Role::Aborter | Role::Abandoner => acknowledged,
-            // A responder does not disconnect itself, but waits for the peer.
+            // A responder does not disconnect: it waits until the peer disconnects.
             //= PROTOCOL.md#closing
             //# The other waits for the DISCONNECTED event.
             Role::Responder => false,

@@ -93,8 +93,9 @@ const fn is_local_port_error(errno: i32) -> bool {
 
 impl Connection {
     /// Creates the active side of a connection. The peer receives the application's `data`, at most
-    /// [`PRIVATE_DATA_MAX`](crate::PRIVATE_DATA_MAX) bytes. Up to [`REQUEST_DATA_MAX`] bytes are
-    /// sent in the request, and longer data in a separate frame after the request.
+    /// [`PRIVATE_DATA_MAX`](crate::PRIVATE_DATA_MAX) bytes. If the data have at most
+    /// [`REQUEST_DATA_MAX`] bytes, they are sent in the request. Longer data are sent in a separate
+    /// frame after the peer's reply.
     pub fn connect(params: Params, seed: u64, data: &[u8], now: Instant) -> Self {
         let connecting = Connecting {
             deadline: now + params.connect_timeout,
@@ -110,10 +111,11 @@ impl Connection {
         Self::new(side, Setup::Connecting(connecting))
     }
 
-    /// Creates the active side of a connection like [`connect`](Self::connect), but for a retry
-    /// after the peer has refused `refused` attempts. The retry starts after a random wait, whose
-    /// maximum grows with `refused`. `cause` is the reason for the last refusal. If the deadline
-    /// passes before another attempt fails, the connection fails with `cause`.
+    /// Creates the active side of a connection like [`connect`](Self::connect), but for a retry.
+    /// `refused` is the number of attempts that the peer has already refused, at least 1. The retry
+    /// starts after a random wait, whose maximum grows with `refused`. `cause` is the reason for
+    /// the last refusal. If the deadline passes before another attempt fails, the connection fails
+    /// with `cause`.
     pub fn connect_again(
         params: Params,
         seed: u64,

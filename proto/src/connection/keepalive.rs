@@ -235,7 +235,7 @@ impl Keepalive {
         self.deadline = since + timeout;
     }
 
-    /// Stops suspecting the path, and ends the current silence.
+    /// If the path is suspected, stops suspecting it and ends the current silence.
     pub(super) fn trust(&mut self, now: Instant) {
         if self.suspected.take().is_some() {
             self.silent_since = None;
