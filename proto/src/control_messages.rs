@@ -1,16 +1,17 @@
-//! Control messages: short messages with their own order and their own credit. A control message
-//! overtakes data messages that wait for credit.
+//! Control messages are short messages. Their order and their credit are separate from those of
+//! data messages, so a control message can overtake data messages that wait for credit.
 //!
 //! Each direction numbers its control messages from 0. A grant is absolute, like a grant for data
 //! frames: it is the total number of control messages that the peer may send. Each side grants the
 //! sum of [`CONTROL_WINDOW`] and the number of messages that its application has taken. A grant of
-//! `n` therefore shows that the application has taken all messages below `n` − [`CONTROL_WINDOW`].
-//! A sender keeps each message until a grant shows that the peer has received the message.
+//! `n` therefore shows that the application has taken all messages with numbers below
+//! `n` − [`CONTROL_WINDOW`]. A sender keeps each message until a grant shows that the peer has
+//! received the message.
 //!
 //! Numbers and grants continue on the next connection of a session. The sender resends all messages
 //! that it has kept, and the receiver ignores messages that it already has. The number of the
 //! first message on a connection is therefore the newest grant that the message's sender has
-//! received, less [`CONTROL_WINDOW`].
+//! received, minus [`CONTROL_WINDOW`].
 
 use std::{collections::VecDeque, sync::Arc};
 

@@ -35,7 +35,7 @@ pub(crate) enum Kind {
     Control(Control),
 }
 
-/// The kind of a control frame without payload.
+/// The kind of a control frame. Control frames have no payload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(test, derive(Hash))]
 pub(crate) enum Control {
@@ -132,14 +132,14 @@ pub(crate) const OUT_OF_RESOURCES: u32 = 1;
 pub(crate) const WAKER_PANICKED: u32 = 2;
 
 /// The `arg` of a Failure: the sender's listener ended before the sender's program accepted the
-/// connection. The program has seen no message on this connection.
+/// connection. The program has received no message on this connection.
 pub(crate) const NOT_TAKEN: u32 = 3;
 
-/// The `arg` of a Failure: the peer gave no sign of life until the sender's `keepalive_timeout`
-/// expired.
+/// The `arg` of a Failure: the sender received no sign of life from its peer within
+/// `keepalive_timeout`.
 pub(crate) const KEEPALIVE_TIMEOUT: u32 = 4;
 
-/// The `arg` of a Failure: the sender received no byte of the peer's large message within
+/// The `arg` of a Failure: the sender received too few bytes of its peer's large messages within
 /// `read_timeout`.
 pub(crate) const READ_TIMEOUT: u32 = 5;
 
@@ -207,7 +207,7 @@ pub struct Descriptor {
     pub addr: u64,
     /// The message's length in bytes.
     pub len: u64,
-    /// The remote key (rkey) with which the receiver of the frame reads the message.
+    /// The remote key (rkey) with which the message's receiver reads the message.
     pub rkey: u32,
 }
 

@@ -41,8 +41,8 @@ impl Incoming {
             Kind::Data => Self::Data(header),
             Kind::Rendezvous => Self::Rendezvous(header, Descriptor::parse(frame)?),
             Kind::Batch => Self::Batch(header, Batch::parse(&frame[HEADER_LEN..])?),
-            // The cast loses no bits, because a fragment is no longer than its message, whose
-            // length is a `u32`.
+            // The cast loses no bits, because the message's length is a `u32`, and a fragment is at
+            // most as long as its message.
             Kind::Fragment => Self::Fragment(header, (frame.len() - HEADER_LEN) as u32),
             Kind::ControlMessage => Self::ControlMessage(header),
             Kind::Request | Kind::Answer => Self::PrivateData(header, frame[HEADER_LEN..].into()),
@@ -498,9 +498,10 @@ impl Open {
         }
     }
 
-    /// Returns whether the driver must repost free buffers. Shared buffers are reposted until the
-    /// connection ends, because other connections use them. After the end, the driver reposts the
-    /// remaining shared buffers without further outputs.
+    /// Returns whether the driver must repost free buffers. Buffers that are not shared are
+    /// reposted only while the queue pair works. Shared buffers are reposted until the connection
+    /// ends, because other connections use them. After the end, the driver reposts the remaining
+    /// shared buffers without further outputs.
     fn reposts(&self, side: &Side) -> bool {
         side.params.shared || self.is_connected()
     }

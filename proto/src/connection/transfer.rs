@@ -283,8 +283,8 @@ impl Transfer {
         } else {
             receives / 2
         };
-        // An empty message is never copied, so it keeps its receive until the application takes the
-        // message. The receives are the only limit on the number of empty messages.
+        // An empty message is never copied, because the receives that empty messages occupy are the
+        // only limit on the number of empty messages.
         len > 0 && held > enough && self.inbound.has_room_for(len.into(), buffered)
     }
 
@@ -453,9 +453,9 @@ impl Transfer {
         })
     }
 
-    /// Sends a message if it fits into a frame, and a credit and a slot are available. A message
-    /// that fits into a frame never exceeds the maximum message length, because that maximum is at
-    /// least the eager size.
+    /// Sends a message if it fits into a frame, and a credit and a slot are available. Otherwise
+    /// returns `None`. A message that fits into a frame never exceeds the maximum message length,
+    /// because that maximum is at least the eager size.
     #[inline(always)]
     pub(super) fn send_at_once(&mut self, len: usize) -> Option<Transmit> {
         let fits =
@@ -493,9 +493,9 @@ impl Transfer {
         self.data_frame(Kind::Batch, len as u32)
     }
 
-    /// Sends a part of a message of `len` bytes. The part begins at `offset`. Returns the frame and
-    /// the length of the part. The caller has checked with `send_method` and `may_send` that
-    /// credits and slots for all parts are available.
+    /// Sends one part of a message. The message has `len` bytes, and the part begins at `offset`.
+    /// Returns the frame and the length of the part. The caller has checked with `send_method` and
+    /// `may_send` that credits and slots for all parts are available.
     pub(super) fn send_fragment(&mut self, len: u32, offset: u32) -> (Transmit, u32) {
         let rest = len - offset;
         if offset == 0 {
@@ -621,12 +621,12 @@ impl Transfer {
         //= PROTOCOL.md#leaving
         //# It must not be sent to a side whose hello lacks bit 7 of `features`, and is sent once at
         //# most.
-        let knows = self.longest_control_message().is_some();
-        if knows && self.leave == Leave::No {
+        let supported = self.longest_control_message().is_some();
+        if supported && self.leave == Leave::No {
             self.leave = Leave::Due;
             self.probe.request_pong();
         }
-        knows
+        supported
     }
 
     #[inline(always)]
@@ -660,7 +660,7 @@ impl Transfer {
     pub(super) fn sent(&mut self, slot: u32, acknowledges: bool) {
         // The receipt of data is a sign of life, because the peer's device receives data only while
         // the peer's library grants credit. The receipt of a control frame is no sign of life,
-        // because the device also receives control frames after the library has stopped. After a
+        // because the device receives control frames even after the library has stopped. After a
         // Ping, the sign of life is the peer's Pong, not the receipt of the Ping.
         if self.ring.complete(slot) && acknowledges {
             self.activity.on_connection += 1;
@@ -671,7 +671,8 @@ impl Transfer {
     // Methods for receiving:
 
     /// Consumes the peer's credits for `count` messages in a frame, or one credit for a write with
-    /// immediate data. Returns a violation if the peer was not allowed to send this frame or write.
+    /// immediate data. Returns a violation if the peer was not allowed to send this frame or this
+    /// write.
     #[inline]
     pub(super) fn take_credits(&mut self, kind: Kind, count: u32) -> Result<(), Violation> {
         if self.has_peer_closed() {

@@ -207,7 +207,6 @@ fn grant_must_not_exceed_the_sent_control_messages() {
 #[test]
 fn close_comes_behind_control_messages() {
     let mut pair = pair();
-    // More control frames are queued than there are slots.
     for _ in 0..CONTROL_WINDOW {
         assert!(pair.send_control_message(A));
     }

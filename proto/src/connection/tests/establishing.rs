@@ -329,7 +329,7 @@ fn on_iwarp_the_side_that_connects_speaks_first() {
     let mut pair = over_iwarp();
     assert!(!pair.sides[B].established, "no frame has arrived from A");
     assert!(!pair.send(B), "B must not send first");
-    // The applications have not sent any message. The library itself has sent the first frames.
+    // No application has sent a message. The library itself sends the first frames.
     pair.run();
     assert!(pair.sides[B].established);
     assert!(pair.send(B) && pair.send(A));

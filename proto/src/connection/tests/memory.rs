@@ -168,8 +168,8 @@ fn message_waits_until_memory_is_available() {
     assert_eq!(pair.sides[B].received, 1);
 }
 
-/// Checks that the peer receives a Failure. Without the Failure, the peer would see a disconnect
-/// without a reason.
+/// Checks that the peer receives a Failure. Without the Failure, the peer could report only a
+/// disconnect without a reason.
 #[test]
 fn peer_learns_of_missing_memory_for_message() {
     let mut pair = pair();

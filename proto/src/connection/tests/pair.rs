@@ -477,8 +477,8 @@ impl Pair {
         true
     }
 
-    /// Lets this time pass, and then handles the timeouts of both sides. A side whose deadline has
-    /// passed first polls its completions, as `handle_timeout` requires.
+    /// Lets the duration `time` pass, and then handles the timeouts of both sides. If the deadline
+    /// of a side has passed, the side first polls its completions, as `handle_timeout` requires.
     pub(super) fn wait(&mut self, time: Duration) {
         self.now += time;
         for at in [A, B] {
