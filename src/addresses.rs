@@ -118,7 +118,7 @@ fn look_up(
 }
 
 /// Creates a list of these addresses. Its transport is [`TransportChoice::Memory`] if all addresses
-/// stand for `memory://` names.
+/// represent `memory://` names.
 fn found(addresses: Vec<SocketAddr>) -> Addresses {
     let are_names = addresses.iter().all(|address| Shown(*address).is_name());
     let addresses = Addresses::new(addresses);
@@ -129,8 +129,8 @@ fn found(addresses: Vec<SocketAddr>) -> Addresses {
     }
 }
 
-/// Returns the address that stands for the listener `memory://name`. Errors quote `text`, the whole
-/// address.
+/// Returns the address that represents the listener `memory://name`. Errors quote `text`, which is
+/// the whole address including the scheme.
 fn in_memory(text: &str, name: &str) -> Result<Addresses, Error> {
     if name.is_empty() {
         return Err(Error::AddressLookup {

@@ -192,7 +192,7 @@ pub struct Config {
     ///
     /// Over RDMA the send buffers of a connection occupy `send_depth` ×
     /// [`eager_size`](Self::eager_size) bytes of locked memory. Over TCP only messages that the
-    /// socket cannot take yet occupy memory.
+    /// socket cannot accept yet occupy memory.
     ///
     /// 1 to 8192. `None`, the default, is 16 over RDMA and 32 over TCP.
     #[cfg_attr(feature = "serde", serde(with = "text::as_number"))]
@@ -221,7 +221,7 @@ pub struct Config {
     #[cfg_attr(feature = "serde", serde(with = "text::as_text"))]
     pub close_timeout: Duration,
 
-    /// The time without a sign of life after which this side probes the peer.
+    /// The time without a sign of life from the peer after which this side sends a probe.
     ///
     /// The two sides exchange their values, and both probe at the smaller interval. A peer cannot
     /// request an interval below 100 ms. With `None` on both sides no probes are sent, so only a
@@ -242,10 +242,10 @@ pub struct Config {
     /// needed because the kernels of both sides double the pause before each retransmission. With
     /// this delay, an outage shorter than `keepalive_timeout` ends no connection.
     ///
-    /// If many idle connections lead to one engine of the peer, this side probes only a few of them
-    /// in each interval, and each of them at least every 16 intervals. So if one of these
-    /// connections fails while the others work, this side reports the failure after at most 16
-    /// intervals plus `keepalive_timeout`.
+    /// If many idle connections lead to one engine of the peer, this side probes only a few of
+    /// these connections in each interval. It probes every connection at least once in 16
+    /// intervals. So if one of these connections fails while the others work, this side reports the
+    /// failure after at most 16 intervals plus `keepalive_timeout`.
     ///
     /// When an RDMA device reports that a port lost its link (`PORT_ERR`), this side immediately
     /// probes the connections of the port that have [`resume`](Self::resume), even if their
@@ -258,7 +258,7 @@ pub struct Config {
 
     /// The time within which a probed peer must show a sign of life.
     ///
-    /// If the peer shows none, the connection ends with
+    /// If the peer shows no sign of life within this time, the connection ends with
     /// [`CloseReason::KeepaliveTimeout`](crate::CloseReason::KeepaliveTimeout).
     ///
     /// 10 ms to 10 min, default 3 s.
@@ -274,8 +274,8 @@ pub struct Config {
     /// [`CloseReason::OutOfMemory`](crate::CloseReason::OutOfMemory) if no memory is available for
     /// the message for this time. A message may arrive slowly, and may wait while the application
     /// holds other messages (see [`EngineLimits`](crate::EngineLimits)). But if other connections
-    /// wait for its memory, the number of bytes that have arrived must grow by at least an eighth
-    /// within each `read_timeout`.
+    /// wait for the message's memory, the number of bytes that have arrived must grow by at least
+    /// an eighth within each `read_timeout`.
     ///
     /// 100 ms to 1 h, default 30 s.
     #[cfg_attr(feature = "serde", serde(with = "text::as_text"))]
@@ -285,9 +285,9 @@ pub struct Config {
     /// TCP connection below it. With zero, such a loss ends the connection.
     ///
     /// Both sides must set this field: see [`Negotiated::resumes`](crate::Negotiated::resumes). If
-    /// only this side sets it, the log of this side reports that at the level `info`. If both sides
-    /// set it, each side stores copies of the messages that the peer has not yet acknowledged, at
-    /// most the peer's window. When the connection is lost, the side that originally connected
+    /// only this side sets it, this side logs a record at the level `info`. If both sides set it,
+    /// each side stores copies of the messages that the peer has not yet acknowledged. The peer's
+    /// window limits their number. When the connection is lost, the side that originally connected
     /// tries to reconnect: immediately, then with increasing delays up to 1 s. It tries each
     /// allowed [`transport`](Self::transport), and the
     /// [`alternatives`](crate::Connector::alternatives) of the address. Each side then resends the
@@ -464,8 +464,8 @@ impl Sizes {
 
     /// The buffers over TCP are larger and more numerous than over RDMA, because they are not
     /// locked and occupy memory only once used. Besides, a round trip costs more than copying the
-    /// bytes of a message. The depth is smaller than the window: with a greater depth, a sender of
-    /// long messages would copy more frames that the socket cannot take yet.
+    /// bytes of a message. The send depth is smaller than the receive window: with a greater depth,
+    /// a sender of long messages would copy more frames that the socket cannot accept yet.
     const OVER_TCP: Self = Self {
         receive_window: 128,
         send_depth: 32,
@@ -576,9 +576,10 @@ impl Config {
     ///
     /// # Errors
     ///
-    /// [`Error::InvalidConfig`], with the name of the first field whose value is invalid on every
-    /// device, and the allowed values. This method also fails if the environment determines the
-    /// [`transport`](Self::transport), and the variable `RDMSG_TRANSPORT` names no transport.
+    /// [`Error::InvalidConfig`] if a value is invalid on every device. The error contains the name
+    /// of the first such field and its allowed values. This method also fails if the environment
+    /// determines the [`transport`](Self::transport), and the variable `RDMSG_TRANSPORT` names no
+    /// transport.
     ///
     /// # Examples
     ///

@@ -46,8 +46,8 @@ impl Live {
         }
         let mut text = Vec::new();
         write(&mut text)?;
-        // Make the line shorter than the terminal is wide. If the terminal wrapped the line, the
-        // next update could not remove it.
+        // Limit the line to one character less than the terminal width. If the terminal wrapped the
+        // line, the next update could not remove it.
         let text: String = String::from_utf8_lossy(&text)
             .chars()
             .take(terminal::width() - 1)

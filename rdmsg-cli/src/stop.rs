@@ -6,8 +6,8 @@ use nix::{
 };
 use rdmsg::crossbeam_channel::{Receiver, Select, bounded};
 
-/// A request to stop the program, made with SIGINT or SIGTERM. A thread receives the signals and
-/// sends them to a channel, on which other threads can wait.
+/// Reports requests to stop the program: the signals SIGINT and SIGTERM. A thread receives the
+/// signals and sends them to a channel, on which other threads can wait.
 #[derive(Clone, Debug)]
 pub(crate) struct Stop(Receiver<Signal>);
 
@@ -20,8 +20,8 @@ impl Stop {
         signals.add(Signal::SIGINT);
         signals.add(Signal::SIGTERM);
         signals.thread_block()?;
-        // The channel holds one signal, and no thread removes the signal. When a second signal
-        // arrives, the channel is full, so the process exits immediately.
+        // The channel has room for one signal, and no thread removes the signal. When a second
+        // signal arrives, the channel is full, so the process exits immediately.
         let (sender, receiver) = bounded(1);
         thread::Builder::new()
             .name("rdmsg-signals".into())

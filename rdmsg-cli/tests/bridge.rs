@@ -222,7 +222,8 @@ fn exchange(clients: &mut [TcpStream]) -> io::Result<()> {
         client.write_all(&number.to_be_bytes())?;
     }
     for (number, client) in clients.iter_mut().enumerate() {
-        // With thousands of clients, the last reply can take longer than the time limit.
+        // Wait without a time limit, because with thousands of clients the last reply can arrive
+        // later than `TIME_LIMIT`.
         client.set_read_timeout(None)?;
         let mut answer = [0; 8];
         client.read_exact(&mut answer)?;

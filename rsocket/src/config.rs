@@ -7,13 +7,14 @@ pub struct Config {
     /// The maximum number of sent bytes that the peer has not acknowledged. Bytes that are sent
     /// inline do not count. Default: 128 KiB.
     pub send_buffer: usize,
-    /// The maximum number of received bytes that the program has not read yet, 2 bytes to 2 GiB.
-    /// Default: 128 KiB.
+    /// The maximum number of received bytes that the program has not read yet.
+    /// Range: 2 bytes to 2 GiB. Default: 128 KiB.
     pub receive_buffer: usize,
-    /// The maximum number of received writes that the program has not read completely, 2 to 32767.
-    /// Default: 384.
+    /// The maximum number of received writes that the program has not read completely.
+    /// Range: 2 to 32767. Default: 384.
     pub receive_queue: u16,
-    /// The maximum number of this side's outstanding writes, at least 1. Default: 384.
+    /// The maximum number of this side's outstanding writes. The value must be at least 1.
+    /// Default: 384.
     pub send_queue: u16,
     /// The maximum length in bytes of a write that is sent inline. Default: 64.
     ///

@@ -23,23 +23,23 @@ use crate::sending::SendRing;
 /// The number of work requests reserved for control messages, so that a control message never waits
 /// for data requests to complete.
 const CONTROL: u32 = 4;
-/// The number of the `CONTROL` work requests that are reserved for shutdown and disconnect
-/// messages.
+/// The number of work requests, out of `CONTROL`, that only shutdown and disconnect messages may
+/// use.
 const CLOSING: u32 = 2;
 /// The number of receives for control messages. They are posted in addition to one receive for each
 /// of the peer's credits, because control messages need no credits.
 const EXTRA_RECEIVES: u16 = 8;
-/// The code of the RNR timer value 0.64 ms: the time that the peer waits before it retries a send,
-/// if this side has no posted receive.
+/// The RNR timer code for 0.64 ms. If this side has no posted receive for a send of the peer, the
+/// peer waits for this time before it retries the send.
 const MIN_RNR_TIMER: u8 = 12;
 /// The length in bytes of the table into which the peer writes its windows.
 ///
-/// A buffer of the same length follows the table in the memory region. The buffer holds the windows
-/// that this side writes into the peer's table.
+/// A buffer of the same length follows the table in the memory region. The buffer contains the
+/// windows that this side writes into the peer's table.
 const TABLE: usize = WINDOWS as usize * Window::LEN;
 
 /// The id of the work requests for control messages and keepalive probes. The id of a data request
-/// is the number of bytes of the send buffer that its completion frees.
+/// is the number of send-buffer bytes that are freed when the request completes.
 const OTHER: u64 = 1 << 62;
 
 /// A connection: its queue pair, its memory, and its state.
@@ -67,7 +67,7 @@ pub(super) struct Link {
     free: u32,
     /// The number of control work requests that can still be posted.
     free_control: u32,
-    /// The number of outstanding work requests, without the receives.
+    /// The number of outstanding work requests, not counting receives.
     posted: u32,
 
     /// Whether the ESTABLISHED event was read.
@@ -105,7 +105,7 @@ enum Opening {
     /// message yet. The peer may have lost this side's first message: Linux's software iWARP can
     /// lose a message that arrives while the driver takes over the TCP connection.
     Unanswered,
-    /// A message of the peer has arrived, or the transport allows either side to send first.
+    /// A message from the peer has arrived, or the transport allows either side to send first.
     Over,
 }
 

@@ -13,7 +13,7 @@ use super::{Config, Stream, wire::ConnData};
 /// The maximum number of connection requests that wait to be accepted.
 const BACKLOG: i32 = 128;
 
-/// A listener that accepts [`Stream`]s and rsockets of C programs.
+/// A listener that accepts connections from [`Stream`]s and from rsockets of C programs.
 #[derive(Debug)]
 pub struct Listener {
     id: CmId,

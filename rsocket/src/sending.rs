@@ -30,7 +30,7 @@ impl Sending {
         }
     }
 
-    /// Returns the part of the current window into which this side can write up to `want` bytes, or
+    /// Returns the next unused part of the current window, at most `want` bytes long. Returns
     /// `None` if the peer allows no write.
     pub(super) fn room(&self, want: usize) -> Option<Window> {
         if self.next == self.limit {

@@ -121,7 +121,7 @@ impl Scene {
                     let old = self.table[table_index as usize].replace(window);
                     assert_eq!(
                         old, None,
-                        "the update overwrites a window that the writer has not taken"
+                        "an update must not overwrite a window that the writer has not taken"
                     );
                 }
                 let table = &mut self.table;

@@ -212,7 +212,7 @@ impl Stream {
     ///
     /// An accepted stream can notify the peer only after the connection is established. A blocking
     /// stream waits up to [`Config::linger`] until the connection is established. A non-blocking
-    /// stream does not wait, and sends the notification during one of the next calls.
+    /// stream does not wait. It sends the notification during a later call of one of its methods.
     ///
     /// # Errors
     ///

@@ -1,11 +1,11 @@
 //! The wire format: the private data of connection requests and replies, the immediate data of
 //! writes, and windows.
 
-/// The number of entries in a side's table of windows. The other side announces its windows in
+/// The number of entries in the table of windows that each side has. The peer stores its windows in
 /// these entries in rotation.
 pub(super) const WINDOWS: u32 = 2;
 
-/// A range of memory to which the other side may write.
+/// A range of one side's memory to which the peer may write.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Window {
     pub(super) addr: u64,
@@ -119,7 +119,7 @@ impl ConnData {
     pub(super) const LEN: usize = 40;
     const VERSION: u8 = 1;
     const BIG_ENDIAN: u8 = 1;
-    /// A flag that the protocol requires: the sender supports mapped memory.
+    /// The flag for a sender that supports mapped memory. The protocol requires this flag.
     const IOMAP: u8 = 2;
 
     pub(super) fn to_bytes(self) -> [u8; Self::LEN] {

@@ -11,11 +11,11 @@ use crate::os::{PerProcess, lock};
 /// The scheme that precedes the name of an in-process listener.
 const SCHEME: &str = "memory://";
 
-/// The first 96 bits of the addresses that stand for names. They are in the discard-only block
-/// `100::/64` (RFC 6666), so no host has such an address.
+/// The first 96 bits of the addresses that represent names. These addresses are in the discard-only
+/// block `100::/64` (RFC 6666), so no host has such an address.
 const PREFIX: [u16; 6] = [0x0100, 0, 0, 0, 0x7264, 0x6d73];
 
-/// The port of all addresses that stand for names. Port 0 cannot be used, because it would request
+/// The port of all addresses that represent names. Port 0 cannot be used, because it would request
 /// a free port.
 const PORT: u16 = 1;
 
@@ -23,7 +23,7 @@ const PORT: u16 = 1;
 /// no name is ever removed.
 static NAMES: PerProcess<Mutex<Vec<String>>> = PerProcess::new(Mutex::default);
 
-/// Returns the address that stands for a name. Equal names have equal addresses.
+/// Returns the address that represents a name. Equal names have equal addresses.
 pub(super) fn address_of(name: &str) -> SocketAddr {
     let mut names = lock(NAMES.get());
     let known = names.iter().position(|known| known == name);
@@ -36,7 +36,7 @@ pub(super) fn address_of(name: &str) -> SocketAddr {
     (ip, PORT).into()
 }
 
-/// Returns the name that an address stands for, or `None` for an ordinary address.
+/// Returns the name that an address represents, or `None` for an ordinary address.
 fn name_of(address: SocketAddr) -> Option<String> {
     let SocketAddr::V6(v6) = address else {
         return None;
@@ -49,11 +49,11 @@ fn name_of(address: SocketAddr) -> Option<String> {
     lock(NAMES.get()).get(number).cloned()
 }
 
-/// Displays an address. If the address stands for a name, the text is `memory://name`.
+/// Displays an address. If the address represents a name, the text is `memory://name`.
 pub(crate) struct Shown(pub(crate) SocketAddr);
 
 impl Shown {
-    /// Returns whether the address stands for a name.
+    /// Returns whether the address represents a name.
     pub(crate) fn is_name(&self) -> bool {
         name_of(self.0).is_some()
     }

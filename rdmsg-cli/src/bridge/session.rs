@@ -9,26 +9,27 @@ use tokio::net::TcpStream;
 
 use super::{carry::carry, cause::Cause, counters::Flow};
 
-/// The plain end of a connection. Dropping this value resets the connection unless `has_ended` is
-/// true.
+/// The plain TCP socket of a bridged connection. Dropping this value resets the TCP connection
+/// unless `has_ended` is true.
 #[derive(Debug)]
 pub(super) struct Plain {
     pub(super) socket: TcpStream,
     pub(super) has_ended: bool,
 }
 
-/// The rdmsg end of a connection. Dropping this value aborts the stream unless `has_ended` is true.
+/// The two halves of the rdmsg stream of a bridged connection. Dropping this value aborts the
+/// stream unless `has_ended` is true.
 #[derive(Debug)]
 pub(super) struct Rdmsg {
-    // Rust calls `drop` before it drops these fields. After this call, the stream is either closed
-    // or aborted. Dropping the fields therefore has no effect on the stream.
+    // Rust calls `drop` of this struct before it drops these two halves. At that time, the stream
+    // is already closed or aborted. Dropping the halves therefore has no effect on the stream.
     pub(super) read: OwnedReadHalf,
     pub(super) write: OwnedWriteHalf,
     pub(super) has_ended: bool,
     pub(super) cause: Cause,
 }
 
-/// Both ends of a connection.
+/// A bridged connection: a plain TCP socket and an rdmsg stream.
 #[derive(Debug)]
 pub(super) struct Session {
     pub(super) plain: Plain,
@@ -86,14 +87,14 @@ impl Drop for Rdmsg {
 }
 
 impl Session {
-    /// Forwards bytes until both directions have ended, and then closes both ends. After an error,
-    /// the caller must drop the session, which resets both ends.
+    /// Forwards bytes until both directions have ended, and then closes the stream. After an error,
+    /// the caller must drop the session, which aborts the stream and resets the plain connection.
     pub(super) async fn run(&mut self) -> io::Result<()> {
         carry(self).await.inspect_err(|_| {
             self.rdmsg.cause = Cause::Plain;
         })?;
-        // The close fails if the peer does not confirm all bytes. The caller then resets the plain
-        // end.
+        // The close fails if the peer does not confirm all bytes. In this case, the caller drops
+        // the session, which resets the plain connection.
         let endpoint = self.rdmsg.endpoint().clone();
         poll_fn(|cx| endpoint.poll_close(cx)).await?;
         self.rdmsg.has_ended = true;

@@ -41,8 +41,8 @@ pub(super) struct Adapter {
     processors: usize,
 }
 
-/// The speed and the width of a PCIe slot: the values in use, and the maximum values that the
-/// adapter supports.
+/// The speed and the width of an adapter's PCIe slot. `current` contains the values in use, and
+/// `most` contains the maximum values that the adapter supports.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Slot {
     current: [Option<String>; 2],

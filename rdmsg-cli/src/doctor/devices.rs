@@ -321,7 +321,8 @@ impl Gid {
     }
 }
 
-/// Parses a rate such as `100 Gb/sec (4X EDR)`. Returns the rate in Gb/s.
+/// Parses a rate such as `100 Gb/sec (4X EDR)`. Returns the rate in Gb/s, or 0 if the text does not
+/// begin with a number.
 fn gigabits(rate: &str) -> u64 {
     let number = rate
         .split(' ')
@@ -350,8 +351,8 @@ fn judge_mtu(interface: &Interface, is_fast: bool) -> Finding {
         .hint("do this on all hosts, and only if the switches forward such packets")
 }
 
-/// Returns the finding for a host without an RDMA device. Returns `None` if the finding about the
-/// kernel states the cause.
+/// Returns the finding for a host without an RDMA device. Returns `None` if the kernel lacks
+/// modules, because the finding about the kernel already states this cause.
 pub(super) fn judge_none(
     kernel: &Kernel,
     around: &Surroundings,

@@ -21,7 +21,8 @@ use super::{
     surroundings::Surroundings,
 };
 
-/// All findings about a host. `rdmsg serve` sends its own host's examination on request.
+/// All findings about a host. On request, `rdmsg serve` sends the examination of the host on which
+/// it runs.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Examination {
     /// The version of this program.
@@ -105,8 +106,8 @@ impl Examination {
         }
     }
 
-    /// Updates the links, and checks the route to the peer. The peer compares these links with its
-    /// own.
+    /// Updates the links of this host, and checks the route to the peer. The peer compares these
+    /// links with the links of its host.
     pub(crate) fn look_towards(&mut self, peer: IpAddr) {
         let root = Root::machine();
         let interfaces = Interfaces::read(&root, &interfaces::addresses());

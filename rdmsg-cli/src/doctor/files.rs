@@ -10,7 +10,7 @@ use super::{
 
 const SUBJECT: &str = "device files";
 
-/// The device files through which programs use the connection manager and the devices.
+/// The device files through which programs access the RDMA connection manager and the RDMA devices.
 #[derive(Clone, Debug)]
 pub(super) struct DeviceFiles(Vec<DeviceFile>);
 
@@ -125,8 +125,8 @@ impl DeviceFiles {
         if around.is_container() {
             return Some(finding.hint(in_container(&self.0)));
         }
-        // If the file's group has access, suggest that the user joins the group. Never suggest the
-        // group root.
+        // If the file's group has access, suggest adding the user to the group, unless the group is
+        // root.
         if mode & 0o060 == 0o060 && group != "root" {
             return Some(
                 finding

@@ -115,7 +115,7 @@ pub(crate) fn as_root(command: &str) -> String {
     format!("{}{command}", sudo())
 }
 
-/// Returns a command that writes this line, as the only content, to a file owned by root.
+/// Returns a command that replaces the content of `file`, which is owned by root, with this line.
 pub(crate) fn write_line(line: &str, file: &str) -> String {
     format!("echo '{line}' | {}tee {file}", sudo())
 }
@@ -124,7 +124,8 @@ fn sudo() -> &'static str {
     if geteuid().is_root() { "" } else { "sudo " }
 }
 
-/// Returns a number and its noun, in the singular for 1.
+/// Returns the number followed by the noun. The noun is singular for 1, and plural for other
+/// numbers.
 pub(super) fn counted(number: usize, noun: &str) -> String {
     match number {
         1 => format!("1 {noun}"),

@@ -18,7 +18,7 @@ pub(super) struct Interface {
     hardware: String,
     pub(super) mtu: u64,
     pub(super) is_up: bool,
-    /// Whether the link is up: the other end of the cable is active.
+    /// Whether the link is up, which requires an active device at the other end of the cable.
     pub(super) has_carrier: bool,
     pub(super) is_loopback: bool,
     /// Whether the interface belongs to a network adapter. False for software interfaces.

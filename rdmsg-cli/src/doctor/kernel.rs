@@ -24,8 +24,8 @@ pub(super) struct Kernel {
     can_load: Option<bool>,
     /// Whether the kernel can load software RoCE, or `None` if this is unknown.
     can_load_rxe: Option<bool>,
-    /// Whether this system contains no kernel files. The running kernel then belongs to the host of
-    /// this container or virtual machine.
+    /// Whether this system contains no files of any kernel. In this case, the host of this
+    /// container or virtual machine provides the running kernel.
     is_external: bool,
 }
 
@@ -40,9 +40,9 @@ impl Kernel {
             format!("boot/vmlinuz-{release}"),
         ];
         Self {
-            // After a kernel upgrade, `lib/modules` can contain only the files of the new kernel,
-            // and none of the running kernel. The kernel is therefore external only if this
-            // directory is empty.
+            // After a kernel upgrade, `lib/modules` can contain the files of the new kernel, but
+            // none of the running kernel. Therefore the kernel is external only if this directory
+            // is empty and none of the running kernel's `files` exists.
             is_external: !release.is_empty()
                 && root.names("lib/modules").is_empty()
                 && !files.iter().any(|file| root.has(file)),

@@ -9,7 +9,7 @@ use super::{
     surroundings::Surroundings,
 };
 
-/// The locked memory in bytes of a connection with the default configuration.
+/// The number of bytes of memory that a connection with the default configuration locks.
 const CONNECTION_MEMORY: u64 = 1_269_760;
 
 /// If the limit on locked memory is below this number of bytes, the doctor reports a warning or an

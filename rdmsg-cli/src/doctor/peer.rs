@@ -18,8 +18,8 @@ use super::{
 };
 use crate::service::{self, Request, Unserved};
 
-/// The sizes in bytes of the messages that are sent to the peer. The longer messages fill whole
-/// packets, and the peer reads the longest message from this host's memory.
+/// The sizes in bytes of the messages that are sent to the peer. Messages of at least 4096 bytes
+/// fill whole packets. The peer reads the longest message from this host's memory.
 const SIZES: [usize; 4] = [64, 4096, 16_000, 300_000];
 
 /// The number of messages of each size.
@@ -31,10 +31,10 @@ const LONGEST_TEXT: usize = 500;
 /// The maximum length of a reply from the peer, in bytes.
 const LONGEST_ANSWER: u64 = 1 << 20;
 
-/// The maximum number of findings of the peer to show.
+/// The maximum number of the peer's findings in the report.
 const MAX_FINDINGS: usize = 40;
 
-/// The maximum number of devices of the peer to show.
+/// The maximum number of the peer's devices in the report.
 const MAX_DEVICES: usize = 16;
 
 /// Another host, and the route to it.
@@ -90,8 +90,8 @@ impl Peer {
         self.route.as_ref().ok().map(|route| route.local)
     }
 
-    /// Examines the path to the peer step by step. After a failed step, skips the steps that cannot
-    /// succeed without it.
+    /// Examines the path to the peer step by step. If a step fails, skips the steps that depend on
+    /// it.
     pub(super) fn examine(
         self,
         transport: Checked,
@@ -191,9 +191,9 @@ impl Peer {
     }
 
     /// Requests the peer's examination of itself. Copies the peer's problems that concern the
-    /// checked transport into `findings`. Returns the examination if the peer has sent it. The
-    /// second value is true if the peer refused the connection, which means that no server is
-    /// running.
+    /// checked transport into `findings`. Returns the examination, or `None` if no readable
+    /// examination arrived. The second returned value is true if the peer refused the connection,
+    /// which means that no server is running.
     ///
     /// Except for iWARP, the request uses TCP, which may work when RDMA does not. For iWARP, the
     /// request uses RDMA: an iWARP port is a TCP port, and an iWARP listener does not accept plain
@@ -347,8 +347,9 @@ impl Peer {
             self.address
         );
         findings.push(Finding::ok("connection", what));
-        // A software device retries packets longer than its interface's MTU forever, which keeps a
-        // processor busy. Therefore send no long messages if a finding reports an MTU problem.
+        // If a packet is longer than the interface's MTU, a software device retries the packet
+        // forever, which keeps a processor busy. Therefore send no long messages if a finding
+        // reports an MTU problem.
         let of_mtu = |it: &&Finding| ["path MTU", "both MTUs"].contains(&&*it.subject);
         let mut errors = findings.iter().filter(|it| it.state == State::Error);
         let mtu_problem = errors.find(of_mtu).map(|it| it.subject.clone());
@@ -536,8 +537,9 @@ fn bad_of_peer<'a>(findings: impl Iterator<Item = &'a Finding>) -> Vec<Finding> 
     bad.take(MAX_FINDINGS).map(of_peer).collect()
 }
 
-/// Returns a finding of the peer, made safe for display. Replaces control characters, because they
-/// could control the terminal, and truncates long texts and lists. Sets the host to the peer.
+/// Returns a copy of the peer's finding that is safe to display. Replaces control characters,
+/// because they could control the terminal, and truncates long texts and lists. Sets the field
+/// `host` to `Host::Peer`.
 fn of_peer(finding: &Finding) -> Finding {
     let all = |texts: &[String]| texts.iter().take(5).map(|text| plain(text)).collect();
     Finding {

@@ -3,7 +3,8 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// The directory that contains `sys`, `proc`, `dev` and `etc`: `/`, or a test's own directory.
+/// The directory that contains `sys`, `proc`, `dev` and `etc`: `/`, or a temporary directory in
+/// tests.
 #[derive(Clone, Debug)]
 pub(super) struct Root(PathBuf);
 

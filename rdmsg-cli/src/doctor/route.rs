@@ -13,7 +13,7 @@ use super::{
 /// The command that clears the path MTUs that the kernel has cached.
 pub(super) const FORGET_PATHS: &str = "ip route flush cache";
 
-/// The length in bytes of an RDMA packet without its payload, including the IPv4 header.
+/// The total length in bytes of an RDMA packet's headers and trailer, including the IPv4 header.
 const ROCE_HEADERS: u64 = 60;
 
 /// The kernel's route to another host.

@@ -70,8 +70,8 @@ impl Surroundings {
         self.distribution
     }
 
-    /// Returns a finding if this is a container, or if the kernel permits each RDMA device only in
-    /// a single network namespace.
+    /// Returns a finding if this is a container, or if each RDMA device is visible in only one
+    /// network namespace.
     pub(super) fn judge(&self) -> Option<Finding> {
         let exclusive = self.namespaces == Some(Namespaces::Exclusive);
         match (self.is_container, exclusive) {

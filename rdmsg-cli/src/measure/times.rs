@@ -95,8 +95,8 @@ impl Times {
         })
     }
 
-    /// Returns the quantile in nanoseconds. The quantile 0.99 is the time that 99 % of the measured
-    /// times do not exceed.
+    /// Returns a quantile of the measured times, in nanoseconds. For example, `at(0.99)` is the
+    /// time that 99 % of the measured times do not exceed.
     fn at(&self, quantile: f64) -> u64 {
         let rank = (quantile * self.count as f64).ceil() as u64;
         let mut below = 0;

@@ -45,7 +45,7 @@ impl Outages {
         self.change(resumes, endpoint.info().is_suspended)
     }
 
-    /// Returns the number of times that the connection had been resumed by the last check.
+    /// Returns the connection's number of resumes at the time of the last check.
     pub(super) fn resumes(&self) -> u64 {
         self.resumes
     }

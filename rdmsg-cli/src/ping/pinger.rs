@@ -119,8 +119,8 @@ impl<'a> Pinger<'a> {
     }
 
     /// Tries to reconnect until an attempt succeeds. Uses the transport of the first connection, so
-    /// that all measured times are of one transport. Returns `None` if a signal arrives, or if
-    /// `--count` is reached.
+    /// that all times are measured over the same transport. Returns `None` if a signal arrives, or
+    /// if `--count` is reached.
     fn connect_again(&mut self, stop: &Stop) -> Result<Option<Endpoint>> {
         let carrier = if self.summary.transport == Transport::Tcp.to_string() {
             Carrier::Tcp

@@ -147,7 +147,7 @@ mod tests {
         assert_eq!(
             bar(1, 1_000_000, 4),
             "▏",
-            "a count above 0 has a visible bar"
+            "a count above 0 must have a visible bar"
         );
         assert_eq!(bar(u64::MAX, u64::MAX, 2), "██");
     }

@@ -5,8 +5,9 @@ use rdmsg::{CloseReason, Endpoint, Error};
 use super::reports::Reports;
 use crate::service::{Answer, Request};
 
-/// The time limit for receiving the request and for sending its reply. After an examination, the
-/// server also waits at most this time for the client to close. Echoed messages have no time limit.
+/// The time limit for receiving a request and for sending the reply. After an examination, the
+/// server also waits at most this time for the client to close the connection. Echoed messages have
+/// no time limit.
 const TIME_LIMIT: Duration = Duration::from_secs(10);
 
 /// The abort code for a client whose first message is not a request, or does not arrive in time.

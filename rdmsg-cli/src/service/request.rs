@@ -10,7 +10,7 @@ pub(crate) enum Request {
     Echo,
     /// The server drops each message.
     Sink,
-    /// The server sends its examination of its own host.
+    /// The server examines its host and sends the findings.
     Examine,
 }
 

@@ -291,8 +291,8 @@ impl View {
         serde_json::to_string(&json).unwrap_or_default()
     }
 
-    /// Writes the table. Truncates its rows to `width` characters, and omits rows so that the table
-    /// and the help line fit into `lines` lines.
+    /// Writes the table. Truncates its rows to `width` characters. If `lines` is `Some`, omits rows
+    /// so that the table and the help line fit into this number of lines.
     pub(super) fn write(
         &self,
         out: &mut impl Write,

@@ -107,7 +107,7 @@ fn client_notices_no_cut_between_the_bridges() {
         std::thread::scope(|scope| {
             scope.spawn(|| writer.write_all(part).unwrap());
             client.read_exact(&mut echoed[..part.len() / 2]).unwrap();
-            // The second half of the bytes is still in flight, or a bridge holds it until the
+            // The second half of the bytes is still in flight, or a bridge stores it until the
             // connection is resumed.
             bridges.cut();
             bridges.restore();
@@ -162,8 +162,9 @@ fn service_reset_during_cut_resets_client() {
 #[test]
 fn client_reset_during_cut_resets_service() {
     let (service, address) = listener();
-    // During the cut, the near bridge cannot forward the reset to the far bridge. The far bridge
-    // resets the connection to the service when its own resume time, 1 s, has passed.
+    // While the connection is cut, the near bridge cannot forward the reset to the far bridge. The
+    // far bridge resets the connection to the service when the far bridge's `--resume` time has
+    // passed, which is 1 s.
     let mut bridges = BridgePair::with(address, &["--resume", "600"], &["--resume", "1"]);
     let (client, mut server) = conversation(&bridges, &service);
     bridges.cut();

@@ -106,8 +106,8 @@ pub(crate) fn reset(stream: TcpStream) {
     setsockopt(&stream, sockopt::Linger, &now).unwrap();
 }
 
-/// Returns true if the next read fails because the peer has reset the stream. Panics if the read
-/// returns bytes or the end of file.
+/// Returns true if the next read fails because the peer has reset the stream, and false if the read
+/// fails with another error. Panics if the read returns bytes or the end of file.
 pub(crate) fn is_reset(stream: &mut TcpStream) -> bool {
     stream.set_read_timeout(Some(TIME_LIMIT)).unwrap();
     match stream.read(&mut [0]) {

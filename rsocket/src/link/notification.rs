@@ -7,7 +7,7 @@ use rdma_verbs::verbs::{
     RemoteAddr, SendWr, Sge, TransportType, WorkCompletion,
 };
 
-/// The bit that is set in the ids of receives.
+/// The bit that is set in the ids of receive work requests.
 pub(super) const RECEIVE: u64 = 1 << 63;
 /// The id of a write after which a separate message notifies the peer.
 pub(super) const WRITE_ID: u64 = 1 << 61;
@@ -105,9 +105,9 @@ impl Notification {
         }
     }
 
-    /// Returns the word of the notification that arrived with the receive `number`, which completed
-    /// with `completion`. Returns `None` if the peer sent no immediate data, or a message that does
-    /// not consist of one word.
+    /// Returns the word of the notification that completed the receive `number`. `completion` is
+    /// the completion of this receive. Returns `None` if the peer sent no immediate data, or if the
+    /// peer's message does not consist of one word.
     pub(super) fn received_word(&self, completion: &WorkCompletion, number: u32) -> Option<u32> {
         match self {
             Self::Immediate => completion.imm_data(),

@@ -3,7 +3,7 @@ use serde_json::Value;
 /// The UDP port of RoCE v2.
 const PORT: u64 = 4791;
 
-/// The maximum depth of jumps between chains that this program follows. The kernel allows 16.
+/// The maximum depth to which this program follows jumps between chains. The kernel allows 16.
 const MAX_DEPTH: u32 = 16;
 
 /// The nftables rules, parsed from the output of `nft --json list ruleset`.
@@ -144,8 +144,8 @@ impl Ruleset {
         if depth > MAX_DEPTH {
             return End::Unclear;
         }
-        // The effect of the earlier rules that perhaps match the packet. All of these rules have
-        // the same effect.
+        // The common effect of the earlier rules that may match the packet, or `None` if there was
+        // no such rule. If these rules have different effects, the result is `Unclear`.
         let mut perhaps: Option<End> = None;
         let of_chain = |rule: &&Rule| {
             (&rule.family, &rule.table, &rule.chain) == (&chain.family, &chain.table, &chain.name)
