@@ -9,8 +9,8 @@ use toolbox::TestProgram;
 
 use crate::only::Only;
 
-/// The time limit of the tests that need no device. The tests take a few minutes. Without the limit,
-/// a test that never ends would keep the suite running. The lab limits its commands itself.
+/// The time limit of the tests that need no device, which take a few minutes. Without the limit, a
+/// test that never ends would keep the suite running. The lab has time limits of its own.
 const TIME_LIMIT: Duration = Duration::from_secs(30 * 60);
 
 /// Returns the cargo command for the tests that need no device, or `None` if no test is selected.
@@ -18,7 +18,7 @@ const TIME_LIMIT: Duration = Duration::from_secs(30 * 60);
 /// features, and would build the tests again.
 pub(crate) fn anywhere(built: &[TestProgram], track: &str, only: &Only) -> Result<Option<String>> {
     let mut line = format!(
-        "timeout {} cargo test {} --locked",
+        "timeout {} cargo test {} --locked --no-fail-fast",
         TIME_LIMIT.as_secs(),
         only.packages()
     );
