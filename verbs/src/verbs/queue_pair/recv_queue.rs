@@ -63,6 +63,8 @@ pub(super) fn check_targets(sges: &[Sge<'_>]) -> Result<(), libc::c_int> {
 
 #[cfg(test)]
 mod tests {
+    use rdma_status::OsError;
+
     use super::*;
     use crate::verbs::MemoryRegion;
 
