@@ -15,8 +15,8 @@ pub(super) struct RecvQueue {
 }
 
 impl RecvQueue {
-    /// Posts requests with `post`, which calls the C function named `call`. Returns `EINVAL` for a request that has more than
-    /// `max_sge` elements or an element in a dma-buf.
+    /// Posts requests with `post`, which calls the C function named `call`. Returns `EINVAL` for a
+    /// request that has more than `max_sge` elements or an element in a dma-buf.
     pub(super) fn post(
         &mut self,
         call: &'static str,
