@@ -11,8 +11,8 @@ mod memory_names;
 
 pub(crate) use self::memory_names::{Shown, serves};
 
-/// An address to connect to or to listen on: a host and a port, as for [`ToSocketAddrs`], and a
-/// transport.
+/// An address to connect to or to listen on: a host and a port, as for [`ToSocketAddrs`], and
+/// optionally a transport.
 ///
 /// In text form, an address is `host:port`, optionally with a [`TransportChoice`] as its scheme:
 /// `rdma://host:port`, `tcp://host:port` or `auto://host:port`, in upper or lower case. The scheme

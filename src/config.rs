@@ -116,10 +116,10 @@ pub struct Config {
     /// for the default of the transport.
     ///
     /// A message of up to 3 times this length over RDMA, or 16 times over TCP, is sent into several
-    /// buffers if enough of them are free. A longer message stays in the sender's memory until the
-    /// receiving side reads it, which costs one more round trip but no posted buffer. See
-    /// [`receive_window`](Self::receive_window) for the memory of the buffers. A connection uses
-    /// the smaller value of the two sides.
+    /// of the peer's buffers if enough of them are free. A longer message stays in the sender's
+    /// memory until the receiving side reads it, which costs one more round trip but no posted
+    /// buffer. See [`receive_window`](Self::receive_window) for the memory of the buffers. A
+    /// connection uses the smaller value of the two sides.
     ///
     /// Over TCP no memory is locked, and a buffer occupies memory only from its first use; the most
     /// recently used buffer is reused first. With the default value a connection over TCP reserves
@@ -268,8 +268,8 @@ pub struct Config {
     /// The maximum time without progress while a message above the eager size is read.
     ///
     /// The limit exists because the message's memory is unavailable to other connections. The
-    /// connection ends with [`CloseReason::ReadTimeout`](crate::CloseReason::ReadTimeout) if for
-    /// this time neither the message nor any other read from the same engine of the peer makes
+    /// connection ends with [`CloseReason::ReadTimeout`](crate::CloseReason::ReadTimeout) if, for
+    /// this time, neither the message nor any other read from the same engine of the peer makes
     /// progress. A timeout is detected within 1.5 × this time. The connection ends with
     /// [`CloseReason::OutOfMemory`](crate::CloseReason::OutOfMemory) if no memory is available for
     /// the message for this time. A message may arrive slowly, and may wait while the application
@@ -343,7 +343,7 @@ pub struct Config {
     #[cfg_attr(feature = "serde", serde(with = "text::as_number"))]
     pub traffic_class: Option<u8>,
 
-    /// How a thread waits in `recv`, and in `send` while the peer's window is full.
+    /// The method by which a thread waits in `recv`, and in `send` while the peer's window is full.
     ///
     /// Default [`Polling::Adaptive`] with 200 µs.
     #[cfg_attr(feature = "serde", serde(with = "text::as_text"))]
@@ -530,7 +530,7 @@ impl Config {
     /// both sides.
     ///
     /// During an outage no messages arrive, and `send` waits when the window is full. Taking down a
-    /// network device on one of the hosts is not a network outage: its driver may end RDMA
+    /// network device on one of the hosts is not a network outage: the device's driver may end RDMA
     /// connections immediately.
     ///
     /// The cost is slower detection. A vanished peer is reported up to

@@ -73,8 +73,8 @@ impl Connector {
     /// Sets whether the connector retries when the peer refuses a connect.
     ///
     /// Retrying is for clients that start before their server, and for many clients that start at
-    /// the same time. Retries continue until [`connect_timeout`](Config::connect_timeout), for
-    /// these refusals:
+    /// the same time. The connector retries after the following refusals, until
+    /// [`connect_timeout`](Config::connect_timeout) has passed:
     ///
     /// * No program listens at the peer's address.
     /// * The peer is [busy](crate::CloseReason::PeerBusy): its listener has too many unanswered
@@ -154,12 +154,12 @@ impl Connector {
     /// [`Info::peer_data`](crate::Info::peer_data). They can be credentials, such as a token, but
     /// they are not encrypted. [`persist`](Self::persist) sends them again whenever it reconnects.
     /// A connection that [resumes](Config::resume) does not send them again, because the peer's
-    /// engine recognizes the connection's session without the peer's program.
+    /// engine recognizes the connection's session without involving the peer's program.
     ///
     /// Up to [`PRIVATE_DATA_MAX`](Self::PRIVATE_DATA_MAX) (4096) bytes over every transport, and at
     /// most the smaller [`eager_size`](Config::eager_size) of the two sides. The limit is 20 bytes
-    /// if an eager size is below 160. If the data exceed the connector's own limit, connecting
-    /// fails with [`Error::PrivateDataTooLong`]. Default: none.
+    /// if either eager size is below 160 bytes. If the data exceed the connector's own limit,
+    /// connecting fails with [`Error::PrivateDataTooLong`]. Default: none.
     ///
     /// Up to 20 bytes are part of the connect request. Longer data follow in a separate frame,
     /// which costs one round trip. If the peer's version does not know this frame, or if the data
@@ -225,8 +225,8 @@ impl Connector {
 
     /// Sets the engine that serves the connection. Default: [`Engine::shared`].
     ///
-    /// A connection over `memory://` ignores this setting, and uses the engine of its listener,
-    /// which is in the same process.
+    /// A connection over `memory://` ignores this setting. Its listener is in the same process, so
+    /// the connection uses the listener's engine.
     #[must_use]
     pub fn engine(mut self, engine: &Engine) -> Self {
         self.engine = Some(engine.clone());
@@ -344,8 +344,8 @@ impl Connector {
     fn check(&self) -> Result<(), Error> {
         self.config.check()?;
         // Private data that do not fit into the connect request are sent in a frame, so they must
-        // fit into a send buffer. The peer answers with a frame of up to `REPLY_DATA_MAX` bytes,
-        // which must fit into the eager size too.
+        // not exceed the eager size. The peer answers with a frame of up to `REPLY_DATA_MAX` bytes,
+        // which must not exceed the eager size either.
         let (limit, place) = match self.config.eager_size.map(|size| size as usize) {
             Some(..REPLY_DATA_MAX) => (
                 REQUEST_DATA_MAX,
@@ -513,8 +513,8 @@ impl Stream {
 
 const _: () = assert!(REQUEST_DATA_MAX <= REPLY_DATA_MAX);
 
-/// Returns an error if the private data is longer than `limit` bytes. The error names `place` as
-/// the carrier of the data.
+/// Returns an error if the private data is longer than `limit` bytes. `place` describes the request
+/// or reply that carries the data, and becomes a part of the error text.
 pub(crate) fn check_private_data(
     data: &[u8],
     limit: usize,

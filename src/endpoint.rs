@@ -41,9 +41,9 @@ mod pair;
 /// A handle to an established connection that carries whole messages in both directions, in order.
 ///
 /// Clones are handles to the same connection, and several threads may use them concurrently. When
-/// the last handle is dropped, the connection is closed in the background, as by
-/// [`Endpoint::close`]. A process that exits normally waits for such closes, and first closes its
-/// open connections: see [the guide](crate::guide::ending). In a child process that inherits an
+/// the last handle is dropped, the connection is closed in the background, as if by
+/// [`Endpoint::close`]. A process that exits normally first closes its open connections, and then
+/// waits for all closes: see [the guide](crate::guide::ending). In a child process that inherits an
 /// endpoint through fork(2), the endpoint's calls fail with [`CloseReason::Forked`], and dropping
 /// it does nothing: see [the guide](crate::guide::installing#fork).
 ///
@@ -124,7 +124,7 @@ impl Endpoint {
         Self::registered(Registered::nowhere(), established, Engine::forked())
     }
 
-    /// Returns whether the connection was established before a fork, in the parent process.
+    /// Returns whether this process is a forked child that inherited the connection.
     pub(crate) fn is_inherited(&self) -> bool {
         self.inner.is_inherited()
     }
@@ -137,7 +137,7 @@ impl Endpoint {
     /// Ends the connection immediately, without waiting.
     ///
     /// Messages that have not arrived are lost. The peer sees [`CloseReason::PeerAborted`] with
-    /// `code`, or another reason if the notice does not reach it.
+    /// `code`, or another reason if the notice of this abort does not arrive.
     pub fn abort(&self, code: u32) {
         self.inner.link.abort(code);
     }

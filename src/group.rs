@@ -57,7 +57,7 @@ use crate::{
 ///             let Ok((key, completion)) = completion else { break };
 ///             let Some((endpoint, waiting)) = clients.get_mut(&key) else { continue };
 ///             match completion {
-///                 // A kept message occupies a credit, so its sender soon has to wait.
+///                 // Each kept message occupies a credit. A client without credits has to wait.
 ///                 Completion::Received(message) => waiting.push(message),
 ///                 Completion::Disconnected(_) => drop(clients.remove(&key)),
 ///                 _ => {}
@@ -107,7 +107,7 @@ impl Group {
     /// completions that were already in the connection's channel. While the connection is in the
     /// group, calls that receive ([`recv`](Endpoint::recv),
     /// [`next_completion`](Endpoint::next_completion) and their variants) return
-    /// [`Error::Grouped`], even if they already wait. The endpoint's own
+    /// [`Error::Grouped`], even if they were already waiting. The endpoint's own
     /// [`completions`](Endpoint::completions) are empty, and its fd for
     /// [`Interest::Readable`](crate::Interest::Readable) reports only the end of the connection.
     /// After [`Completion::Disconnected`] the connection is no longer in the group.
@@ -311,7 +311,8 @@ mod tests {
             let (key, _) = group.next_completion_timeout(TIME_LIMIT).unwrap();
             assert_eq!(key, members[number % 2].id());
         }
-        // From now on the engine's thread polls, because the channel is in use.
+        // The use of the channel makes the engine's thread poll. Then `look` makes this thread
+        // poll.
         assert!(group.completions().is_empty());
         expect(&members, [Owner::Engine; 2], || {});
         expect(&members, [Owner::Loop; 2], look);

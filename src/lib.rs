@@ -34,8 +34,8 @@
 //!
 //! # Terms
 //!
-//! * A **message** is a sequence of bytes that arrives whole or not at all, and in order. A
-//!   received [`Message`] is a view of the buffer in which it arrived.
+//! * A **message** is a sequence of bytes that arrives whole or not at all. Messages arrive in the
+//!   order of sending. A received [`Message`] is a view of the buffer in which it arrived.
 //! * A **credit** is the right to send one message, for which the receiver has posted a buffer. The
 //!   **window** ([`Config::receive_window`]) is the number of credits. Dropping a [`Message`]
 //!   returns its credit to the peer; holding it applies backpressure.

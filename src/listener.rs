@@ -131,9 +131,9 @@ impl Listener {
 
     /// Returns the transports over which the listener accepts connections.
     ///
-    /// With [`TransportChoice::Auto`](crate::TransportChoice::Auto) RDMA or TCP may be missing; the
-    /// log contains the reason. On iWARP, which uses the ports of TCP, TCP is missing. To accept
-    /// clients without RDMA there, create a second listener on another port with
+    /// With [`TransportChoice::Auto`](crate::TransportChoice::Auto), either RDMA or TCP may be
+    /// missing; the log contains the reason. On iWARP, which uses the ports of TCP, TCP is missing.
+    /// To accept clients without RDMA there, create a second listener on another port with
     /// [`TransportChoice::Tcp`](crate::TransportChoice::Tcp).
     #[must_use]
     pub fn transports(&self) -> &'static [Transport] {

@@ -2,7 +2,7 @@ use std::io::IoSlice;
 
 use crate::send_buffer::SendBuffer;
 
-/// One message to be sent, the argument of [`Endpoint::send`](crate::Endpoint::send) and its
+/// One message to send. It is the argument of [`Endpoint::send`](crate::Endpoint::send) and its
 /// variants.
 ///
 /// Most callers pass the content directly: a reference to bytes, which are copied, or a
@@ -49,7 +49,7 @@ impl<'a> Outgoing<'a> {
         Self::new(Content::Parts(parts))
     }
 
-    /// Requests a completion with this `id` when the message has arrived.
+    /// Requests a completion with this `id`, which reports the arrival of the message.
     ///
     /// [`Completion::Sent`](crate::Completion::Sent) reports that this message and all earlier
     /// messages have arrived. So this completion is reported only after the peer's library has read
@@ -58,10 +58,11 @@ impl<'a> Outgoing<'a> {
     /// the order of sending. The application chooses the ids, which need not be unique.
     ///
     /// A connection has room for [`Config::receive_window`](crate::Config::receive_window) +
-    /// [`Config::send_depth`](crate::Config::send_depth) ids of operations that are in flight or
-    /// have unread completions (by default 48 ids over RDMA, 160 over TCP). If there is no room,
-    /// `send` waits until another thread takes a completion. The thread that takes completions is
-    /// the most recent caller of [`next_completion`](crate::Endpoint::next_completion) or
+    /// [`Config::send_depth`](crate::Config::send_depth) ids of messages and operations that are in
+    /// flight or have unread completions (by default 48 ids over RDMA, 160 over TCP). If there is
+    /// no room, `send` waits until another thread takes a completion. The thread that takes
+    /// completions is the most recent caller of
+    /// [`next_completion`](crate::Endpoint::next_completion) or
     /// [`completions`](crate::Endpoint::completions). If that caller is the sending thread itself,
     /// or takes no completion within 5 s, the wait might never end. In this case `send` fails with
     /// [`Error::CompletionsNotTaken`](crate::Error::CompletionsNotTaken). After an error nothing

@@ -227,7 +227,7 @@ impl Persistent {
     /// # Errors
     ///
     /// * [`Error::Disconnected`] with [`CloseReason::LocallyClosed`] after [`close`](Self::close),
-    ///   when all events were taken.
+    ///   once all events have been taken.
     /// * The error of the final dial, for instance [`Error::Connect`], when the
     ///   [`limit`](Redial::limit) has expired. The client has then ended.
     /// * [`Error::EngineShutDown`] when the client's engine was shut down. The client has then

@@ -50,8 +50,8 @@ pub use self::{
 ///   later sends them together. Once it has collected one frame of the
 ///   [eager size](crate::Config::eager_size), it collects only writes of up to 16 KiB. Longer
 ///   writes wait.
-/// * A write of a few eager sizes is sent in several frames. The peer reads a longer write from
-///   this side's memory, in pieces of 1 MiB.
+/// * A write that is a few times as long as the eager size is sent in several frames. The peer
+///   reads a longer write from this side's memory, in pieces of 1 MiB.
 /// * A blocking write accepts all bytes. A write that times out or does not wait returns the number
 ///   of bytes that it accepted, and fails if it accepted none.
 ///
@@ -61,9 +61,9 @@ pub use self::{
 ///
 /// Differences from `TcpStream`:
 ///
-/// * End of file, [`read`](Read::read) returning 0, means that the peer finished: by
-///   [`shutdown`](Self::shutdown), or by dropping its stream. If the peer vanished, or exited
-///   without dropping its stream, the read fails.
+/// * At the end of file, [`read`](Read::read) returns 0. The end means that the peer called
+///   [`shutdown`](Self::shutdown) or dropped its stream. If the peer vanished, or exited without
+///   dropping its stream, the read fails.
 /// * Dropping the last handle ends both directions. Written bytes are delivered in the background;
 ///   a process that exits normally waits for the delivery (see [the guide](crate::guide::ending)).
 ///   Unread bytes are dropped, without a reset. After a [`set_linger`](Self::set_linger) with zero,
@@ -295,7 +295,7 @@ impl Shared {
         let deadline = self.deadline(&self.read_timeout);
         let turn = match &deadline {
             Some(deadline) => self.turns.wait(deadline),
-            // A call in non-blocking mode does not wait for the turn of another thread. It fails
+            // If another thread has the turn, a call in non-blocking mode does not wait. It fails
             // with `WouldBlock`.
             None => self.turns.take(),
         };

@@ -8,7 +8,7 @@ use crate::error::Error;
 pub enum Transport {
     /// A reliable-connected queue pair of an RDMA device: over RoCE, InfiniBand or iWARP.
     Rdma,
-    /// A TCP connection. The library does in software what an RDMA device would do.
+    /// A TCP connection. The library does the work of an RDMA device in software.
     Tcp,
     /// An in-memory connection, for tests: see [the guide](crate::guide::connecting#unit-tests).
     Memory,
@@ -51,7 +51,7 @@ pub enum TransportChoice {
     /// cannot be reached over TCP. If the host refuses a connection over TCP, the process forgets
     /// the host immediately.
     Auto,
-    /// RDMA, or an error.
+    /// RDMA only. If RDMA is not available, connecting and binding fail.
     Rdma,
     /// TCP.
     Tcp,

@@ -1,4 +1,4 @@
-//! Tests of addresses with a transport scheme or a network interface, of connects to the
+//! Tests of addresses with a transport scheme or a network interface, of connections to the
 //! unspecified addresses `0.0.0.0` and `[::]`, and of the variable `RDMSG_TRANSPORT`.
 
 use std::{

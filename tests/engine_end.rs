@@ -34,7 +34,7 @@ fn pair(listener: &Listener) -> (Endpoint, Endpoint) {
     (client.join().unwrap(), server)
 }
 
-/// Returns the descriptor of the epoll instance on which the engine sleeps. This instance watches
+/// Returns the descriptor of the epoll instance on which the engine waits. This instance watches
 /// the engine's two mailboxes, with the tokens 0 and 4.
 fn epoll_of_engine() -> RawFd {
     let is_engines = |info: &str| {

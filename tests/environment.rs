@@ -1,4 +1,4 @@
-//! Tests of configurations from environment variables. Each test sets the variables of a separate
+//! Tests of configurations from environment variables. Each test sets the variables for a separate
 //! process.
 
 use std::process::Command;

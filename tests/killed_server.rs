@@ -106,9 +106,9 @@ fn serve(address: &str) -> ! {
 /// A client, with a record of the messages that it has sent.
 struct RecordingClient {
     client: Persistent,
-    /// The messages without a completion, in the order of sending.
+    /// The numbers of the messages that have no completion yet, in the order of sending.
     open: VecDeque<u64>,
-    /// Maps the number of each message to how often the message was sent.
+    /// Maps the number of each message to the number of times that the message was sent.
     times: BTreeMap<u64, usize>,
 }
 

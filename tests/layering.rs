@@ -1,5 +1,6 @@
-//! Checks that each layer of `src` uses only itself and lower layers. Cargo checks the dependencies
-//! between the other crates. Also checks that the manifest of the tests lists all test programs.
+//! Checks that each layer of `src` uses only itself and lower layers. The dependencies between
+//! crates are not checked here, because Cargo checks them. Also checks that the manifest of the
+//! tests lists all test programs.
 
 use std::{
     collections::BTreeSet,
@@ -47,7 +48,7 @@ const LAYERS: &[(&str, &[&str])] = &[
     ),
 ];
 
-/// The other crates of the workspace that every layer may use, by their names in the crate root.
+/// The names, in the crate root, of the other workspace crates that every layer may use.
 const CRATES: &[&str] = &["os", "poll", "proto", "status"];
 
 /// The RDMA crates, which only the layer `transport` may use.
@@ -155,7 +156,7 @@ fn a_layer_names_only_layers_below_it() {
     assert_eq!(
         seen.len(),
         LAYERS.len(),
-        "each layer must have files, found files of the layers {seen:?}"
+        "each layer must have files, but only these layers have files: {seen:?}"
     );
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }

@@ -28,8 +28,8 @@ const TIME_LIMIT: Duration = Duration::from_secs(60);
 enum Manner {
     Ignores,
     Panics,
-    /// Reports each line from a thread of the library to the `Sender`. Then blocks this thread
-    /// until the sender that belongs to the `Receiver` is dropped.
+    /// For each line that a thread of the library logs, sends a report through the `Sender`. Then
+    /// blocks that thread until the sending half of the `Receiver`'s channel is dropped.
     Blocks(Sender<()>, Arc<Mutex<Receiver<()>>>),
     Sends(Endpoint),
 }

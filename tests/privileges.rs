@@ -55,7 +55,8 @@ fn is_rdma() -> bool {
     env::var_os("LAB_ADDR").is_some()
 }
 
-/// A process that runs one of the ignored tests of this program as its role.
+/// A process that runs one of the ignored tests of this program. The name of that test is the role
+/// of the process.
 struct Role {
     child: Child,
     says: BufReader<ChildStdout>,
@@ -139,7 +140,7 @@ fn count_lines() {
     let lines = *LINES.0.lock().unwrap();
     assert!(
         lines <= MAX_LINES,
-        "the library logged {lines} lines, at most {MAX_LINES} are allowed"
+        "the library logged {lines} lines, but at most {MAX_LINES} are allowed"
     );
 }
 

@@ -160,7 +160,7 @@ fn links(page: &str) -> Vec<&str> {
         .collect()
 }
 
-/// Returns the anchor of a heading, to which links refer.
+/// Returns the anchor with which links refer to a heading.
 fn anchor(heading: &str) -> String {
     let text = heading.trim_start_matches('#').trim().to_lowercase();
     text.chars()
@@ -263,9 +263,9 @@ const STYLE: [(&str, &str); 8] = [
     ("in vain, for ever, anew, beside, any more", "current words"),
 ];
 
-/// For each directory, the maximum number of sentences that contain words of [`STYLE`], per 1000
-/// sentences. A file belongs to the first directory in this list that contains the file. Lower a
-/// bound when its directory improves; never raise a bound.
+/// For each directory, the maximum number of sentences per 1000 that contain words of [`STYLE`]. A
+/// file belongs to the first directory in this list that contains the file. Lower a bound when its
+/// directory improves; never raise a bound.
 #[rustfmt::skip]
 const BOUNDS: [(&str, usize); 8] = [
     ("src", 2), ("proto", 3), ("verbs", 2), ("integration", 2), ("docs", 1), ("tests", 2),
@@ -302,7 +302,7 @@ fn sentences(text: &str, is_page: bool) -> Vec<(usize, String)> {
     found
 }
 
-/// Returns the first word of [`STYLE`] in a sentence, and its alternative.
+/// Returns the first entry of [`STYLE`] that the sentence contains, and its alternative.
 fn hard_words(sentence: &str) -> Option<(&'static str, &'static str)> {
     let sentence = sentence.to_lowercase();
     let words = sentence.split(|c: char| !c.is_alphanumeric() && !"'_-`".contains(c));

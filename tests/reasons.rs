@@ -1,6 +1,7 @@
-//! Tests the counters of round trips. Also tests the counters of ended connections, failed connects
-//! and refused requests, which have one counter for each reason. All cases are in one test, because
-//! a process has only one set of counters. The test uses TCP, so it needs no device.
+//! Tests the counters of round trips. Also tests the counters of ended connections, of failed
+//! connects and of refused requests. Each of these three groups has one counter per reason. All
+//! cases are in one test, because a process has only one set of counters. The test uses TCP, so it
+//! needs no device.
 
 use std::{
     collections::BTreeMap,
@@ -97,7 +98,7 @@ fn reasons_and_round_trips_are_counted() {
     ];
     assert_eq!(failed(), expected);
 
-    // The listeners refuse these requests.
+    // Two of these requests are refused: one by the program, and one because the backlog is full.
     let requests = builder().bind_requests("127.0.0.1:0").unwrap();
     let address = requests.local_addr();
     let rejected = thread::spawn(move || connector().connect(address));

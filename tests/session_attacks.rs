@@ -39,7 +39,7 @@ fn listen(engine: &Engine, config: &Config) -> Listener {
     builder.bind("127.0.0.1:0").unwrap()
 }
 
-/// A session between an endpoint and a peer. The test writes all bytes of the peer.
+/// A session between an endpoint and a peer. The test itself produces all bytes from the peer.
 struct Scene {
     lines: &'static Lines,
     listener: Listener,

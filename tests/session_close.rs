@@ -1,4 +1,4 @@
-//! Tests of closing sessions. A proxy drops frames and cuts the connection.
+//! Tests that close sessions while a proxy drops frames and cuts the connection.
 
 use std::{
     io::{self, Read, Write},
@@ -102,8 +102,8 @@ impl Proxy {
         self.shared.lock().unwrap().cut = Some(cut);
     }
 
-    /// Sets the next cut. The proxy closes all new connections until [`open`](Self::open) is
-    /// called.
+    /// Sets the next cut. From now on, the proxy closes each new connection, until
+    /// [`open`](Self::open) is called.
     fn cut_for_good(&self, cut: Cut) {
         let mut shared = self.shared.lock().unwrap();
         (shared.cut, shared.is_closed) = (Some(cut), true);
@@ -210,7 +210,7 @@ fn send(endpoint: &Endpoint, ids: std::ops::Range<u64>) {
     }
 }
 
-/// Closes the session from the side `closer` while the proxy injects the fault `cut`. Asserts that
+/// Closes the session on the side `closer` while the proxy injects the fault `cut`. Asserts that
 /// both sides then know which messages have arrived.
 fn close_over(closer: From, cut: Cut) {
     let (client, server, proxy, _listener) = pair(&config(), &config());
@@ -289,7 +289,7 @@ fn lost_acknowledgement_is_sent_after_session_end() {
     }
 }
 
-/// Injects a fault that loses the frame `loses`, and closes the session at the server. Returns the
+/// Injects a fault that drops the frame `loses`, and closes the session at the server. Returns the
 /// outcome at the client, which has sent three messages.
 fn close_while_cut_off(loses: Frame) -> (Vec<u64>, Vec<u64>, usize, CloseReason) {
     let (client, server, proxy, _listener) = pair(&config(), &short_close());

@@ -241,9 +241,9 @@ fn outcome(endpoint: &Endpoint) -> (Vec<u64>, Vec<u64>, CloseReason) {
 #[test]
 fn ids_are_reported_once_over_a_cut() {
     let (client, server, proxy, _listener) = pair();
-    // If too many completions are untaken, a send with an id waits only while another thread takes
-    // completions. Without such a thread, the send fails. This call registers the main thread as
-    // the thread that takes completions, before the sends start.
+    // If the program has not taken enough completions, a send with an id waits only if another
+    // thread takes completions. Without such a thread, the send fails. This call registers the main
+    // thread as the thread that takes completions, before the sends start.
     assert!(client.try_next_completion().unwrap().is_none());
     let (sent, failed, _) = thread::scope(|scope| {
         scope.spawn(|| {
@@ -523,8 +523,8 @@ fn stranger_at_an_alternative_ends_no_session() {
     let client = connector.connect(proxy.address).unwrap();
     let server = listener.accept().unwrap();
     proxy.close();
-    // The client tries its addresses one after another, and repeats this. When the client connects
-    // to `text` for the second time, it has tried each address.
+    // The client tries its addresses one after another, and then starts again with the first
+    // address. When the client connects to `text` for the second time, it has tried each address.
     for _ in 0..2 {
         asked.recv().unwrap();
     }
@@ -629,7 +629,7 @@ fn untaken_losses_fill_no_channel() {
     assert_eq!(resumes, [20; 2]);
     client.close().unwrap();
     // The client has only one `Suspended` and one `Resumed` completion for all 20 losses. The
-    // server has none, because its calls of `recv` have dropped them.
+    // server has none, because its calls of `recv` have dropped these completions.
     let mut events = Vec::new();
     loop {
         match client.next_completion().unwrap() {

@@ -50,8 +50,8 @@ fn stall(client: &Endpoint, server: &Endpoint, lines: &Lines) {
     assert_eq!(lines.count(&line), count + 1, "a stall must be logged once");
 }
 
-/// The library writes at most one such line per second, and only counts further lines. So all cases
-/// are in one test, and do not run concurrently.
+/// The library logs at most one line per second about waiting sends, and only counts further lines.
+/// So all cases are in one test, and do not run concurrently.
 #[test]
 fn send_that_waits_for_5_s_is_logged_once_per_stall() {
     let lines = Lines::collect();

@@ -93,8 +93,8 @@ fn thousands_of_connections_leave_nothing_behind() {
         run_connections(count / 4).await;
         let fds = open_fds();
         let mut growth = Vec::new();
-        // A leak grows in each round. Heap fragmentation does not grow, because it depends on the
-        // number of concurrent connections.
+        // A leak makes the memory grow in each round. Heap fragmentation does not grow, because it
+        // depends on the number of concurrent connections.
         while growth.len() < 3 {
             let before = resident();
             run_connections(count).await;

@@ -166,7 +166,7 @@ fn strangers_end_only_their_own_connections() {
         let _ = foreign.read_to_end(&mut answer);
         assert!(answer.is_empty(), "{hello:?}: {answer:?}");
     }
-    // An engine allows fewer than 300 connections that have sent no hello.
+    // This number exceeds the number of connections without a hello that an engine permits.
     let _silent: Vec<_> = (0..300)
         .map(|_| TcpStream::connect(addr).unwrap())
         .collect();

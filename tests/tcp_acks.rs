@@ -54,7 +54,8 @@ fn fill(endpoint: &Endpoint) -> u32 {
     }
 }
 
-/// The peer signals none of its frames. The endpoint sends their Acks together with grants.
+/// The peer requests an Ack for none of its frames. The endpoint sends the Acks together with
+/// grants.
 #[test]
 fn acks_of_unsignalled_frames_travel_with_grants() {
     const FRAMES: u32 = 64;
@@ -93,7 +94,7 @@ fn peer_without_acks_gets_as_many_frames_as_slots() {
         let stage = stage(depth);
         let (mut peer, endpoint) = stage.connect_with(200);
         assert_eq!(fill(&endpoint), slots, "{depth:?}");
-        // An Ack completes frames although none of them is signalled.
+        // An Ack completes frames even if the endpoint requested an Ack for none of them.
         peer.send(&pdu(ACK, 0, &1_u32.to_be_bytes()));
         endpoint
             .send_timeout(b"in the place of the first", TIME_LIMIT)

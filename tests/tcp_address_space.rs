@@ -78,7 +78,7 @@ fn idle_connections_reserve_few_addresses() {
         let each = (addresses() - before) / (2 * CONNECTIONS);
         assert!(
             each <= MOST,
-            "each endpoint reserves {each} B, at most {MOST} B are allowed"
+            "each endpoint reserves {each} B, but at most {MOST} B are allowed"
         );
         drop((first, all));
     });

@@ -113,7 +113,7 @@ fn slow_peer_returns_memory_that_others_need() {
                     let mut part = left.min(256 << 10);
                     if sent >= LONG / 2 {
                         is_slow.store(true, Ordering::Release);
-                        // Send at 32 kB/s.
+                        // Send at 32 KiB/s.
                         thread::sleep(Duration::from_millis(500));
                         part = left.min(16 << 10);
                     }

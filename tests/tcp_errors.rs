@@ -68,7 +68,7 @@ fn missing_descriptors_are_reported() {
     });
 }
 
-/// A logger that reports each line about a lack of descriptors to a channel.
+/// A logger that sends a message through a channel for each line about a lack of descriptors.
 struct Accepts(Mutex<Option<Sender<()>>>);
 
 static ACCEPTS: Accepts = Accepts(Mutex::new(None));

@@ -669,8 +669,8 @@ fn silent_peers_use_no_places_of_other_addresses() {
     let mut silent: Vec<_> = (0..SILENT)
         .map(|_| TcpStream::connect(addr).unwrap())
         .collect();
-    // The library keeps 256 of the `SILENT + 1` connections. The slow peer is the only peer of its
-    // address, so its connection is kept. The library has closed the oldest silent connections.
+    // The library keeps 256 of the `SILENT + 1` connections. The slow peer is the only peer with
+    // its address, so its connection is kept. The library has closed the oldest silent connections.
     for evicted in &mut silent[..SILENT + 1 - 256] {
         evicted.set_read_timeout(Some(TIME_LIMIT)).unwrap();
         assert_eq!(evicted.read(&mut [0]).unwrap(), 0);

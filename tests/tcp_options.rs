@@ -89,7 +89,7 @@ fn class_of(local: SocketAddr, peer: SocketAddr) -> i32 {
         ip == expected
     };
     let is_it = |fd: &RawFd| has(getsockname(*fd), local) && has(getpeername(*fd), peer);
-    let fd = (0..1024).find(is_it).expect("the connection has a socket");
+    let fd = (0..1024).find(is_it).expect("the socket must be open");
     // SAFETY: the connection owns the socket, and outlives this call.
     let socket = unsafe { BorrowedFd::borrow_raw(fd) };
     let family = getsockname::<SockaddrStorage>(fd).unwrap().family();

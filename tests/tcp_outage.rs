@@ -176,8 +176,8 @@ fn outage_ends_no_idle_connection() {
 
 /// Keepalive sends a probe after at least 1 s of silence, and waits 3 s for an answer. If the
 /// peer's kernel has not acknowledged all bytes by then, keepalive waits up to 3 s more for the
-/// next retransmission. So the silence may last 7 s. The kernel retransmits lost bytes within twice
-/// the duration of the outage, which is 6.4 s.
+/// next retransmission. So the silence may last 7 s. The kernel retransmits lost bytes within 6.4
+/// s, which is twice the duration of the outage.
 #[test]
 fn longer_outage_ends_no_busy_connection() {
     const OUTAGE: Duration = Duration::from_millis(3200);

@@ -136,8 +136,8 @@ impl Receiving {
     }
 }
 
-/// Asserts that the engine establishes connections for 1 s. This time contains several periods of
-/// the engine's timers.
+/// Asserts that for 1 s the engine continues to establish connections. This time is longer than
+/// several periods of the engine's timers.
 fn assert_engine_runs(stage: &Stage) {
     let start = Instant::now();
     while start.elapsed() < Duration::from_secs(1) {
@@ -203,7 +203,7 @@ fn engine_runs_while_it_ends_a_stopped_connection() {
 #[test]
 fn wait_ends_in_time_while_a_long_frame_trickles() {
     let stage = stage();
-    // The number of missing bytes determines the system call in which the thread sleeps.
+    // The number of missing bytes determines the system call in which the thread waits.
     let waits = [60_000, 600_000].map(|missing| {
         let (mut peer, endpoint) = stage.connect();
         let (begin, rest) = split_frame(LONG, missing);

@@ -38,8 +38,8 @@ impl Port {
     /// Opens the device with this name, or the first device if `device` is `None`.
     ///
     /// An Ethernet port needs a GID. If `gid_index` is `None`, selects the port's first RoCE v2 GID
-    /// with an IPv4 address. If no GID has an IPv4 address, selects the first RoCE v2
-    /// GID with an IPv6 address.
+    /// with an IPv4 address. If no GID has an IPv4 address, selects the first RoCE v2 GID with an
+    /// IPv6 address.
     ///
     /// # Errors
     ///
@@ -97,8 +97,8 @@ impl Port {
         })?)
     }
 
-    /// Connects a queue pair to the peer's queue pair: moves it to the state RTR (ready to
-    /// receive), and then to RTS (ready to send).
+    /// Connects `qp` to the peer's queue pair: moves `qp` to the state RTR (ready to receive), and
+    /// then to RTS (ready to send).
     ///
     /// # Errors
     ///
@@ -153,7 +153,8 @@ fn usual_gid(context: &Context, port: u8) -> Result<u8> {
     Ok(index.ok_or("the port has no RoCE v2 GID; choose another GID by its index")?)
 }
 
-/// The attributes of a queue pair and its port that the other side needs for the connection.
+/// The attributes of a queue pair and of its port. The two programs exchange these attributes
+/// before they connect their queue pairs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[expect(clippy::exhaustive_structs, reason = "programs set each field")]
 pub struct Peer {
@@ -168,7 +169,8 @@ pub struct Peer {
 }
 
 impl Peer {
-    /// Returns the text that `ibv_rc_pingpong` sends over TCP, including its terminating zero byte.
+    /// Encodes the attributes as the text that `ibv_rc_pingpong` sends over TCP. The text includes
+    /// a terminating zero byte.
     #[must_use]
     pub fn to_text(&self) -> [u8; 52] {
         let Self {
@@ -235,7 +237,7 @@ pub fn first_psn() -> u32 {
     RandomState::new().hash_one(std::process::id()) as u32 & 0xff_ffff
 }
 
-/// Parses the value of an option: a path MTU in bytes.
+/// Parses a path MTU in bytes, which is the value of a command line option.
 ///
 /// # Errors
 ///
@@ -264,14 +266,14 @@ pub struct Terms {
     pub sl: u8,
     /// The packet sequence number (PSN) of this queue pair's first packet.
     pub psn: u32,
-    /// The encoded time that the peer waits before it retries a send, if this queue pair has no
-    /// posted receive.
+    /// The encoded time that the peer waits before it retries a send that failed because this queue
+    /// pair had no posted receive.
     pub min_rnr_timer: u8,
     /// The exponent n of the acknowledgement timeout, 4.096 µs × 2ⁿ.
     pub timeout: u8,
     /// The maximum number of retries if no acknowledgement arrives.
     pub retry_cnt: u8,
-    /// The maximum number of retries if the peer has no posted receive. 7 means no limit.
+    /// The maximum number of retries if the peer has no posted receive. The value 7 means no limit.
     pub rnr_retry: u8,
 }
 
@@ -337,7 +339,7 @@ pub fn receive_bytes<const LEN: usize>(mut stream: &TcpStream, what: &str) -> Re
                 continue;
             }
             Err((io::ErrorKind::Interrupted, _)) => continue,
-            // A reset is a close by the peer, too: the peer's kernel resets the connection if the
+            // Treat a reset as a close by the peer: the peer's kernel resets the connection if the
             // peer closes a socket that contains unread bytes.
             Ok(0) | Err((io::ErrorKind::ConnectionReset, _)) => {
                 format!("the peer closed before it had sent {what}")

@@ -12,7 +12,7 @@ use rdmsg::{
 
 use crate::Result;
 
-/// The time limit to resolve an address or a route. The C programs use the same limit.
+/// The time limit for resolving an address or a route. The C programs use the same limit.
 const RESOLVE: Duration = Duration::from_secs(2);
 
 /// Resolves a host name or an IP address.
@@ -45,7 +45,7 @@ pub fn lookup_as(format: &str, host: &str, port: u16) -> Result<SocketAddr> {
     lookup(host, port)
 }
 
-/// Parses the value of an option: the number of a datagram port space.
+/// Parses the number of a datagram port space, which is the value of a command line option.
 ///
 /// # Errors
 ///

@@ -123,8 +123,8 @@ impl Connection {
     /// Moves the program's queue pair to RTR and RTS. The attributes come from the id, which has
     /// received the peer's attributes, such as the queue pair number.
     fn bring_up(&mut self) -> Result<()> {
-        // When the program set the state INIT first, the id did not know the peer's access rights
-        // yet. So set INIT a second time.
+        // When the program first set the state INIT, the peer's access rights were not known yet.
+        // So set INIT a second time.
         for state in [QpState::INIT, QpState::RTR, QpState::RTS] {
             self.qp.modify(&self.id.init_qp_attr(state)?)?;
         }

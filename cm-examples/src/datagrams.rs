@@ -24,7 +24,7 @@ const RECEIVE: u64 = 1;
 /// the datagrams, so all sends and receives use the same memory.
 #[derive(Debug)]
 pub struct Datagrams {
-    /// The id of the connection manager.
+    /// The connection manager id.
     pub id: CmId,
     pd: ProtectionDomain,
     qp: QueuePair,
@@ -90,7 +90,7 @@ impl Datagrams {
         })
     }
 
-    /// Returns the number of the queue pair. Other hosts send datagrams to this number.
+    /// Returns the number of the queue pair. Other hosts address their datagrams to this number.
     #[must_use]
     pub fn qp_num(&self) -> u32 {
         self.qp.qp_num()

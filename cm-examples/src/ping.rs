@@ -18,8 +18,8 @@ pub fn text(number: u32, size: usize) -> Vec<u8> {
     text
 }
 
-/// A message with the address, the remote key and the length of memory that the peer may access. A
-/// message of zeros confirms a READ or WRITE.
+/// A message with the address, the remote key and the length of a memory region that the peer may
+/// access. A message of zeros confirms a READ or WRITE.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Claim {
     addr: u64,

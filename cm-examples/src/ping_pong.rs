@@ -78,7 +78,7 @@ impl Rules {
         let both = OdpTransportCaps::SEND | OdpTransportCaps::RECV;
         let on_demand =
             can.odp_caps().contains(OdpCaps::SUPPORT) && can.rc_odp_caps().contains(both);
-        let lacks = match self.memory_kind {
+        let capability = match self.memory_kind {
             MemoryKind::OnDemand | MemoryKind::Implicit if !on_demand => {
                 "on-demand paging for sends and receives of reliable connections (odp_caps)"
             }
@@ -93,7 +93,7 @@ impl Rules {
             }
             _ => return Ok(()),
         };
-        Err(format!("{} does not have {lacks}", context.device_name()).into())
+        Err(format!("{} does not have {capability}", context.device_name()).into())
     }
 }
 

@@ -52,7 +52,7 @@ pub fn config() -> Config {
 }
 
 /// Returns [`config`] with a change for servers in which one thread per connection waits in `recv`.
-/// The threads sleep instead of polling, because polling threads would occupy all processors.
+/// The threads sleep instead of polling, because polling threads would keep all processors busy.
 #[must_use]
 pub fn config_for_threads() -> Config {
     config().with(|c| c.polling = Polling::Event)

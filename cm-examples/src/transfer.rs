@@ -14,7 +14,7 @@ use crate::Result;
 /// One side of a connection: its queue pair, completion queues and memory.
 #[derive(Debug)]
 pub struct Transfer {
-    /// The id of the connection manager.
+    /// The connection manager id.
     pub id: CmId,
     qp: QueuePair,
     sends: CompletionQueue,

@@ -15,14 +15,15 @@ const TIME_LIMIT: Duration = Duration::from_secs(120);
 
 const CLIENTS: &str = "500";
 
-/// The receive window: the number of messages of one client that a server can hold.
+/// The receive window: the maximum number of messages of one client that occupy a server's receive
+/// buffers.
 const WINDOW: u64 = 8;
 
 /// The time in seconds for which all connections stay idle.
 const IDLE: u64 = 6;
 
 /// The maximum processor time of a server while the connections are idle, in thousandths of one
-/// processor. The maximum is five times higher for unoptimised code.
+/// processor. The maximum is five times as high for unoptimised code.
 const BUDGET: u64 = if cfg!(debug_assertions) { 50 } else { 10 };
 
 /// The lock that each test holds. Tests must not run concurrently, because they measure processor
@@ -119,8 +120,8 @@ fn serve_many(program: &str) {
     let (mut server, address) = Server::start(program);
     let mut clients = start_clients(&address);
 
-    // All clients except one receive their replies. For the client that does not, the server holds
-    // at most one window of messages.
+    // All clients except one receive their replies. The messages of the remaining client occupy at
+    // most `WINDOW` receive buffers of the server.
     line(
         &mut clients,
         "20 rounds over 499 connections, every byte as expected",
@@ -134,7 +135,7 @@ fn serve_many(program: &str) {
     );
     assert!(
         before.received - before.sent <= WINDOW,
-        "the server must have answered all but at most {WINDOW} messages: {before:?}"
+        "at most {WINDOW} received messages must be unanswered: {before:?}"
     );
     assert!(
         before.held <= WINDOW,
@@ -161,8 +162,8 @@ fn serve_many(program: &str) {
         );
     } else {
         // This host may have emulated processors, so a fixed limit is not possible. The server must
-        // use less processor time in an idle second than it has used for 500 messages, which are
-        // one message on each connection.
+        // use less processor time in an idle second than it used for 500 messages (one message per
+        // connection).
         println!(
             "{} ms for {} messages",
             before.processor_ms, before.received

@@ -1,5 +1,5 @@
-//! Passes the compiler's version and options to the program, because the instruction counts depend
-//! on both.
+//! Passes the compiler's version and options to the benchmark program, because the instruction
+//! counts depend on both.
 
 use std::{env, process::Command};
 

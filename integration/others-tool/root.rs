@@ -9,7 +9,7 @@ pub use std::{env, fmt, io, mem, os, sync, thread, time};
 pub mod net {
     pub use std::net::*;
 
-    // The generator omits the next line in the program with sockets.
+    // In the program that tests sockets, the generator omits the next line.
     pub use rdmsg::{Stream as TcpStream, StreamListener as TcpListener};
 
     /// Functions that return free addresses. No other test of this run uses these addresses.

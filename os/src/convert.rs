@@ -36,7 +36,7 @@ pub fn cvt_ptr<T>(call: &'static str, ptr: *mut T) -> Result<NonNull<T>, OsError
 }
 
 /// Returns a function for [`Result::map_err`]. The returned function converts an error that `nix`
-/// or `std` reported for the C function `call` to an [`OsError`].
+/// or `std` has reported for the C function `call` to an [`OsError`].
 ///
 /// An error without an error number becomes `EIO`, because the number 0 would mean success.
 pub fn failed<E: Into<io::Error>>(call: &'static str) -> impl Fn(E) -> OsError + Copy {
@@ -46,8 +46,8 @@ pub fn failed<E: Into<io::Error>>(call: &'static str) -> impl Fn(E) -> OsError +
     }
 }
 
-/// Converts a timeout to milliseconds, rounded up. With rounding down, a timeout below 1 ms would
-/// become 0, and the caller's wait would become a busy loop.
+/// Converts a timeout to milliseconds, rounded up. If it were rounded down, a timeout below 1 ms
+/// would become 0, and the caller's wait would become a busy loop.
 ///
 /// The function does not use `Duration::as_millis`, because the 128-bit division in `as_millis`
 /// costs more than all other work of a call that does not wait.

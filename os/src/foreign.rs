@@ -38,7 +38,8 @@ pub use log::Level;
 /// The target of a log line. It names the part of the library that wrote the line, and a logger can
 /// filter lines by their targets.
 ///
-/// The user guide lists the targets. A target keeps its name if the source file that uses it moves.
+/// The user guide lists the targets. The name of a target does not change if code moves to another
+/// source file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Target {

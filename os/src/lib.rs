@@ -1,7 +1,7 @@
 //! Wrappers for Linux system calls, and utilities for the process that uses rdmsg.
 //!
-//! The crates `rdma-verbs`, `rdmsg-rsocket` and `rdmsg` share this crate. Programs do not
-//! use this crate, and its API may change in any version.
+//! The crates `rdma-verbs`, `rdmsg-rsocket` and `rdmsg` share this crate. Programs must not use
+//! this crate directly, because its API may change in any version.
 //!
 //! * [`Process`], [`PerProcess`] and [`Unshared`] distinguish objects that this process created
 //!   from objects that it inherited in a fork(2). [`at_exit`] registers a function that runs before

@@ -2,8 +2,8 @@ use std::sync::{LockResult, Mutex, MutexGuard, PoisonError, TryLockError};
 
 /// Acquires a lock, even if a thread panicked while it held the lock.
 ///
-/// A poisoned lock can be ignored: each state machine applies an input completely or not at all, so
-/// a panic leaves no inconsistent state.
+/// The poisoning can be ignored, because each state machine applies an input completely or not at
+/// all. The state is therefore consistent even after a panic.
 pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     unpoisoned(mutex.lock())
 }

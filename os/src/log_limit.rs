@@ -18,14 +18,14 @@ pub struct LogLimit(Mutex<Recent>);
 
 #[derive(Debug)]
 struct Recent {
-    /// The time of the most recent line that passed.
+    /// The time of the last line that passed.
     last_passed: Option<Instant>,
-    /// The number of lines that were suppressed since a line most recently passed.
+    /// The number of lines that have been suppressed since the last line that passed.
     suppressed: u64,
 }
 
-/// The number of lines that were suppressed before the current line. Its `Display` text is appended
-/// to the current line.
+/// The number of lines that were suppressed between the previous line that passed and the current
+/// line. Its `Display` text is appended to the current line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SuppressedLines(u64);
 
@@ -41,8 +41,9 @@ impl Default for LogLimit {
 }
 
 impl LogLimit {
-    /// Decides whether a line passes at the time `now`. If the line is suppressed, counts it and
-    /// returns `None`.
+    /// Decides whether a line passes at the time `now`. If the line passes, returns the number of
+    /// lines that were suppressed before it. Otherwise, counts the line as suppressed and returns
+    /// `None`.
     pub fn pass(&self, now: Instant) -> Option<SuppressedLines> {
         let mut recent = lock(&self.0);
         let is_early = |passed| now.saturating_duration_since(passed) < PERIOD;

@@ -285,7 +285,7 @@ impl<T: Send + Sync> PerProcess<T> {
 }
 
 /// Registers a handler that runs when the process exits normally, by a return from `main` or a call
-/// of `exit(3)`.
+/// to `exit(3)`.
 ///
 /// The handler runs on the thread that exits the process, while the other threads are still
 /// running. The handler must not panic.

@@ -9,7 +9,7 @@ use super::{
     word::{Owner, OwnerCheck},
 };
 
-/// Interval at which the engine's thread checks the connections that the application polls. The
+/// The interval at which the engine's thread checks the connections that the application polls. The
 /// interval bounds the delay of messages if the application stops polling: a program that mixes
 /// `recv` with `select!` may receive a message up to two intervals after its arrival. The interval
 /// also bounds the cost of the checks: while a program polls often, the engine's thread runs once
@@ -20,10 +20,10 @@ const CHECK_INTERVAL: Duration = Duration::from_millis(10);
 /// does not handle an event. At each earlier check, the engine polls once in place of the loop, and
 /// the loop stays the owner. A loop with 1000 busy connections handles most events later than
 /// `CHECK_INTERVAL`. If the engine became the owner after each such delay, each message would cost
-/// up to four calls of epoll_ctl.
+/// up to four calls to epoll_ctl.
 const OVERDUE_CHECKS: u8 = if cfg!(loom) { 1 } else { 10 };
 
-/// Interval at which the engine's thread checks connections that hold back a message, and
+/// The interval at which the engine's thread checks connections that hold back a message, and
 /// connections that were busy. A message that is held back is sent only when the connection is
 /// polled again, so this interval is shorter than `CHECK_INTERVAL`.
 const QUICK_CHECK_INTERVAL: Duration = Duration::from_millis(1);
@@ -99,9 +99,9 @@ impl Attended {
             Owner::Threads | Owner::Loop => {}
         }
         // The notice may have waited up to 10 ms in the mailbox, until the engine's thread woke for
-        // a scheduled check. That check may then follow immediately. Because 1 is subtracted, the
-        // first check finds a visit, and the connection stays in the table for at least one
-        // interval.
+        // a scheduled check. That check may then follow immediately. Subtract 1 from the number of
+        // visits, so that the first check finds a visit, and the connection stays in the table for
+        // at least one interval.
         self.seen
             .insert(key, Seen::of(poller, poller.visits().wrapping_sub(1)));
         let now = Instant::now();
@@ -376,7 +376,7 @@ mod tests {
         let mut checks = Checks::new();
         assert_eq!(checks.check(true), []);
         for number in 0..OVERDUE_CHECKS {
-            // On a TCP connection, the engine's poll takes the event, so the next check finds no
+            // On a TCP connection, the engine's poll consumes the event, so the next check finds no
             // event.
             let is_pending = number % 2 == 0;
             let due = is_pending.then_some(Due::Overdue(KEY));

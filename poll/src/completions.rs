@@ -12,7 +12,7 @@ use super::{
 pub enum Progress {
     /// The queue was empty.
     Nothing,
-    /// The poll took at least one completion, and the queue is now empty.
+    /// The poll handled at least one completion, and the queue is now empty.
     Some,
     /// The queue may contain more completions. The caller must poll again, because these
     /// completions raise no event.
@@ -22,21 +22,22 @@ pub enum Progress {
     Busy,
 }
 
-/// A connection's completion queue, as seen by the thread that polls it.
+/// A handle through which a thread polls a connection's completion queue.
 pub trait Completions {
     /// The event source that reports new completions.
     type Events: Events;
 
-    /// Polls the queue until it contains completions, but at most `budget` times. Takes the
+    /// Polls the queue at most `budget` times, until a poll finds completions. Removes these
     /// completions from the queue and handles them.
     fn poll(&self, budget: u32, answers: Answers) -> Progress;
 
-    /// Requests an event for the next completion, then polls once. The poll takes the completions
+    /// Requests an event for the next completion, then polls once. The poll handles the completions
     /// that arrived before the request, because they raise no event.
     fn arm_and_poll(&self, answers: Answers) -> Progress;
 
-    /// Returns the source of completion events, or `None` if the connection has no transport. The
-    /// second value is true if the source stays readable because the connection is about to end.
+    /// Returns the source of completion events and a flag, or `None` if the connection has no
+    /// transport. The flag is true if the source stays readable because the connection is about to
+    /// end.
     fn events(&self) -> Option<(impl Deref<Target = Self::Events>, bool)>;
 
     /// Returns true if the events are level-triggered, as on a TCP socket. In this case, the source
@@ -60,7 +61,7 @@ pub trait Completions {
     /// Sleeps in the system call that receives bytes, so that no separate wait for readability is
     /// necessary. The sleep ends when bytes arrive, when the connection ends, when `is_woken`
     /// returns true, and at the latest after a few seconds. Returns false without sleeping if the
-    /// transport or the deadline does not permit such a sleep.
+    /// transport or the deadline does not permit such a sleep. Returns true otherwise.
     fn receive(
         &self,
         events: &Self::Events,
@@ -76,12 +77,12 @@ pub enum Answers {
     /// The poll sends all acknowledgements before it returns.
     AtOnce,
     /// The poll sends only the acknowledgements that the peer needs now. The other acknowledgements
-    /// are sent together with the next message, by a poll that finds no completion, or by
-    /// [`Events::answer`].
+    /// wait until the next message is sent, until a poll finds no completion, or until
+    /// [`Events::answer`] is called.
     MayWait,
 }
 
-/// The event source that reports completions, on which a thread sleeps.
+/// A source of completion events. A thread sleeps on this source.
 pub trait Events: Send + Sync {
     /// Consumes a raised event, if there is one, so that the source is no longer readable.
     fn clear(&self);
@@ -90,7 +91,8 @@ pub trait Events: Send + Sync {
     fn answer(&self);
 
     /// Sleeps until an event is raised, another thread rings `alarm`, or the time `left` has
-    /// elapsed. `None` means no time limit. An implementation may end a sleep with [`Woken::Time`]
-    /// after several seconds, so the caller must check its deadline.
+    /// elapsed. If `left` is `None`, the sleep has no time limit. An implementation may end a sleep
+    /// with [`Woken::Time`] after several seconds even if the time `left` has not elapsed, so the
+    /// caller must check its deadline.
     fn sleep_until_event(&self, alarm: &Alarm, left: Option<Duration>) -> Result<Woken, OsError>;
 }

@@ -2,10 +2,10 @@
 //! connection.
 //!
 //! Completion events make this file descriptor readable. The loop's thread then polls the queue
-//! itself, so no other thread has to wake it. A loop may be busy or ignore the fd. Some events must
-//! be handled nevertheless, such as keepalive pings and memory grants. So the engine's thread
-//! regularly handles the events that the loop has not handled. While a loop waits for room to send,
-//! the engine's thread polls the connection, because the loop may watch the fd only for
+//! itself, so no other thread has to wake the loop. A loop may be busy or ignore the fd. Some
+//! events must be handled nevertheless, such as keepalive pings and memory grants. So the engine's
+//! thread regularly handles the events that the loop has not handled. While a loop waits for room
+//! to send, the engine's thread polls the connection, because the loop may watch the fd only for
 //! writability.
 
 use super::{

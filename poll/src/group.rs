@@ -2,7 +2,7 @@
 //! waiting threads, the leader, sleeps until a member has a completion event, and then polls this
 //! member.
 //!
-//! The group's threads own a member in the same way as an event loop does. If they do not poll, the
+//! The group's threads own a member as an event loop owns a connection. If they do not poll, the
 //! engine's thread takes the member over. The next thread that waits for the group takes the member
 //! back. Each thread that puts a completion into the group's channel wakes the group's leader.
 
@@ -30,7 +30,7 @@ const ENGINE_USERS: &[Reliance] = &[
     Reliance::Tasks,
 ];
 
-/// Methods of the poller of a group.
+/// Methods that are called on the poller of a group.
 impl Poller {
     /// Creates the epoll on which the group's leader sleeps. The epoll will report the completion
     /// events of all members.
@@ -44,9 +44,9 @@ impl Poller {
     }
 }
 
-/// Methods of the poller of a member.
+/// Methods that are called on the poller of a member.
 impl Poller {
-    /// Stores `group`, the events of the group that the connection has joined.
+    /// Stores the [`GroupEvents`] of the group that the connection has joined.
     pub fn enter_group(&self, group: &Arc<GroupEvents>) {
         self.set_group(Some(Arc::clone(group)));
     }
@@ -56,23 +56,23 @@ impl Poller {
     /// call [`poll_member`](Self::poll_member) next. The caller holds no lock.
     pub fn take_for_group(&self) -> bool {
         self.count_poll_as_loop(ENGINE_USERS);
-        // If an event loop was the owner, the call above has not moved the events. This call moves
+        // If an event loop was the owner, the call above did not move the events. This call moves
         // them from the loop's epoll to the group's epoll.
         self.follow_owner();
         self.owner() == Owner::Loop
     }
 
-    /// Makes the engine's thread the owner if a group's events are stored, and removes these
-    /// events. Called when the connection leaves the group, or when threads no longer poll the
-    /// group's members. The caller holds no lock.
+    /// If a [`GroupEvents`] is stored, removes it and makes the engine's thread the owner. Called
+    /// when the connection leaves the group, or when threads no longer poll the group's members.
+    /// The caller holds no lock.
     pub fn leave_group(&self) {
         if self.set_group(None).is_some() {
             self.hand_back();
         }
     }
 
-    /// Polls this member after an event, if the group's threads are the owner or become the owner.
-    /// A thread that waits for the group calls this method.
+    /// Polls this member after an event, if the group's threads are the owner or if this call makes
+    /// them the owner. A thread that waits for the group calls this method.
     pub fn poll_member(&self, queue: &impl Completions) {
         self.count_poll_as_loop(ENGINE_USERS);
         if self.owner() != Owner::Loop {
@@ -87,20 +87,21 @@ impl Poller {
             self.call_engine();
         }
         if is_level_triggered && queue.events().is_some_and(|(_, has_ended)| has_ended) {
-            // The events stay readable until the engine's thread ends the connection. Until then,
-            // the group's leader could not sleep on an epoll that contains them.
+            // The events stay readable until the engine's thread ends the connection, so the
+            // group's leader could not sleep on an epoll that contains them. This call removes them
+            // from the group's epoll.
             self.hand_back();
         }
     }
 
-    /// Stores the events of the connection's group. If `group` is `None`, removes the stored
-    /// events. Returns the previously stored events.
+    /// Stores the [`GroupEvents`] of the connection's group, or removes the stored one if `group`
+    /// is `None`. Returns the previously stored [`GroupEvents`].
     fn set_group(&self, group: Option<Arc<GroupEvents>>) -> Option<Arc<GroupEvents>> {
         mem::replace(&mut lock(&self.watched).group, group)
     }
 
-    /// Returns how often the threads of the connection's group have polled a member, modulo 2³².
-    /// Returns 0 if no group's events are stored.
+    /// Returns the number of times that the threads of the connection's group have polled any
+    /// member, modulo 2³². Returns 0 if no [`GroupEvents`] is stored.
     pub(super) fn group_turns(&self) -> u32 {
         let watched = lock(&self.watched);
         watched.group.as_ref().map_or(0, |group| group.turns())

@@ -18,7 +18,7 @@ use super::{
     sys::{Alarm, Woken, back_off, sleep_limit},
 };
 
-/// The number of events that one call of epoll_wait returns at most.
+/// The maximum number of events that one call of epoll_wait returns.
 const EVENTS: usize = 64;
 
 /// The key of the alarm in the epoll. Connections have smaller keys.
@@ -35,12 +35,12 @@ pub struct GroupEvents {
     epoll: Epoll,
     /// The keys of the members with an event that the leader has not handled yet.
     ready: Mutex<VecDeque<u64>>,
-    /// The keys of the members that the next thread that waits for the group must take over. Their
-    /// events are not in the epoll.
+    /// The keys of the members whose events are not in the epoll. The next thread that waits for
+    /// the group must take these members over.
     absent: Mutex<Vec<u64>>,
     /// Whether `absent` may contain a key.
     has_absent: AtomicBool,
-    /// How often the group's threads have polled a member, modulo 2³².
+    /// The number of times that the group's threads have polled any member, modulo 2³².
     turns: AtomicU32,
 }
 
@@ -60,7 +60,8 @@ impl GroupEvents {
         })
     }
 
-    /// Makes the next thread that waits for the group take over the member `key`.
+    /// Marks the member `key`, so that the next thread that waits for the group takes the member
+    /// over.
     pub fn mark_absent(&self, key: u64) {
         lock(&self.absent).push(key);
         self.has_absent.store(true, Ordering::Release);
@@ -86,7 +87,7 @@ impl GroupEvents {
         self.turns.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Returns how often the group's threads have polled a member, modulo 2³².
+    /// Returns the number of times that the group's threads have polled any member, modulo 2³².
     pub(super) fn turns(&self) -> u32 {
         self.turns.load(Ordering::Relaxed)
     }

@@ -2,7 +2,7 @@
 //! tasks and event loops.
 //!
 //! A connection makes progress when a thread polls its queue. At any time the connection has one of
-//! three [owners](Owner). The owner polls:
+//! three [owners](Owner), and the owner polls. The diagram shows how the owner changes:
 //!
 //! ```text
 //!                       a thread waits
@@ -23,13 +23,13 @@
 //!
 //! A thread that waits for a connection polls the connection itself, so no other thread has to wake
 //! the waiting thread for each completion. The waiting thread becomes the owner and removes the
-//! completion events from the engine's epoll. An event loop, a runtime or a group moves the events
-//! to its own epoll. Every 10 ms the engine's thread [checks](Attended) whether the owner has
-//! polled since the previous check. If a loop has not handled an event, the engine polls in place
-//! of the loop. If the loop has not polled after 100 ms, the engine becomes the owner. The engine
-//! does not check a thread that sleeps in the kernel, because an event is certain to wake that
-//! thread. An event is not certain to wake a runtime: its threads may be busy, or may have left
-//! `block_on`.
+//! completion events from the engine's epoll. An event loop, a runtime or a group that becomes the
+//! owner moves the events to its own epoll. Every 10 ms the engine's thread [checks](Attended)
+//! whether the owner has polled since the previous check. If a loop has not handled an event, the
+//! engine polls in place of the loop. If the loop has not polled after 100 ms, the engine becomes
+//! the owner. The engine does not check a thread that sleeps in the kernel, because an event is
+//! certain to wake that thread. An event is not certain to wake a runtime: its threads may be busy,
+//! or may have left `block_on`.
 //!
 //! Some users need the engine's thread to poll ([`Reliance`]): the channel of a group, a task
 //! outside of a runtime, an event loop that waits for room to send, and a peer in the same process.
@@ -53,7 +53,7 @@
 #![allow(
     clippy::exhaustive_enums,
     clippy::exhaustive_structs,
-    reason = "its user is of the same version"
+    reason = "the only crate that uses this crate has the same version"
 )]
 
 #[macro_use(error)]

@@ -36,7 +36,7 @@ pub struct Poller {
     pub(super) policy: Policy,
     /// Sends notices to the engine's thread.
     pub(super) notice_sender: NoticeSender,
-    /// The number of times that the followers were woken.
+    /// The number of times that the followers have been woken.
     wakes: Mutex<u64>,
     changed: Condvar,
     /// Ends the leader's sleep. The alarm is created before any thread waits, so that a wait never
@@ -45,11 +45,11 @@ pub struct Poller {
     pub(super) watched: Mutex<Watched>,
     /// The fd that an event loop watches, created when the application first requests it.
     loop_fd: LoopFd,
-    /// Whether a failed system call was already logged.
+    /// Whether a failed system call has already been logged.
     reported: AtomicBool,
 }
 
-/// The epolls that watch a connection.
+/// The registration of a connection's completion events, and the group that watches them.
 #[derive(Default)]
 pub(super) struct Watched {
     /// The registration of the completion events with epolls, or `None` while the connection has no
@@ -64,7 +64,7 @@ pub(super) struct Watched {
 pub(super) struct Policy {
     pub(super) polling: Polling,
     pub(super) record: SpinRecord,
-    /// The results of the longer spins while a large message is transferred.
+    /// The results of the longer spins that are allowed while a large message is transferred.
     pub(super) large: SpinRecord,
 }
 
@@ -95,7 +95,7 @@ pub(super) enum Spin {
     Large,
 }
 
-/// Proves that the calling thread is the leader. Dropping this value ends this role.
+/// Proves that the calling thread is the leader. Dropping this value ends the role.
 pub(super) struct Leader<'a>(&'a Poller);
 
 /// Counts the calling thread as a follower while this value exists. [`Follower::wait`] returns
@@ -112,7 +112,7 @@ impl fmt::Debug for Poller {
 }
 
 impl Poller {
-    /// Creates the poller of a connection that the engine owns.
+    /// Creates the poller of a new connection. Initially, the engine is the owner.
     pub fn new(polling: Polling, notice_sender: NoticeSender) -> Self {
         Self {
             word: Word::new(),
@@ -132,8 +132,8 @@ impl Poller {
         }
     }
 
-    /// Creates the alarm on which threads sleep, if the alarm does not exist yet. If `reserve` is
-    /// an eventfd, uses it for the alarm.
+    /// Returns the alarm on which threads sleep. The first call creates the alarm. If `reserve`
+    /// contains an eventfd, the new alarm uses that eventfd.
     pub fn prepare(&self, reserve: Option<AlarmFd>) -> Result<&Alarm, OsError> {
         if let Some(alarm) = self.alarm.get() {
             return Ok(alarm);
@@ -246,8 +246,8 @@ impl Poller {
     /// until a check finds events that the loop has not taken.
     ///
     /// Returns true if this call has made the loop or runtime the owner. In this case, the caller
-    /// must request an event, because the previous owner may have consumed the event that was
-    /// requested most recently.
+    /// must request an event, because the previous owner may have consumed the last event that was
+    /// requested.
     #[inline]
     pub(super) fn count_poll_as_loop(&self, blockers: &[Reliance]) -> bool {
         let visit = self.word.count_poll_as_loop(blockers);
@@ -263,8 +263,8 @@ impl Poller {
         self.follow_owner();
         if notify_engine {
             // A deferrable notice does not wake the engine's thread if that thread will read its
-            // mailbox within a few milliseconds anyway. An urgent notice would wake the engine's
-            // thread once for each connection if a thread polls many connections.
+            // mailbox within a few milliseconds anyway. If a thread polls many connections, urgent
+            // notices would wake the engine's thread once for each of them.
             self.notice_sender.send_deferrable(NoticeKind::Acquired);
         }
     }
@@ -275,9 +275,8 @@ impl Poller {
         self.word.owner()
     }
 
-    /// Returns true if each new completion must raise an event, because a user other than a waiting
-    /// thread needs the event, for example an event loop, a task or a group. Waiting threads need
-    /// no event, because they poll.
+    /// Returns true if each new completion must raise an event, because a user such as an event
+    /// loop, a task or a group needs the event. Waiting threads need no event, because they poll.
     #[inline]
     pub fn is_shared(&self) -> bool {
         self.word.is_shared()

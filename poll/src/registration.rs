@@ -41,7 +41,7 @@ enum Place {
     Group(Arc<GroupEvents>),
 }
 
-/// The two epolls that the engine's thread reads.
+/// The two epolls that the engine's thread uses.
 #[derive(Debug)]
 pub struct Epolls {
     /// The epoll on which the engine's thread sleeps. The event sources of the connections that the
@@ -158,9 +158,9 @@ impl Epolls {
 }
 
 /// The fd that an event loop watches, created when the application first requests it. The fd is an
-/// epoll. It contains an eventfd, which is readable while the application can take a completion.
-/// While a loop owns the connection, the epoll also contains the source of completion events. An
-/// event loop can watch this fd like any other fd.
+/// epoll, which a loop can watch like any other fd. The epoll contains an eventfd, which is
+/// readable while the application can take a completion. While a loop owns the connection, the
+/// epoll also contains the source of completion events.
 #[derive(Debug, Default)]
 pub(super) struct LoopFd(OnceLock<Epoll>);
 

@@ -13,9 +13,9 @@ use super::{registration::FdEvents, task_events::TaskEvents};
 
 /// The registration of a connection's completion events with a tokio runtime.
 ///
-/// The runtime stores one waker for the file descriptor. Several tasks may wait on the connection,
-/// and each may be dropped at any time. The connection therefore provides a waker that wakes all of
-/// its tasks.
+/// The runtime stores only one waker for the file descriptor. Several tasks may wait on the
+/// connection, and each task may be dropped at any time. The connection therefore provides a waker
+/// that wakes all of these tasks.
 #[derive(Debug)]
 pub struct RuntimeWatch {
     runtime: Handle,
@@ -25,8 +25,8 @@ pub struct RuntimeWatch {
 }
 
 impl RuntimeWatch {
-    /// Registers the events with the runtime. The runtime will call `waker` after an event. The
-    /// caller's `waker` must increment `calls` in each call.
+    /// Registers the events with the runtime. The runtime will call `waker` after an event. `waker`
+    /// must increment `calls` each time it is called.
     ///
     /// # Panics
     ///
@@ -54,7 +54,7 @@ impl RuntimeWatch {
         &self.runtime
     }
 
-    /// Returns how often the runtime has called the waker.
+    /// Returns the number of times that the runtime has called the waker.
     pub(super) fn calls(&self) -> u64 {
         self.calls.load(Ordering::Relaxed)
     }

@@ -64,12 +64,12 @@ impl Default for Polling {
 
 /// Decides from the results of earlier spins whether a wait spins before it sleeps.
 ///
-/// A spin has saved a sleep only if one of its polls finds nothing and a later poll finds a
-/// completion. A short sleep does not prove that a spin would have succeeded: the peer may have
-/// answered early only because the sleep freed the processor for the peer. After a failed spin, the
-/// next wait sleeps without spinning. If spins keep failing, the number of waits without spinning
-/// increases from 1 to 3, 7 and so on, up to 255. If spins never succeed, one wait in 256 still
-/// spins, to find out whether spins now succeed.
+/// A spin saves a sleep only if one of its polls finds nothing and a later poll finds a completion.
+/// A short sleep does not prove that a spin would have succeeded: the peer may have answered early
+/// only because the sleep freed the processor for the peer. After a failed spin, the next wait
+/// sleeps without spinning. If spins keep failing, the number of waits without spinning increases
+/// from 1 to 3, 7 and so on, up to 255. If spins never succeed, one wait in 256 still spins, to
+/// find out whether spins now succeed.
 #[derive(Debug, Default)]
 pub(super) struct SpinRecord {
     /// The number of further waits that sleep without spinning.
@@ -94,8 +94,8 @@ impl SpinRecord {
     /// Records a spin that found a completion.
     #[inline]
     pub(super) fn succeeded(&self) {
-        // The check avoids a store in each wait. A store would invalidate the cache line on other
-        // processors.
+        // Without the check, each successful spin would store 0 and thereby invalidate the cache
+        // line on other processors.
         if self.penalty.load(Ordering::Relaxed) != 0 {
             self.penalty.store(0, Ordering::Relaxed);
         }

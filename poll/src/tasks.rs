@@ -25,8 +25,8 @@ pub enum Awaited {
     Arrival = 1,
     /// Room for a send that was refused earlier, or the end of the connection.
     Room = 2,
-    /// Any event. Tasks that wait for a reply of the peer, or for the end of the connection, check
-    /// their condition after each event.
+    /// Any event. Tasks that wait for a reply from the peer, or for the end of the connection,
+    /// check their condition after each event.
     Answer = 4,
 }
 
@@ -39,8 +39,8 @@ pub struct Tasks {
     in_runtime: AtomicBool,
     #[cfg(feature = "tokio")]
     watch: Mutex<Watch>,
-    /// Whether the runtime has woken at least one task since the most recent poll by a task. The
-    /// woken task will probably poll soon, but its future may also have been dropped.
+    /// Whether the runtime has woken at least one task since a task last polled. The woken task
+    /// will probably poll soon, but its future may also have been dropped.
     #[cfg(feature = "tokio")]
     woken: AtomicBool,
 }

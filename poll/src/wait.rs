@@ -174,6 +174,7 @@ impl Poller {
 
     /// Calls `ready`. If the result is `None`, sleeps at most once, and calls `ready` again. Stores
     /// the result in `value`. After the sleep, reads the clock only if the result is still `None`.
+    /// Returns an error if the sleep has lasted until the deadline without a result.
     fn sleep<T>(
         &self,
         leader: &Leader<'_>,

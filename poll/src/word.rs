@@ -11,7 +11,7 @@
 //! read-modify-write operations on one atomic have a single order. Therefore a thread that goes to
 //! sleep cannot miss a wake-up by another thread. Likewise, when the engine stops polling a
 //! connection, it cannot miss that a thread has started to poll the connection. No fence is needed.
-//! The model checker loom runs all interleavings.
+//! The model checker loom tests all interleavings.
 
 use super::sys::{AtomicU64, Ordering};
 
@@ -279,10 +279,9 @@ impl Word {
     /// Checks whether the owner still polls. `seen` is the value of the visit counter at the
     /// engine's previous check.
     ///
-    /// If threads are the owner and one of them, the leader, sleeps until an event, the threads
-    /// stay the owner, and the engine stops its checks. Any other owner stays the owner only if it
-    /// has polled since the previous check. If it has not polled, this method makes the engine the
-    /// owner.
+    /// If threads are the owner and their leader sleeps, the threads stay the owner, and the engine
+    /// stops its checks. Any other owner stays the owner only if it has polled since the previous
+    /// check. If it has not polled, this method makes the engine the owner.
     #[inline]
     pub(super) fn check_owner(&self, seen: u32) -> OwnerCheck {
         let mut word = self.0.load(Ordering::Acquire);
@@ -358,8 +357,8 @@ impl Word {
 
     // Methods for messages that are held back:
 
-    /// Sets the flag `HELD_BACK`: a message is held back until a poll sends the message. The engine
-    /// clears the flag.
+    /// Sets the flag `HELD_BACK`, because a message is held back until a poll sends the message.
+    /// The engine clears the flag.
     #[inline]
     pub(super) fn note_held_back(&self) -> HeldBack {
         if self.0.load(Ordering::Relaxed) & HELD_BACK != 0 {
@@ -367,7 +366,7 @@ impl Word {
         }
         let word = self.0.fetch_or(HELD_BACK, Ordering::AcqRel);
         match owner(word) {
-            // These first two cases need no notice. Either the engine polls, or a sleeping thread
+            // The first two cases need no notice. Either the engine polls, or a sleeping thread
             // wakes up and polls when room for the message becomes available.
             Owner::Engine => HeldBack::Known,
             Owner::Threads if word & ATTENDED == 0 => HeldBack::Known,

@@ -17,8 +17,9 @@ use super::credit::CONTROL_RECEIVES;
 const FLOOR: u16 = 2;
 
 /// The maximum number of receives that a connection can have above its minimum, as a multiple of
-/// the spare receives in the pool. A factor of 4 lets a few busy connections use most of the pool.
-/// Many busy connections together still leave some receives for the next connection.
+/// the pool's spare receives, which are free and not reserved. A factor of 4 lets a few busy
+/// connections use most of the pool. Even if many connections are busy, some receives remain free
+/// for the next connection.
 const SHARE: u32 = 4;
 
 /// The total number of receives in a pool, and the number of free ones.
@@ -47,8 +48,8 @@ impl Account {
         CONTROL_RECEIVES + u32::from(floor(window))
     }
 
-    /// Takes the minimum number of free receives for a new connection with this window. Returns
-    /// false, and takes nothing, if too few receives are free.
+    /// Takes free receives for a new connection with this window: the minimum number that the
+    /// connection needs. Returns false, and takes nothing, if too few receives are free.
     pub fn open(&self, window: u16) -> bool {
         let need = Self::min_receives(window);
         let opened = self
@@ -169,7 +170,7 @@ mod tests {
     /// Checks the numbers in the documentation of `Config::shared_receive` and in the example of
     /// the crate documentation.
     #[test]
-    fn connection_keeps_its_written_receives() {
+    fn minimum_matches_the_documentation() {
         assert_eq!(Account::min_receives(2), 17);
         assert_eq!(Account::min_receives(8192), 17);
     }

@@ -6,15 +6,15 @@ use super::reason::Violation;
 /// message's length in network byte order.
 pub const PART_HEADER_LEN: usize = 4;
 
-/// The maximum number of messages that this side puts into a batch. A batch from the peer can have
-/// more messages, up to the peer's credit.
+/// The maximum number of messages that this side puts into a batch. A batch from the peer can
+/// contain more messages, up to the peer's credit.
 pub const MAX_PARTS: usize = 64;
 
 /// A summary of the messages in a Batch frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(test, derive(Hash))]
 pub(crate) struct Batch {
-    /// The number of messages: at least 1.
+    /// The number of messages, at least 1.
     pub(super) count: u32,
     /// The length in bytes of the longest message.
     pub(super) longest: u32,

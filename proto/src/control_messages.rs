@@ -1,16 +1,17 @@
-//! Control messages: short messages with their own order and their own credit. A control message
-//! overtakes data messages that wait for credit.
+//! Control messages are short messages. Their order and their credit are separate from those of
+//! data messages, so a control message can overtake data messages that wait for credit.
 //!
 //! Each direction numbers its control messages from 0. A grant is absolute, like a grant for data
 //! frames: it is the total number of control messages that the peer may send. Each side grants the
-//! number of messages that its application has taken plus [`CONTROL_WINDOW`]. A grant of `n`
-//! therefore shows that the application has taken all messages below `n` − [`CONTROL_WINDOW`]. A
-//! sender keeps each message until a grant shows that the peer has received the message.
+//! sum of [`CONTROL_WINDOW`] and the number of messages that its application has taken. A grant of
+//! `n` therefore shows that the application has taken all messages with numbers below
+//! `n` − [`CONTROL_WINDOW`]. A sender keeps each message until a grant shows that the peer has
+//! received the message.
 //!
 //! Numbers and grants continue on the next connection of a session. The sender resends all messages
 //! that it has kept, and the receiver ignores messages that it already has. The number of the
 //! first message on a connection is therefore the newest grant that the message's sender has
-//! received, less [`CONTROL_WINDOW`].
+//! received, minus [`CONTROL_WINDOW`].
 
 use std::{collections::VecDeque, sync::Arc};
 
@@ -147,7 +148,7 @@ impl ControlMessages {
     }
 
     /// Returns the number and the content of the next message to post, and advances to the
-    /// following message.
+    /// following message. Returns `None` if no message waits to be posted.
     pub(super) fn post(&mut self) -> Option<(u32, Arc<[u8]>)> {
         let number = self.next_to_post;
         let newer = self.sent.wrapping_sub(number) as usize;
@@ -178,11 +179,11 @@ impl ControlMessages {
     /// and false if it was already delivered over an earlier connection of the session.
     pub(super) fn receive(&mut self, number: u32) -> Result<bool, Violation> {
         //= PROTOCOL.md#control-messages
-        //# The number of each is that behind the one before it.
+        //# Each number is one higher than the number of the previous control message.
         //= PROTOCOL.md#control-messages
-        //# The first on a connection that resumes a session has a number that the receiver has
-        //# received or expects next, and that it has granted with all of the window: the first
-        //# number plus 2 is the last grant that its sender knows.
+        //# The first control message on a connection that resumes a session has the number *g* − 2,
+        //# where *g* is the last grant that its sender knows. So the receiver has received this
+        //# number before or expects it next, and has sent a grant of at least *g*.
         let is_next = match self.next {
             Some(next) => number == next,
             None => {

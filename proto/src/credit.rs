@@ -14,7 +14,7 @@ use super::{
 /// The number of receives that are posted for control frames, in addition to the receives of the
 /// window.
 ///
-/// Control frames consume no credit, so they have receives of their own. Each receive is reposted
+/// Control frames consume no credit, so they have separate receives. Each receive is reposted
 /// as soon as its frame has been processed, and before this side sends anything that the frame
 /// permits. Therefore this side can have at most the following unprocessed control frames from the
 /// peer:
@@ -49,7 +49,7 @@ use super::{
 ///   next Permit only after these messages have arrived.
 ///
 /// The last two items also hold on a connection that resumes a session. There, each side numbers
-/// its first control message with the newest grant that it has processed, less the window. Each
+/// its first control message with the newest grant that it has processed, minus the window. Each
 /// side counts only messages that have arrived on this connection.
 pub const CONTROL_RECEIVES: u32 = 9 + LARGE_IN_FLIGHT + CONTROL_WINDOW;
 
@@ -180,7 +180,7 @@ impl RecvCredit {
         }
     }
 
-    /// Disables the delay of grants until the connection ends.
+    /// Disables the delay of grants for the rest of the connection.
     pub(super) fn never_delay_grants(&mut self) {
         self.delays_grants = false;
         self.stop_delaying_grants();
@@ -291,7 +291,7 @@ impl RecvCredit {
         //= PROTOCOL.md#credits
         //# A Grant must not be sent unless (a) `grant` has grown by at least half of the granting
         //# side's window, rounded up, since it was last sent in any frame, (b) the peer has used up
-        //# everything that was granted, or it reports large messages taken.
+        //# everything that was granted, or the Grant reports large messages as taken.
         more >= self.window.div_ceil(2) || (enough && self.is_awaited())
     }
 

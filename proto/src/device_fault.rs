@@ -22,7 +22,7 @@ pub enum DeviceFault {
 
 impl DeviceFault {
     /// Returns true if a session can continue over another connection after this fault: the device
-    /// failed or lost a queue, and the peer made no invalid request.
+    /// or one of its queues failed, and the peer made no invalid request.
     pub(crate) const fn is_loss(self) -> bool {
         match self {
             Self::Device | Self::QueuePair | Self::CompletionQueue | Self::SharedReceives => true,

@@ -28,14 +28,14 @@ pub(crate) enum Kind {
     ControlMessage,
     /// Carries private data of the active side that do not fit into its connect request.
     Request,
-    /// Carries the passive side's answer to a Request, and its private data. `arg` is the number of
-    /// an [`Answer`].
+    /// Carries the passive side's answer to a Request, together with that side's private data.
+    /// `arg` is the number of an [`Answer`].
     Answer,
     /// Carries no message, has no payload, and consumes no credit.
     Control(Control),
 }
 
-/// The kind of a control frame without payload.
+/// The kind of a control frame. Control frames have no payload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(test, derive(Hash))]
 pub(crate) enum Control {
@@ -132,14 +132,14 @@ pub(crate) const OUT_OF_RESOURCES: u32 = 1;
 pub(crate) const WAKER_PANICKED: u32 = 2;
 
 /// The `arg` of a Failure: the sender's listener ended before the sender's program accepted the
-/// connection. The program has seen no message on this connection.
+/// connection. The program has received no message on this connection.
 pub(crate) const NOT_TAKEN: u32 = 3;
 
-/// The `arg` of a Failure: the peer gave no sign of life until the sender's `keepalive_timeout`
-/// expired.
+/// The `arg` of a Failure: the sender received no sign of life from its peer within
+/// `keepalive_timeout`.
 pub(crate) const KEEPALIVE_TIMEOUT: u32 = 4;
 
-/// The `arg` of a Failure: the sender received no byte of the peer's large message within
+/// The `arg` of a Failure: the sender received too few bytes of its peer's large messages within
 /// `read_timeout`.
 pub(crate) const READ_TIMEOUT: u32 = 5;
 
@@ -207,7 +207,7 @@ pub struct Descriptor {
     pub addr: u64,
     /// The message's length in bytes.
     pub len: u64,
-    /// The remote key (rkey) with which the receiver of the frame reads the message.
+    /// The remote key (rkey) with which the message's receiver reads the message.
     pub rkey: u32,
 }
 
@@ -411,8 +411,7 @@ impl Sequence {
     #[inline]
     pub(super) fn receive(&mut self, number: u16) -> Result<(), Violation> {
         //= PROTOCOL.md#violations
-        //# | `sequence` | is the number behind that of the frame before: no frame was lost or
-        //# repeated |
+        //# | `sequence` | is one higher than in the previous frame: no frame was lost or repeated |
         if !self.is_next(number) {
             return Err(Violation::new(
                 "sequence",

@@ -3,11 +3,12 @@ use std::{
     net::{IpAddr, Ipv6Addr},
 };
 
-/// Limits the memory in bytes that many connections use together, and queues the claims of
+/// Limits the total memory, in bytes, that many connections use, and queues the claims of
 /// connections that must wait.
 ///
 /// A connection claims the memory of a message chunk by chunk, so a message that does not arrive
-/// occupies little memory. The share of each host is three quarters of the limit.
+/// occupies little memory. Each host may use at most three quarters of the limit: this is its
+/// share.
 ///
 /// A later chunk is any chunk of a message except the first. Claims for later chunks precede all
 /// other claims. If several hosts wait, the next grant goes to the host whose previous grant is the
@@ -16,7 +17,7 @@ use std::{
 /// If the limit had no exceptions, messages that have partly arrived could deadlock: all of them
 /// would wait for memory, and none would become complete and be released. Therefore a claim for a
 /// later chunk is granted while at most nine eighths of the limit are in use. If more is in use,
-/// only one message may use further memory until it is complete, so that the application can
+/// only one message may claim more memory, until that message is complete and the application can
 /// release it. The same rules apply to the share of each host. If no bytes are in use,
 /// [`claim`](Self::claim) grants any number of bytes.
 #[derive(Debug)]
@@ -28,7 +29,7 @@ pub struct Gauge {
     /// Granted claims that their claimants have not fetched yet. The bytes of these claims already
     /// count as in use.
     granted: Vec<Claim>,
-    /// The claimants whose waiting claims were granted since the previous call of
+    /// The claimants whose waiting claims were granted since the previous call to
     /// [`served`](Self::served).
     served: Vec<u64>,
     /// The ticket of the next claim that is queued.
@@ -71,7 +72,7 @@ impl Part {
 #[derive(Clone, Copy, Debug)]
 struct Claim {
     claimant: u64,
-    /// The number of the claim, in the order in which claims were queued.
+    /// The sequence number of the claim. Claims are numbered in the order in which they are queued.
     ticket: u64,
     bytes: u64,
     part: Part,
@@ -182,8 +183,8 @@ impl Gauge {
         }
     }
 
-    /// Returns the claimants whose waiting claims were granted since the previous call of this
-    /// function. Each claimant must then fetch its grant with [`claim`](Self::claim).
+    /// Returns the claimants whose waiting claims were granted since the previous call to this
+    /// function. Each of these claimants must then fetch its grant with [`claim`](Self::claim).
     pub fn served(&mut self) -> Vec<u64> {
         std::mem::take(&mut self.served)
     }
@@ -197,7 +198,7 @@ impl Gauge {
     /// fetched yet.
     ///
     /// Returns true if the claimant has the bytes now. Otherwise the claim is queued, and
-    /// [`served`](Self::served) returns the claimant after the claim was granted. A queued claim
+    /// [`served`](Self::served) returns the claimant once the claim is granted. A queued claim
     /// cannot be changed, only removed with [`forget`](Self::forget).
     pub fn claim(&mut self, claimant: u64, host: Host, bytes: u64, part: Part) -> bool {
         if self.fetch(claimant) {
@@ -226,9 +227,9 @@ impl Gauge {
         self.fetch(claimant)
     }
 
-    /// Claims `bytes`, but does not queue the claim. Returns true if the bytes are granted. This
-    /// requires that no claim waits, that the host's share has room, and that the bytes in use then
-    /// exceed neither `limit` nor the limit of the gauge.
+    /// Claims `bytes`, but does not queue the claim. Returns true if the bytes are granted. They
+    /// are granted only if no claim waits, the host's share has room, and the bytes in use,
+    /// including these, exceed neither `limit` nor the limit of the gauge.
     pub fn try_claim(&mut self, host: Host, bytes: u64, limit: u64) -> bool {
         let claim = Claim {
             claimant: u64::MAX,
@@ -371,7 +372,7 @@ impl Gauge {
     }
 }
 
-/// A host of peers. All connections to these peers share the limit for one host.
+/// A host on which peers run. All connections to the peers on a host share the limit for one host.
 ///
 /// A host can use any number of IPv6 addresses in its /64 network, so all addresses of a /64
 /// network are treated as one host.

@@ -28,18 +28,18 @@ pub(super) const LONG_REQUEST: u16 = 256;
 /// The length in bytes of a hello without the application's bytes.
 const LEN: usize = 36;
 
-/// The maximum number of bytes that the application can send behind the hello in a connect request.
+/// The maximum number of bytes that the application can send after the hello in a connect request.
 pub const REQUEST_DATA_MAX: usize = 56 - LEN;
-/// The maximum length in bytes of private data in a request. Private data that do not fit behind
-/// the hello are sent in a separate frame.
+/// The maximum length in bytes of private data in a request. Private data that do not fit after the
+/// hello are sent in a separate frame.
 pub const PRIVATE_DATA_MAX: usize = 4096;
-/// The maximum number of bytes that the application can send behind the hello in a reply.
+/// The maximum number of bytes that the application can send after the hello in a reply.
 pub const REPLY_DATA_MAX: usize = 196 - LEN;
 
 /// The parameters that each side sends in the private data of its connect request or reply.
 ///
 /// On the wire, in network byte order: magic `u32`, version `u8`, total length in bytes `u8`,
-/// features `u16`, receive window `u16`, first credits `u16`, eager size `u32`, maximum message
+/// features `u16`, receive window `u16`, initial credits `u16`, eager size `u32`, maximum message
 /// length `u64`, keepalive interval `u32` (ms, 0 = none), engine `u64`, the application's bytes.
 /// The hello includes its length because the connection manager pads private data with zeros. All
 /// versions of the protocol have magic and version at the same offsets, and use the same format of

@@ -50,7 +50,8 @@ pub(super) struct Inbound {
     held: u32,
     /// The total length in bytes of the messages that `held` counts.
     held_bytes: u64,
-    /// For a byte stream: the number of copied bytes that the application has not consumed.
+    /// For a byte stream: the number of bytes that were copied out of receive buffers and that the
+    /// application has not consumed.
     copied: u64,
     /// The maximum value of `held`.
     max_held: u32,
@@ -225,8 +226,8 @@ impl Inbound {
         self.queue.push_back(Queued::Large(large));
     }
 
-    /// Returns how many bytes of the newest message have not arrived, if the message is sent in
-    /// fragments. Returns `None` if no fragment is missing, or if the message is not sent in
+    /// If the newest message is sent in fragments, returns the number of its bytes that have not
+    /// arrived. Returns `None` if no fragment is missing, or if the message is not sent in
     /// fragments.
     #[inline]
     pub(super) fn missing(&self) -> Option<u64> {
@@ -505,8 +506,8 @@ impl Inbound {
         self.limit.saturating_sub(used)
     }
 
-    /// Returns whether `len` bytes can be copied without exceeding the limit. Counts `others`
-    /// further bytes as used.
+    /// Returns whether `len` bytes can be copied without exceeding the limit, if `others` further
+    /// bytes count as used.
     pub(super) fn has_room_for(&self, len: u64, others: u64) -> bool {
         others.saturating_add(len) <= self.room()
     }

@@ -17,8 +17,8 @@ pub struct Negotiated {
     /// The maximum number of messages in flight from the peer.
     pub recv_window: u16,
     /// The maximum length in bytes of a message that is sent to the peer in a single frame: the
-    /// smallest of both sides' eager sizes and the peer's maximum message length. A message of up
-    /// to a few times this length is sent in several frames. The peer reads longer messages from
+    /// smallest of the two sides' eager sizes and the peer's maximum message length. A message of
+    /// up to a few times this length is sent in several frames. The peer reads longer messages from
     /// this side's memory.
     pub send_eager: u32,
     /// The maximum length in bytes of a message that the peer accepts.
@@ -44,8 +44,8 @@ impl Negotiated {
     /// peer, which has sent the hello `peer`.
     pub(super) fn new(params: &Params, peer: &Hello) -> Self {
         //= PROTOCOL.md#hello
-        //# A side that probes uses the smaller of both intervals. rdmsg: a peer cannot bring it
-        //# below 100 ms.
+        //# A side that probes uses the smaller of both intervals. rdmsg: a peer cannot reduce the
+        //# interval below 100 ms.
         let keepalive_interval = match (params.keepalive_interval, peer.keepalive_ms) {
             (Some(ours), theirs @ 1..) => {
                 Some(ours.min(MIN_KEEPALIVE.max(Duration::from_millis(theirs.into()))))

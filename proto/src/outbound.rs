@@ -93,7 +93,7 @@ impl Outbound {
     }
 
     /// Applies a report from the peer. `taken` is the total number of large messages that the peer
-    /// has read. Returns how many of them the peer has read since its previous report.
+    /// has read. Returns the number of messages that the peer has read since its previous report.
     pub(super) fn apply_taken(&mut self, taken: u32) -> Result<u32, Violation> {
         let more = taken.wrapping_sub(self.taken);
         //= PROTOCOL.md#large-messages

@@ -142,8 +142,8 @@ pub enum Output {
     /// Post a signalled zero-length write in this slot of the send ring. The peer's device receives
     /// the write, but the peer's library does not see it.
     Nudge { slot: u32 },
-    /// Move the queue pair to its error state. Then post one marker behind the last send and one
-    /// behind the last receive. A marker completes after all earlier work requests in the same
+    /// Move the queue pair to its error state. Then post one marker after the last send and one
+    /// after the last receive. A marker completes after all earlier work requests in the same
     /// queue.
     PostDrainMarkers,
     /// Call `next_timeout` again, because the next deadline has changed. This output is omitted at
@@ -265,8 +265,8 @@ impl Note {
 #[cfg_attr(test, derive(Hash))]
 pub struct TransportTraits {
     pub capabilities: Capabilities,
-    /// Whether the active side must send the first frame, as on iWARP (RFC 5044, section 7.1).
-    /// There, the active side could misread bytes that directly follow the reply. The passive side
+    /// Whether the active side must send the first frame, as on iWARP (RFC 5044, section 7.1). On
+    /// iWARP, the active side could misread bytes that directly follow the reply. The passive side
     /// therefore sends nothing before it has received a frame.
     pub active_speaks_first: bool,
     /// Whether the completion of a send or a write proves that the peer's device has received the
@@ -409,7 +409,7 @@ pub enum Arrival {
     /// when all of these messages have been released.
     Batch { buffer: u32, len: u32, count: u32 },
     /// A large message that was read or copied completely. The message's memory remains in use
-    /// until the call of `release_large`.
+    /// until `release_large` is called.
     Large { id: u32, len: u64 },
     /// The immediate data of a write. The peer wrote `len` bytes to this side's memory, and the
     /// write consumed a receive buffer. The driver reposts the buffer and then calls `release`.

@@ -37,8 +37,8 @@ pub struct Params {
     /// reaches this number of bytes. The completion of the data frame shows the sender that the
     /// bytes have arrived.
     pub max_unsignalled: u32,
-    /// Whether a grant is delayed by up to 2 ms, until the application releases more of the
-    /// messages that it holds.
+    /// Whether a grant waits up to 2 ms for the application to release more of the messages that it
+    /// holds.
     pub delays_grants: bool,
     /// The maximum time to establish the connection, including retries.
     pub connect_timeout: Duration,

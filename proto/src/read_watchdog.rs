@@ -8,11 +8,12 @@ const FIRST_BACKOFF: Duration = Duration::from_millis(10);
 /// The maximum time between two retries of a memory allocation.
 const LONGEST_BACKOFF: Duration = Duration::from_secs(1);
 
-/// Limits the time in which large messages make no progress. The limit is necessary because other
-/// connections may be waiting for the memory of these messages.
+/// Limits the time for which large messages may make no progress. The limit is necessary because
+/// other connections may be waiting for the memory of these messages.
 ///
-/// While other connections wait for memory, the messages must also arrive at a minimum rate: within
-/// each timeout, at least an eighth of the bytes that have already arrived for incomplete messages.
+/// While other connections wait for memory, the messages must also arrive at a minimum rate: the
+/// bytes that arrive within each timeout must be at least an eighth of the bytes that have already
+/// arrived for incomplete messages.
 ///
 /// The watchdog checks the progress of reads periodically, so no timer needs to be set when a chunk
 /// arrives. A stalled read is detected after 1 to 1.5 times the timeout.
@@ -79,7 +80,7 @@ pub(super) enum Verdict {
     Fine,
     /// Retry the allocation.
     Retry,
-    /// Too few bytes have arrived for longer than the timeout.
+    /// For longer than the timeout, too few bytes have arrived.
     Stalled,
     /// No memory has been available for longer than the timeout.
     OutOfMemory(OsError),

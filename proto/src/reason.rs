@@ -103,7 +103,7 @@ pub enum Phase {
     ResolvingRoute,
     /// Waiting for the peer's answer.
     Connecting,
-    /// Waiting for the application to accept or reject.
+    /// Waiting for the application to accept or reject the request.
     Accepting,
 }
 
@@ -303,9 +303,9 @@ impl CloseReason {
         }
     }
 
-    /// Returns whether a session continues after an established connection ended for this reason.
-    /// The result is true if the path, a device or a host failed, and neither side closed or
-    /// aborted the connection.
+    /// Returns whether a session continues if an established connection ends for this reason. The
+    /// result is true if the path, a device or a host failed, and neither side closed or aborted
+    /// the connection.
     #[must_use]
     pub fn is_loss(&self) -> bool {
         match self {

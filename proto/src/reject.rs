@@ -27,7 +27,7 @@ pub enum RejectCode {
     MaxMessage = 4,
     /// The rejecting side lacks memory or another resource for the connection.
     Resources = 5,
-    /// The rejected side does not let the peer READ its memory.
+    /// The rejected side does not let the rejecting side READ its memory.
     ResponderResources = 6,
     /// The rejected side cannot issue READs.
     InitiatorDepth = 7,

@@ -1,5 +1,6 @@
-//! Simulates up to 100,000 connections to one server. The simulation uses this crate's credits and
-//! account of shared receives. Everything else is a model, so the simulation needs no device.
+//! Simulates up to 100,000 connections to one server. The simulation uses this crate's code for
+//! credits and for the account of shared receives. Everything else is a model, so the simulation
+//! needs no device.
 //!
 //! `cargo test --release --lib scale_simulation -- --ignored --nocapture` prints a table of the
 //! results.
@@ -16,8 +17,8 @@ use super::{
     credit::{RecvCredit, SendCredit},
 };
 
-/// The number of receives per connection, in its own queue or in the pool. [`CONTROL_RECEIVES`] of
-/// these receives are for control frames, and the others are for messages.
+/// The number of receives per connection, in the connection's own queue or in the shared pool. Of
+/// these receives, [`CONTROL_RECEIVES`] are for control frames, and the others are for messages.
 const RECEIVES: u32 = 33;
 
 /// The total number of messages of all connections, except under [`Load::Incast`].
@@ -89,7 +90,8 @@ struct Simulation {
     planned: u64,
     clients: Vec<Client>,
     server: Server,
-    /// The messages that have arrived at the server. The server is processing the first one.
+    /// The messages that have arrived at the server: the connection of each message, and the time
+    /// at which its client wanted to send it. The server is processing the first message.
     queue: VecDeque<(u32, u64)>,
     /// The time at which the server finishes sending its current grant.
     busy: u64,
@@ -103,8 +105,8 @@ struct Simulation {
 struct Outcome {
     messages: u64,
     grants: u64,
-    /// The latency of each message in nanoseconds: the time from the moment at which the client
-    /// wants to send the message until the server has processed the message.
+    /// The latency of each message in nanoseconds: the time from its queueing at the client until
+    /// the server has processed it.
     times: Vec<u64>,
     least_posted: u32,
 }
@@ -240,8 +242,8 @@ impl Simulation {
         }
     }
 
-    /// Plans the time at which the server will have processed the first message in the queue. The
-    /// server first finishes sending its current grant.
+    /// Plans the event [`Event::Served`] for the first message in the queue. The server first
+    /// finishes sending its current grant.
     fn serve(&mut self) {
         let sending = self.busy.saturating_sub(self.now);
         self.plan(sending + SERVICE, Event::Served);

@@ -107,7 +107,7 @@ impl SendRing {
         self.used < self.slots
     }
 
-    /// Assigns the next slot. Returns the slot, and true if the send in the slot must be signalled.
+    /// Assigns the next slot. Returns the slot, and whether the send in the slot must be signalled.
     /// The caller must check that a slot is free.
     #[inline(always)]
     pub(super) fn take(&mut self, signalled: bool) -> (u32, bool) {
@@ -126,7 +126,7 @@ impl SendRing {
     }
 
     /// Assigns the next slot to a data frame with `len` bytes of payload. Returns the slot, and
-    /// true if the frame must be signalled.
+    /// whether the frame must be signalled.
     #[inline(always)]
     pub(super) fn take_data(&mut self, len: u32) -> (u32, bool) {
         self.unsignalled_bytes = self.unsignalled_bytes.saturating_add(len);
@@ -142,7 +142,7 @@ impl SendRing {
         slot
     }
 
-    /// Records that the most recently assigned slot holds the application's data.
+    /// Records that the last assigned slot holds the application's data.
     fn holds_data(&mut self) {
         self.last_data = self.taken;
         if self.first_data == 0 {

@@ -1,11 +1,12 @@
 //! A session, which outlives its connections.
 //!
-//! Each side numbers the messages that it sends, from 0, over all connections of the session. Each
-//! side keeps a message until it knows that the peer's library has received the message. The loss
-//! of a connection *suspends* the session. The active side, which established the first connection,
-//! then connects again. Its request contains the number of messages that it has received, and the
-//! reply contains the number of messages that the passive side has received. Each side then resends
-//! the messages that the other side has not received, before any new message.
+//! Each side numbers the messages that it sends. The numbers start at 0, and continue across all
+//! connections of the session. Each side keeps a message until it knows that the peer's library has
+//! received the message. The loss of a connection *suspends* the session. The active side, which
+//! established the first connection, then connects again. Its request contains the number of
+//! messages that it has received, and the reply contains the number of messages that the passive
+//! side has received. Each side then resends the messages that the other side has not received,
+//! before any new message.
 //!
 //! One rule, *fence before count*, ensures that every message is delivered once: before a side
 //! states the number of messages that it has received, its previous connection must be unable to
@@ -95,8 +96,8 @@ impl ResumeRequest {
         out
     }
 
-    /// Parses the bytes behind the hello of a connect request that resumes a session. Returns
-    /// `None` if the length is wrong.
+    /// Parses the bytes after the hello of a connect request that resumes a session. Returns `None`
+    /// if the length is wrong.
     #[must_use]
     pub fn parse(bytes: &[u8]) -> Option<Self> {
         let (id, rest) = bytes.split_first_chunk::<SESSION_ID_LEN>()?;
@@ -134,8 +135,8 @@ pub enum ResumeRefused {
 /// the peer might not have received.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Unconfirmed {
-    /// The number of unconfirmed messages that the peer's grants allow. Messages above the eager
-    /// size can raise the actual number above this number: see `large`.
+    /// The maximum number of unconfirmed messages according to the peer's grants. Messages above
+    /// the eager size can raise the actual number above this number: see `large`.
     pub messages: u32,
     /// The number of messages above the eager size that the peer has not read. The first of these
     /// messages, and all messages behind it, are unconfirmed.
@@ -148,7 +149,7 @@ pub struct Unconfirmed {
 /// One side of a session. The side keeps its unconfirmed messages as values of type `M`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Session<M> {
-    /// The epoch of the most recent attempt to resume the session.
+    /// The epoch of the last attempt to resume the session.
     epoch: u32,
     /// The number of messages received over earlier connections of the session.
     received: u32,
@@ -294,8 +295,8 @@ impl<M: Default> Session<M> {
         to_resend.map(|kept| (&mut kept.message, kept.is_large))
     }
 
-    /// Returns the epoch of the most recent attempt to resume, or 0 before the first attempt. If a
-    /// new request has the same epoch, the peer refuses the request as stale.
+    /// Returns the epoch of the last attempt to resume, or 0 before the first attempt. If a new
+    /// request has the same epoch, the peer refuses the request as stale.
     #[must_use]
     pub fn epoch(&self) -> u32 {
         self.epoch
@@ -325,8 +326,8 @@ impl<M: Default> Session<M> {
     /// the peer claims to have received.
     pub fn check_attempt(&self, epoch: u32, received: u32) -> Result<(), ResumeRefused> {
         //= PROTOCOL.md#sessions
-        //# The passive side refuses an epoch that is not higher than the last one with code 8, and
-        //# changes nothing.
+        //# The passive side rejects a request with code 8, and changes nothing, if its epoch is not
+        //# higher than the last one.
         if epoch <= self.epoch {
             return Err(ResumeRefused::Stale);
         }
@@ -341,7 +342,7 @@ impl<M: Default> Session<M> {
 
     fn check_received(&self, received: u32) -> Result<(), Violation> {
         //= PROTOCOL.md#sessions
-        //# A number above that of the messages sent, or below that of the messages known to be
+        //# A number above the number of messages sent, or below the number of messages known to be
         //# received, is a violation.
         let unconfirmed = self.kept() as usize + self.to_resend.len();
         if received.wrapping_sub(self.front) as usize > unconfirmed {

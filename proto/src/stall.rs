@@ -11,8 +11,8 @@ pub enum Stall {
     },
     /// The send ring has too few free slots for the data.
     SendRing,
-    /// Another large message would exceed the limit on the number or on the bytes of large messages
-    /// in flight.
+    /// Another large message would exceed the limit on the number or on the total length of the
+    /// large messages in flight.
     Large {
         /// The number of large messages in flight.
         messages: u32,

@@ -6,9 +6,9 @@ use crate::Violation;
 /// The length in bytes of the fields before the arguments of a PDU: kind, flags, two reserved
 /// bytes, and the total length of arguments and payload.
 pub const PREFIX: usize = 8;
-/// The maximum length in bytes of a PDU's arguments.
+/// An upper bound on the length in bytes of a PDU's arguments.
 const LONGEST_ARGUMENTS: usize = 32;
-/// The maximum length in bytes of a PDU's header: prefix and arguments.
+/// An upper bound on the length in bytes of a PDU's header: prefix and arguments.
 pub const LONGEST_HEADER: usize = PREFIX + LONGEST_ARGUMENTS;
 /// The maximum length in bytes of the payload of a PDU that belongs to a write, or to the answer to
 /// a READ. A longer write or answer is sent in several parts, and other PDUs can be sent between
@@ -17,7 +17,7 @@ pub const LONGEST_PART: u32 = 256 << 10;
 
 /// The flag of a request that the receiver must acknowledge.
 const SIGNALLED: u8 = 1;
-/// The flag of the last part of a write, or of the answer to a READ.
+/// The flag of the last part of a write, or of the last part of the answer to a READ.
 const LAST: u8 = 2;
 
 /// The header of a PDU. The header is followed by [`payload`](Self::payload) bytes.
@@ -525,7 +525,7 @@ mod tests {
         assert_eq!(
             parse(&add),
             "pdu reserved",
-            "the bytes behind the value to add must be 0"
+            "the bytes after the value to add must be 0"
         );
         let unknown = [NAK, 0, 0, 0, 0, 0, 0, 8, 0, 0, 0, 0, 0, 0, 0, 9];
         assert_eq!(parse(&unknown), "nak cause");

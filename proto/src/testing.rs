@@ -20,10 +20,10 @@ use super::{
     hello::{PRIVATE_DATA_MAX, REPLY_DATA_MAX},
 };
 
-/// Parses bytes as a frame. Checks that `parse_data` accepts exactly the valid Data frames. Checks
-/// that the header of a valid frame serializes to the same bytes. Checks the same for a payload
-/// that is a valid batch or a valid descriptor. Also checks the payload's length if the frame's
-/// kind limits this length.
+/// Parses bytes as a frame. Checks that `parse_data` accepts the frame if and only if it is a valid
+/// Data frame. Checks that the header of a valid frame serializes to the same bytes. Checks the
+/// same for a payload that is a valid batch or a valid descriptor. Also checks the payload's length
+/// if the frame's kind limits this length.
 pub fn parse_frame(bytes: &[u8]) {
     let header = Header::parse(bytes);
     let is_data = |header: &Header| header.kind == Kind::Data;

@@ -12,12 +12,12 @@ const PERIOD: Duration = Duration::from_millis(100);
 #[derive(Debug)]
 pub(crate) struct Live {
     is_shown: bool,
-    /// The time of the most recent update, or `None` if the terminal shows no status line.
+    /// The time of the last update, or `None` if the terminal shows no status line.
     updated: Option<Instant>,
 }
 
 impl Live {
-    /// Creates an output. If `is_shown` is false, the output writes nothing.
+    /// Creates an output. If `is_shown` is false, the output writes nothing to stdout.
     pub(crate) fn new(is_shown: bool) -> Self {
         Self {
             is_shown,

@@ -6,8 +6,8 @@ use nix::{
 };
 use rdmsg::crossbeam_channel::{Receiver, Select, bounded};
 
-/// A request to stop, by SIGINT or SIGTERM. A thread receives the signals and sends them to a
-/// channel, on which other threads can wait.
+/// A request to stop the program, made with SIGINT or SIGTERM. A thread receives the signals and
+/// sends them to a channel, on which other threads can wait.
 #[derive(Clone, Debug)]
 pub(crate) struct Stop(Receiver<Signal>);
 
@@ -44,7 +44,7 @@ impl Stop {
     pub(crate) fn wait(&self, time: Duration) {
         let mut select = Select::new();
         select.recv(&self.0);
-        // `ready_timeout` does not remove the signal from the channel, so later calls of `wait`
+        // `ready_timeout` does not remove the signal from the channel, so later calls to `wait`
         // return immediately.
         let _ = select.ready_timeout(time);
     }

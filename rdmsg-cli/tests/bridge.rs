@@ -355,7 +355,7 @@ fn a_reset_of_one_that_finished_sending_is_noticed() {
     reset(client);
     bridges.both_report("0 open, 1 total, 0 refused, 1 failed");
     server.set_read_timeout(Some(TIME_LIMIT)).unwrap();
-    // The service received the end of file before the client reset the connection. A write of the
+    // The service received the end of file before the client reset the connection. A write by the
     // service must still fail.
     let error = loop {
         if let Err(error) = server.write(&[0]) {

@@ -48,10 +48,10 @@
 //! peer can continue to write until the ring is full.
 
 // librdmacm defines the rsockets protocol. Therefore this crate shares no code with `proto` and the
-// engine, and uses only `cm` and `verbs`, as an application would. It owns the queue pairs and the
-// memory of its connections. It guarantees that bytes arrive unchanged and in order, or that the
-// stream fails. It disconnects a peer that exceeds its windows or credits. It starts one thread for
-// each stream with keepalive, and no other threads.
+// engine, and uses only `cm` and `verbs`, as an application would. The crate owns the queue pairs
+// and the memory of its connections. It guarantees that bytes arrive unchanged and in order, or
+// that the stream fails. It disconnects a peer that exceeds its windows or credits. It starts one
+// thread for each stream with keepalive, and no other threads.
 
 #[macro_use(debug, warn_sparsely)]
 extern crate rdmsg_os;

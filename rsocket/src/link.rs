@@ -23,13 +23,14 @@ use crate::sending::SendRing;
 /// The number of work requests reserved for control messages, so that a control message never waits
 /// for data requests to complete.
 const CONTROL: u32 = 4;
-/// How many of the `CONTROL` work requests are reserved for shutdown and disconnect messages.
+/// The number of the `CONTROL` work requests that are reserved for shutdown and disconnect
+/// messages.
 const CLOSING: u32 = 2;
 /// The number of receives for control messages. They are posted in addition to one receive for each
 /// of the peer's credits, because control messages need no credits.
 const EXTRA_RECEIVES: u16 = 8;
-/// The encoded RNR timer of 0.64 ms: the time that the peer waits before it retries a send, if this
-/// side has no posted receive.
+/// The code of the RNR timer value 0.64 ms: the time that the peer waits before it retries a send,
+/// if this side has no posted receive.
 const MIN_RNR_TIMER: u8 = 12;
 /// The length in bytes of the table into which the peer writes its windows.
 ///
@@ -60,7 +61,7 @@ pub(super) struct Link {
     ring: SendRing,
     /// The peer's parameters, or `None` until they arrive.
     peer: Option<Peer>,
-    /// The maximum length of inline data.
+    /// The maximum length of inline data in bytes.
     inline: usize,
     /// The number of data work requests that can still be posted.
     free: u32,

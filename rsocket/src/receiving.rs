@@ -43,7 +43,7 @@ pub(super) struct Update {
     pub(super) window: Option<(Range<usize>, u32)>,
 }
 
-/// The error if the peer writes more than its windows or credits allow.
+/// The error that occurs if the peer writes more than its windows or credits allow.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Overrun;
 

@@ -133,7 +133,7 @@ impl Waiting {
         self.check()?;
         let mut state = self.lock();
         let mut spinning = None;
-        let mut time_limit = FIRST_PROBE_DELAY;
+        let mut next_delay = FIRST_PROBE_DELAY;
         loop {
             let progress = state.progress();
             if let Some(value) = ready(&mut state.link) {
@@ -158,7 +158,7 @@ impl Waiting {
                 continue;
             }
             state.sleeper = true;
-            let probe_delay = state.link.is_unanswered().then_some(time_limit);
+            let probe_delay = state.link.is_unanswered().then_some(next_delay);
             drop(state);
             let slept = self.sleep([left, probe_delay].into_iter().flatten().min());
             state = self.lock();
@@ -167,7 +167,7 @@ impl Waiting {
             slept?;
             if probe_delay.is_some() && !state.progress() && state.link.is_unanswered() {
                 state.link.keep_alive();
-                time_limit = (time_limit * 2).min(MAX_PROBE_DELAY);
+                next_delay = (next_delay * 2).min(MAX_PROBE_DELAY);
             }
         }
     }

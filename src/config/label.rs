@@ -5,7 +5,7 @@ use crate::error::Error;
 /// The maximum length of a label in bytes.
 const LONGEST: usize = 64;
 
-/// The program's name for a connection, or none.
+/// The name that the program has given to a connection, or none.
 ///
 /// The text may contain any characters. `Display` escapes the characters that could forge log
 /// lines.

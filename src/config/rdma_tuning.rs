@@ -51,12 +51,12 @@ pub struct RdmaTuning {
 
     /// The exponent *n* of the time 4.096 µs × 2ⁿ that the device waits for an acknowledgement.
     ///
-    /// In most cases the peer detects a lost packet sooner, when the next packet arrives. A shorter
-    /// time has a disadvantage: the device would retransmit packets to a host that is only busy.
-    /// The total time of [`retry_count`](Self::retry_count) retransmissions depends on the device,
-    /// which may increase the wait before each of them. Software RoCE with the default
-    /// `retry_count` retransmits indefinitely. There, only keepalive detects a dead host, even
-    /// while this side sends
+    /// A lost packet rarely costs this whole time, because the peer usually detects the loss when
+    /// the next packet arrives. With a shorter time, the device would also retransmit packets to a
+    /// host that is merely busy. The total time of [`retry_count`](Self::retry_count)
+    /// retransmissions depends on the device, which may increase the wait before each of them.
+    /// Software RoCE with the default `retry_count` retransmits indefinitely. There, only keepalive
+    /// detects a dead host, even while this side sends
     /// ([`KeepaliveTimeout`](crate::CloseReason::KeepaliveTimeout)).
     ///
     /// 1 to 31, or `None` to let the connection manager choose. Default 18 (1.07 s).
@@ -68,14 +68,14 @@ pub struct RdmaTuning {
     ///
     /// The interrupt's affinity in the kernel (`/proc/irq/*/smp_affinity_list`) selects the
     /// processor that handles it. With `None` the connections of a process use the vectors of a
-    /// device in rotation, so that the processors of all vectors share the interrupts.
+    /// device in rotation. This spreads the interrupts over the processors of all vectors.
     ///
     /// 0 to the device's `num_comp_vectors` − 1 (`ibv_devinfo -v`); with a larger value, connecting
     /// and accepting fail with [`Error::InvalidConfig`]. Default `None`.
     #[cfg_attr(feature = "serde", serde(with = "super::text::as_number"))]
     pub completion_vector: Option<u32>,
 
-    /// Whether the device may reorder its writes of received bytes to memory: see
+    /// Whether the device may write received bytes to memory out of order: see
     /// [`RelaxedOrdering`].
     ///
     /// Default [`Auto`](RelaxedOrdering::Auto): relaxed ordering on processors that are known to
@@ -86,9 +86,9 @@ pub struct RdmaTuning {
     /// Whether the queue pair of the connection gets its own thread domain, and therefore its own
     /// doorbell register.
     ///
-    /// With a thread domain the driver posts without its own locks; the lock of the connection
-    /// suffices. If the device has no free thread domain, the connection works without one. The log
-    /// reports the first such connection at the level `debug`.
+    /// With a thread domain, the driver needs no lock when it posts work requests, because the lock
+    /// of the connection suffices. If the device has no free thread domain, the connection works
+    /// without one. The log reports the first such connection at the level `debug`.
     ///
     /// Default `true`.
     #[cfg_attr(feature = "serde", serde(with = "super::text::as_number"))]
@@ -125,8 +125,8 @@ impl RdmaTuning {
         Ok(())
     }
 
-    /// Raises `retry_count` to 7, and `ack_timeout` until the device retransmits for at least
-    /// `time` or `ack_timeout` is at its limit.
+    /// Sets `retry_count` to 7, and raises `ack_timeout` until the device retransmits for at least
+    /// `time` or `ack_timeout` reaches its maximum of 31.
     pub(super) fn retry_for_at_least(&mut self, time: Duration) {
         self.retry_count = 7;
         let least = self.ack_timeout.unwrap_or(DEFAULT_ACK_TIMEOUT);

@@ -1,12 +1,12 @@
 use super::text::Text;
 
-/// Whether a device may reorder its writes of received bytes to memory on their way through PCIe.
+/// Whether a device may write received bytes to memory out of order (PCIe relaxed ordering).
 ///
 /// Relaxed ordering applies to receive buffers and to the memory into which large messages are
-/// read. This is safe because the library uses the bytes only after the completion, and a device
-/// never reorders the completion before the bytes. Relaxed ordering does not apply to the memory of
-/// a [`Region`](crate::Region), in which a peer's writes must stay in order, or to memory that
-/// peers read.
+/// read. This is safe because the library uses the bytes only after the completion, and the device
+/// never writes the completion before the bytes. Relaxed ordering does not apply to the memory of a
+/// [`Region`](crate::Region), in which a peer's writes must stay in order, or to memory that peers
+/// read.
 ///
 /// Some processors need relaxed ordering for the full rate: on AMD EPYC, the UCX project measured
 /// 150 Gb/s without relaxed ordering and 200 Gb/s with it. Other processors are slower with relaxed
@@ -23,8 +23,9 @@ pub enum RelaxedOrdering {
     /// [`Off`](Self::Off) on all others.
     #[default]
     Auto,
-    /// Requests relaxed ordering. A device or kernel that does not support it writes in order. If
-    /// the device refuses the request, the log reports this once for each device of an engine.
+    /// Requests relaxed ordering. If the device or the kernel does not support relaxed ordering,
+    /// the device writes in order. If the device refuses the request, the log reports this once for
+    /// each device of an engine.
     On,
     /// The device writes in order.
     Off,

@@ -183,10 +183,11 @@ impl Config {
     }
 }
 
-/// Adds to the error the name of the environment variable that set the field.
+/// Adds the variable's name to the error if an environment variable set the field. Otherwise,
+/// returns the error unchanged.
 fn in_variable(mut error: Error, variables: &[(&str, String)]) -> Error {
     if let Error::InvalidConfig { field, value, .. } = &mut error {
-        // The spin time is set as a part of the field `polling`.
+        // The variable of the field `polling` also sets the spin time.
         let name = field.strip_suffix(".spin").unwrap_or(field);
         if let Some((_, variable)) = variables.iter().find(|(field, _)| *field == name) {
             *value = format!("{value} in {variable}");
@@ -341,7 +342,8 @@ impl Text for TransportChoice {
 
 impl Text for Polling {
     fn read(&mut self, text: &str) -> Result<(), &'static str> {
-        const EXPECTED: &str = "event, busy, adaptive, or adaptive:500us with the longest spin";
+        const EXPECTED: &str =
+            "event, busy, adaptive, or adaptive with the longest spin, such as adaptive:500us";
         *self = match text.split_once(':') {
             None if text == "event" => Self::Event,
             None if text == "busy" => Self::Busy,

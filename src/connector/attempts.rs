@@ -22,7 +22,7 @@ pub(super) struct Attempts {
     tried: usize,
     deadline: Instant,
     hosts_without_rdma: &'static HostsWithoutRdma,
-    /// The attempts to connect to the most recently tried address.
+    /// The attempts to connect to the address that was tried last.
     last: Option<Tried>,
 }
 
@@ -33,11 +33,11 @@ struct Tried {
     transport: Transport,
     /// The attempt over the second transport, if a second one is allowed and has not been tried.
     fallback: Option<Attempt>,
-    /// Whether the host did not answer an attempt over RDMA.
-    is_silent: bool,
+    /// Whether the host left an attempt over RDMA unanswered.
+    is_silent_over_rdma: bool,
 }
 
-/// One attempt.
+/// One attempt to connect to an address over one transport.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Attempt {
     pub(super) address: SocketAddr,
@@ -67,7 +67,7 @@ pub(super) fn paths(
 
 impl Attempts {
     /// Creates the attempts for these addresses. Each address gets an equal share of the remaining
-    /// time. `default` is the transport if `addresses` specifies none.
+    /// time. `default` is the transport if `addresses` does not specify one.
     pub(super) fn new(
         addresses: &Addresses,
         default: TransportChoice,
@@ -92,8 +92,8 @@ impl Attempts {
         {
             let is_tcp = last.transport == Transport::Tcp;
             if is_tcp && error.is_refusal() {
-                // The host has no TCP listener but may have a listener over RDMA, so the next
-                // connect tries RDMA first.
+                // No program accepted the connection over TCP. A program may listen over RDMA, so
+                // the next connect tries RDMA first.
                 self.hosts_without_rdma.remove(last.address);
             } else if error.leaves_other_transports() && Instant::now() < fallback.deadline {
                 return Some(last.fall_back(fallback, error));
@@ -135,17 +135,17 @@ impl Attempts {
             address,
             transport: first,
             fallback: second.map(|second| over(second, now + share)),
-            is_silent: false,
+            is_silent_over_rdma: false,
         });
         Some(over(first, now + time))
     }
 
-    /// Updates the list of silent hosts. Called after the most recent attempt has succeeded.
+    /// Updates `hosts_without_rdma` after the last attempt has succeeded.
     pub(super) fn succeeded(&self) {
         if let Some(last) = &self.last {
             match last.transport {
                 Transport::Rdma => self.hosts_without_rdma.remove(last.address),
-                Transport::Tcp if last.is_silent => {
+                Transport::Tcp if last.is_silent_over_rdma => {
                     self.hosts_without_rdma.insert(last.address, Instant::now());
                 }
                 Transport::Tcp | Transport::Memory => {}
@@ -164,7 +164,7 @@ impl Tried {
             "connector: cannot connect to {} over {from}: {error}; trying {over} next",
             Shown(address)
         );
-        self.is_silent = from == Transport::Rdma && error.is_silence();
+        self.is_silent_over_rdma = from == Transport::Rdma && error.is_silence();
         self.transport = over;
         to
     }
@@ -200,7 +200,7 @@ mod tests {
         Addresses::new((1..=count).map(address).collect())
     }
 
-    /// Creates attempts for `count` addresses, with no known silent hosts.
+    /// Creates attempts for `count` addresses. No host is known to be without RDMA.
     fn attempts(count: u8, transport: TransportChoice, timeout: Duration) -> Attempts {
         let hosts_without_rdma = Box::leak(Box::default());
         Attempts::new(&addresses(count), transport, timeout, hosts_without_rdma)
@@ -250,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn tcp_is_tried_first_at_host_silent_over_rdma() {
+    fn tcp_is_tried_first_at_host_without_rdma() {
         let (rdma, tcp) = (Transport::Rdma, Transport::Tcp);
         let hosts: &'static HostsWithoutRdma = Box::leak(Box::default());
         let new = || {
@@ -270,10 +270,10 @@ mod tests {
         assert_eq!(
             over(new().next(None)),
             Some(rdma),
-            "a host that answers over no transport must not count as silent"
+            "a host that accepts over no transport must not be remembered as one without RDMA"
         );
 
-        for (error, is_silent) in [
+        for (error, expected) in [
             (Error::from_connect(peer, rdma, CloseReason::Refused), false),
             (failed(peer), false),
             (silence, true),
@@ -282,7 +282,7 @@ mod tests {
             assert_eq!(over(attempts.next(None)), Some(rdma));
             assert_eq!(over(attempts.next(Some(&error))), Some(tcp));
             attempts.succeeded();
-            assert_eq!(hosts.contains(peer, Instant::now()), is_silent, "{error}");
+            assert_eq!(hosts.contains(peer, Instant::now()), expected, "{error}");
         }
 
         let no_way = CloseReason::TimedOut(Phase::Connecting);
@@ -295,7 +295,7 @@ mod tests {
         assert_eq!(
             over(new().next(None)),
             Some(rdma),
-            "a host that answers over RDMA must no longer count as silent"
+            "a host that answers over RDMA must no longer be remembered as one without RDMA"
         );
 
         hosts.insert(peer, Instant::now());

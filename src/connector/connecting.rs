@@ -118,8 +118,8 @@ impl Connecting {
 impl Drop for Connecting {
     fn drop(&mut self) {
         if self.engine.handle().is_inherited() {
-            // In a forked child the promise may hold a connection that belongs to the parent, so
-            // the child must not drop the promise.
+            // In a forked child the promise may contain a connection that belongs to the parent,
+            // so the child must not drop the promise.
             match &self.step {
                 Step::LookUp(promise) => leak(Arc::clone(promise)),
                 Step::Attempt(_, promise) => leak(Arc::clone(promise)),

@@ -1,5 +1,6 @@
-//! Remembers silent hosts: hosts that answered over TCP but not over RDMA. For 60 s after such an
-//! answer, [`TransportChoice::Auto`](crate::TransportChoice) tries TCP first at the host.
+//! Remembers hosts without RDMA: hosts that accepted a connection over TCP after they had not
+//! answered over RDMA. For 60 s after such a connection,
+//! [`TransportChoice::Auto`](crate::TransportChoice) tries TCP first at the host.
 
 use std::{
     collections::VecDeque,
@@ -10,31 +11,31 @@ use std::{
 
 use crate::os::{PerProcess, lock};
 
-/// The time for which connectors try TCP first at a silent host.
-const MEMORY: Duration = Duration::from_secs(60);
-/// The maximum number of silent hosts. A further host replaces the one that was added first.
+/// The time for which connectors try TCP first at a host without RDMA.
+const RETENTION: Duration = Duration::from_secs(60);
+/// The maximum number of remembered hosts. A further host replaces the oldest one.
 const MOST: usize = 256;
 
-/// The silent hosts, each with the time when it was last added, the oldest first. A host is added
-/// when a connector reaches the host over TCP after an unanswered attempt over RDMA.
+/// The remembered hosts, oldest first. Each has the time at which it was last added. A host is
+/// added when a connector reaches the host over TCP after an unanswered attempt over RDMA.
 #[derive(Debug, Default)]
 pub(super) struct HostsWithoutRdma(Mutex<VecDeque<(SocketAddr, Instant)>>);
 
-/// The silent hosts known to this process.
+/// The hosts without RDMA that this process remembers.
 pub(super) static HOSTS_WITHOUT_RDMA: PerProcess<HostsWithoutRdma> =
     PerProcess::new(HostsWithoutRdma::default);
 
 impl HostsWithoutRdma {
-    /// Returns whether the host of this address is known to be silent.
+    /// Returns whether the host of this address is remembered as a host without RDMA.
     pub(super) fn contains(&self, address: SocketAddr, now: Instant) -> bool {
         let mut hosts = lock(&self.0);
         while let Some((_, since)) = hosts.front()
-            && now.duration_since(*since) >= MEMORY
+            && now.duration_since(*since) >= RETENTION
         {
             hosts.pop_front();
         }
         let host = host(address);
-        hosts.iter().any(|(silent, _)| *silent == host)
+        hosts.iter().any(|(known, _)| *known == host)
     }
 
     /// Adds the host of this address.
@@ -51,7 +52,7 @@ impl HostsWithoutRdma {
     /// connection over TCP.
     pub(super) fn remove(&self, address: SocketAddr) {
         let host = host(address);
-        lock(&self.0).retain(|(silent, _)| *silent != host);
+        lock(&self.0).retain(|(known, _)| *known != host);
     }
 }
 
@@ -71,13 +72,13 @@ mod tests {
     }
 
     #[test]
-    fn silent_host_is_remembered_for_a_while() {
+    fn host_is_remembered_for_a_while() {
         let (hosts, start) = (HostsWithoutRdma::default(), Instant::now());
         hosts.insert(address(1, 7471), start);
-        let (before, after) = (start + MEMORY - Duration::from_millis(1), start + MEMORY);
+        let (before, after) = (start + RETENTION - Duration::from_millis(1), start + RETENTION);
         assert!(
             hosts.contains(address(1, 80), before),
-            "a silent host must be remembered for all ports"
+            "a host must be remembered for all ports"
         );
         assert!(!hosts.contains(address(2, 7471), before));
         hosts.insert(address(1, 7471), before);

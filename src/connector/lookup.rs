@@ -15,7 +15,7 @@ use crate::{
 /// The maximum number of concurrent lookups. Further names wait.
 const MAX_THREADS: usize = 8;
 
-/// The names that wait for a lookup thread.
+/// The names that wait for a lookup thread, and the number of these threads.
 #[derive(Default)]
 struct Lookups {
     waiting: VecDeque<(String, PromiseSender<Addresses>)>,
@@ -69,15 +69,15 @@ fn work() {
     }
 }
 
-/// Returns the addresses of `of`. Looks up a host name in another thread, without blocking the
+/// Converts `target` to addresses. Looks up a host name in another thread, without blocking the
 /// task.
 #[cfg(feature = "tokio")]
-pub(crate) async fn addresses(of: impl ToAddresses) -> Result<Addresses, crate::error::Error> {
-    match of.name() {
+pub(crate) async fn addresses(target: impl ToAddresses) -> Result<Addresses, crate::error::Error> {
+    match target.name() {
         Some(name) => {
             let promise = look_up(name);
             std::future::poll_fn(|cx| promise.poll(cx)).await
         }
-        None => of.to_addresses(),
+        None => target.to_addresses(),
     }
 }

@@ -15,8 +15,8 @@ use crate::{
     proto::CloseReason,
 };
 
-/// The number of bytes that a program can write after the peer has closed the stream, before writes
-/// fail. A TCP socket also accepts some bytes until the peer's reset arrives.
+/// The maximum number of bytes that writes accept and discard after the peer has closed the stream.
+/// Further writes fail. A TCP socket also accepts some bytes until the peer's reset arrives.
 const MAX_LATE: usize = 64 << 10;
 
 impl Endpoint {
@@ -68,7 +68,7 @@ impl Endpoint {
     }
 
     /// Copies the first unread bytes of a stream without consuming them. Returns the number of
-    /// bytes.
+    /// copied bytes.
     pub(crate) fn peek_bytes(&self, to: &mut [u8]) -> usize {
         // A program might call only this method, in a loop, so this call must poll for new bytes.
         self.inner.link.poll_once();
@@ -159,8 +159,8 @@ impl Endpoint {
         self.inner.link.wake();
     }
 
-    /// Sets whether the fd stays readable even if the endpoint has no completion. A stream sets
-    /// this while it holds a message that it has read only in part.
+    /// Sets whether the fd for event loops stays readable even if the endpoint has no completion. A
+    /// stream sets this while it has a message that the program has read only in part.
     pub(crate) fn keep_readable(&self, readable: bool) {
         let set_aside = &self.inner.link.set_aside;
         if readable {

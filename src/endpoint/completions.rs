@@ -95,15 +95,15 @@ impl Endpoint {
 
     /// Returns a file descriptor for event loops, one for each [`Interest`].
     ///
-    /// The fd works with `epoll`, `poll`, the crates mio and polling, and with tokio's `AsyncFd` on
-    /// a [`try_clone_to_owned`](BorrowedFd::try_clone_to_owned). The first call creates the fd.
-    /// Register it for *reading*, even for `Interest::Writable`; never read from it or write to it
-    /// yourself.
+    /// The fd works with `epoll`, `poll`, the crates mio and polling, and, as a copy from
+    /// [`try_clone_to_owned`](BorrowedFd::try_clone_to_owned), with tokio's `AsyncFd`. The first
+    /// call creates the fd. Register it for *reading*, even for `Interest::Writable`; never read
+    /// from it or write to it yourself.
     ///
     /// * [`Interest::Readable`]: the fd is readable while
-    ///   [`try_next_completion`](Self::try_next_completion) has a result to return: a message,
-    ///   another completion, or the end of the connection, after which the fd stays readable. A
-    ///   program that needs no other completions may call [`try_recv`](Self::try_recv) instead.
+    ///   [`try_next_completion`](Self::try_next_completion) can return a message, another
+    ///   completion, or the end of the connection. After the end, the fd stays readable. A program
+    ///   that needs only messages may call [`try_recv`](Self::try_recv) instead.
     ///   Occasionally the fd is readable for an internal event of the library; then these calls
     ///   return nothing, and make the fd unreadable.
     /// * [`Interest::Writable`]: the fd is readable from the beginning until a
@@ -115,8 +115,9 @@ impl Endpoint {
     /// Both level-triggered and edge-triggered loops work: each arrival is a new edge, and so is
     /// room after a refused send. Before an edge-triggered loop waits, it must call
     /// `try_next_completion` or `try_recv` until the call returns `None`, and `try_send` until it
-    /// is refused or no message is left. With tokio, create one `AsyncFd` for each interest, and
-    /// return [`WouldBlock`](std::io::ErrorKind::WouldBlock) to `try_io` for `None` and for `Full`.
+    /// is refused or no message is left. With tokio, create one `AsyncFd` for each interest. When a
+    /// call returns `None` or `Full`, return [`WouldBlock`](std::io::ErrorKind::WouldBlock) from
+    /// the closure of `try_io`.
     ///
     /// Clones of the endpoint share these fds. The library closes them when the last handle and the
     /// last message of the connection are dropped. Taking a completion from
@@ -127,7 +128,7 @@ impl Endpoint {
     /// no other thread is involved. When the loop's thread has not polled for about 20
     /// milliseconds, the engine's thread polls in its place. A loop must not call
     /// [`recv`](Self::recv), which blocks until the next message. The readable fd is itself an
-    /// epoll instance, so it cannot be added to another one with `EPOLLEXCLUSIVE`.
+    /// epoll instance, so it cannot be added to another epoll instance with `EPOLLEXCLUSIVE`.
     ///
     /// # Errors
     ///
@@ -156,8 +157,8 @@ impl Endpoint {
         self.inner.link.event_fd(interest).map_err(Error::from_os)
     }
 
-    /// Makes the fd readable if there is something to take: a completion, bytes of a stream, or the
-    /// end of the connection. Makes the fd unreadable if there is nothing.
+    /// Makes the fd for event loops readable if there is something to take: a completion, bytes of
+    /// a stream, or the end of the connection. Makes the fd unreadable if there is nothing.
     pub(super) fn update_readiness(&self) {
         let inner = &*self.inner;
         let unread = || !inner.completions.is_empty() || inner.has_bytes();

@@ -9,12 +9,13 @@ pub struct Info {
     /// The process never reuses a number. A connection that [resumes](crate::Config::resume) keeps
     /// its number.
     pub id: u64,
-    /// The program's name for the connection, set by [`Connector::label`](crate::Connector::label),
-    /// [`Request::label`](crate::Request::label) or
+    /// The name that the program has given to the connection with
+    /// [`Connector::label`](crate::Connector::label), [`Request::label`](crate::Request::label) or
     /// [`ListenerBuilder::label`](crate::ListenerBuilder::label).
     pub label: Option<String>,
     /// The values that the two sides negotiated when the connection was established. They may
-    /// change when the connection [resumes](crate::Config::resume).
+    /// change when the connection [resumes](crate::Config::resume), and may be `None` while the
+    /// connection is suspended.
     pub negotiated: Option<Negotiated>,
     /// The operations that the devices of both sides support; `None` after the connection has
     /// ended.

@@ -26,13 +26,13 @@ impl Endpoint {
     /// peer.
     ///
     /// A message up to the eager size ([`Negotiated::send_eager`](crate::Negotiated::send_eager),
-    /// by default 16 KiB over RDMA) is sent straight into a receive buffer of the peer. A message
-    /// of a few eager sizes (3 over RDMA, 16 over TCP) is sent into several buffers, if enough of
-    /// them are free. A longer message stays in the memory of this side until the peer's library
-    /// reads it. The peer's program need not do anything for that. At most 4 of these long
-    /// messages, and [`Config::large_memory`](crate::Config::large_memory) bytes, are in flight at
-    /// a time; `send` waits while this limit is reached. A [`SendBuffer`] avoids copying a long
-    /// message.
+    /// by default 16 KiB over RDMA) is sent straight into a receive buffer of the peer. A longer
+    /// message of up to 3 eager sizes over RDMA, or 16 over TCP, is sent into several buffers if
+    /// enough of them are free. Any other message is a long message: it stays in the memory of this
+    /// side until the peer's library reads it. The peer's program need not do anything for that. At
+    /// most 4 long messages, and [`Config::large_memory`](crate::Config::large_memory) bytes, are
+    /// in flight at a time; `send` waits while one of these limits is reached. A [`SendBuffer`]
+    /// avoids copying a long message.
     ///
     /// This method waits without a time limit, until there is room or the connection ends.
     /// [`send_timeout`](Self::send_timeout) has a time limit, and [`try_send`](Self::try_send) does
@@ -75,9 +75,9 @@ impl Endpoint {
     ///
     /// The waiting thread itself polls the completion queue, as [`Polling`](crate::Polling)
     /// describes. The [`Message`] is a view of the buffer that the device wrote, so no byte is
-    /// copied. While the program holds the message, it occupies one credit of the window; the
-    /// peer's `send` waits when no credit is left. To free the credit, drop the message, or copy
-    /// its bytes with [`Message::into_vec`].
+    /// copied. Until the program drops the message, the message occupies one credit of the window;
+    /// the peer's `send` waits when no credit is left. To free the credit, drop the message, or
+    /// copy its bytes with [`Message::into_vec`].
     ///
     /// When completions of other kinds precede the message, they are stored for
     /// [`next_completion`](Self::next_completion).
@@ -199,8 +199,8 @@ impl Endpoint {
     /// Sends one message if there is room for it, without waiting.
     ///
     /// When room becomes available after a [`TrySendError::Full`], the fd for
-    /// [`Interest::Writable`](crate::Interest::Writable) becomes readable, and [`Completion::Room`]
-    /// is delivered.
+    /// [`Interest::Writable`](crate::Interest::Writable) becomes readable. If the program has not
+    /// requested this fd, [`Completion::Room`] is delivered instead.
     ///
     /// # Errors
     ///
@@ -462,9 +462,10 @@ impl Endpoint {
         self.take_arrived()
     }
 
-    /// Returns true if [`take_from`](Self::take_from) has nothing to return: no completion, no end,
-    /// and no bytes of a stream. Clears `may_have_unread` if the completion queue is empty. The
-    /// check must be cheap, because a waiting thread repeats it and usually finds nothing.
+    /// Returns true if [`take_from`](Self::take_from) has nothing to return: no completion, no end
+    /// of the connection or of the peer's messages, and no bytes of a stream. Clears
+    /// `may_have_unread` if the completion queue is empty. The check must be cheap, because a
+    /// waiting thread repeats it and usually finds nothing.
     #[inline]
     fn has_nothing(&self) -> bool {
         let inner = &*self.inner;
@@ -544,7 +545,7 @@ impl Endpoint {
     ///   [`Stream`](crate::Stream) or uses an earlier version of this crate.
     /// * [`Error::Disconnected`] when the connection has ended or is being closed.
     ///
-    /// After any error but `Disconnected` the connection stays open, and nothing was sent.
+    /// After any error except `Disconnected` the connection stays open, and nothing was sent.
     ///
     /// # Examples
     ///
@@ -651,9 +652,9 @@ impl Endpoint {
 
     /// Waits until everything that was sent so far has arrived at the peer's library.
     ///
-    /// This includes one-sided operations. The call takes one round trip, plus the time in which
-    /// the peer reads large messages. It does not confirm that the peer's program has received the
-    /// messages.
+    /// This includes one-sided operations. The call takes one round trip, plus the time that the
+    /// peer needs to read large messages. It does not confirm that the peer's program has received
+    /// the messages.
     ///
     /// # Errors
     ///

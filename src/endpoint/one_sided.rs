@@ -21,8 +21,9 @@ use crate::{
 /// exception applies to every RDMA device: the device can execute a write or message before a read
 /// or atomic operation that was started earlier. If this order matters, wait for the completion of
 /// the read or atomic operation. At most [`Config::send_depth`](crate::Config::send_depth)
-/// operations are in flight; further operations wait. Each operation also needs a place for its
-/// completion. It waits for this place as a message [with an id](crate::Outgoing::with_id) does.
+/// operations are in flight; further operations wait. Each operation also needs a free slot for its
+/// completion, and waits for such a slot in the same way as a message [with an
+/// id](crate::Outgoing::with_id).
 #[derive(Clone, Copy, Debug)]
 pub struct OneSided<'a> {
     endpoint: &'a Endpoint,

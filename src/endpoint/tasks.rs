@@ -23,10 +23,10 @@ use crate::{
 ///
 /// There are three events for which a task can wait: a message or completion, capacity to send, and
 /// the end of the connection. Only one task at a time can wait for each event. If several tasks
-/// wait for the same event, only the task with the latest call is woken. [`std::future::poll_fn`]
-/// turns each method into a future. The feature `tokio` provides types with `async` methods, which
-/// poll the device in the task itself. On other runtimes the engine's thread polls the connection
-/// after the first call of one of these methods.
+/// wait for the same event, only the task that called last is woken. [`std::future::poll_fn`] turns
+/// each method into a future. The feature `tokio` provides types with `async` methods, which poll
+/// the device in the task itself. On other runtimes the engine's thread polls the connection after
+/// the first call of one of these methods.
 impl Endpoint {
     /// Receives the next message.
     ///

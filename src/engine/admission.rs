@@ -6,12 +6,12 @@
 //! objects only during the turn. Connections with the same peer host get their turns in the order
 //! in which they began to wait.
 //!
-//! Each turn first occupies one of a limited number of slots. The turn releases its slot after
-//! [`CONNECT_SLOT_TIME`] or [`ACCEPT_SLOT_TIME`] at the latest, because by then the connection
-//! usually waits for the peer and not for this host. The turn itself ends when the connection is
-//! established or has failed. A free slot goes to a connection with the peer host that has the
-//! fewest turns. The turns of one peer host cannot occupy all slots, so a host that is down does
-//! not delay connections to other hosts.
+//! Each turn first occupies one of a limited number of slots. The turn keeps its slot for at most
+//! [`CONNECT_SLOT_TIME`] (outgoing connections) or [`ACCEPT_SLOT_TIME`] (incoming connections),
+//! because by then the connection usually waits for the peer and not for this host. The turn itself
+//! ends when the connection is established or has failed. A free slot goes to a connection with the
+//! peer host that has the fewest turns. The turns of one peer host cannot occupy all slots, so a
+//! host that is down does not delay connections to other hosts.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -76,12 +76,12 @@ enum Member {
 }
 
 impl Admission {
-    /// Creates the admission of outgoing connections.
+    /// Creates the `Admission` for outgoing connections.
     pub(super) fn of_connects() -> Self {
         Self::new(SLOTS, CONNECT_SLOT_TIME)
     }
 
-    /// Creates the admission of incoming connections.
+    /// Creates the `Admission` for incoming connections.
     pub(super) fn of_accepts() -> Self {
         Self::new(SLOTS, ACCEPT_SLOT_TIME)
     }
@@ -99,7 +99,7 @@ impl Admission {
     }
 
     /// Appends a connection with `host` to the host's waiting connections. A connection that
-    /// already has a turn, or waits for one, loses its turn or place.
+    /// already has a turn loses this turn, and one that already waits moves to the end.
     pub(super) fn join(&mut self, key: u64, host: Host) {
         self.leave(key);
         let ticket = self.next_ticket;
@@ -188,9 +188,9 @@ impl Admission {
             .filter(|host| !host.waiting.is_empty())
             .peekable();
         waiting.peek()?;
-        let has_place =
+        let has_slot =
             self.taken.len() < self.slots && waiting.any(|host| host.taken < self.slots_of_host);
-        if has_place {
+        if has_slot {
             return Some(now);
         }
         self.taken.iter().map(|turn| turn.end).min()

@@ -33,7 +33,7 @@ const REPLY_GRACE: Duration = Duration::from_millis(100);
 /// A request from a handle to the engine's thread.
 #[derive(Debug)]
 pub(crate) enum Command {
-    /// Listen, and reply with the address. The listener and its requests hold the `engine` handle,
+    /// Listen, and reply with the address. The listener and its requests own the `engine` handle,
     /// which keeps the engine running.
     Listen {
         address: SocketAddr,
@@ -93,12 +93,13 @@ pub(crate) struct Handle {
     /// The engine's threads, whose end [`join`](Self::join) awaits. `None` if the engine has no
     /// thread, and in a handle that was created for a forked child.
     custody: Option<Arc<Custody>>,
-    /// Owns the state of an engine without a thread.
+    /// The state of an engine without a thread; `None` in all other handles.
     threadless: Option<Arc<Threadless>>,
     process: Process,
 }
 
-/// A listener's queue. The engine's thread adds items, and the listener's program removes them.
+/// A listener's queue. The variants differ in the type of the queue's items. The engine's thread
+/// adds items, and the listener's program removes them.
 #[derive(Clone, Debug)]
 pub(crate) enum ListenerItem {
     /// Established connections. The engine accepts each request immediately.
@@ -110,8 +111,8 @@ pub(crate) enum ListenerItem {
 /// The engine's reference to a listener's queue.
 ///
 /// The listener owns an `Arc` of this reference. Each connection that was accepted for the listener
-/// owns another `Arc` until it is established or has failed. When all of them are dropped, the
-/// queue reports that the listener is closed. Until then, a closed listener still returns these
+/// owns another `Arc` until it is established or has failed. When all of these `Arc`s are dropped,
+/// the queue reports that the listener is closed. Until then, a closed listener still returns these
 /// connections, because their peers may already have received the acceptance.
 #[derive(Debug)]
 pub(crate) struct Queue<T>(Arc<dyn Incoming<T>>);
@@ -129,7 +130,7 @@ pub(crate) trait Incoming<T>: fmt::Debug + Send + Sync {
     fn finish(&self, why: Error);
 }
 
-/// The reply after a listener was created.
+/// The reply to a [`Command::Listen`] that has created a listener.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Bound {
     pub(crate) key: u64,
@@ -157,7 +158,7 @@ pub(crate) enum Reply {
     Backlog(Arc<Queue<Result<Established, Error>>>),
 }
 
-/// A peer's request for a connection. Dropping it rejects the request.
+/// A peer's request for a connection. Dropping this value rejects the request.
 ///
 /// Returned by a [`RequestListener`](crate::RequestListener).
 pub struct Request {
@@ -166,7 +167,7 @@ pub struct Request {
     peer: SocketAddr,
     local: SocketAddr,
     private_data: Vec<u8>,
-    /// The label for the connection; `None` for the listener's label.
+    /// The label for the connection; `None` if the listener's label applies.
     label: Option<Label>,
 }
 

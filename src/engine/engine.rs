@@ -78,8 +78,8 @@ impl Engine {
     ///
     /// Only threads that wait in a call handle the library's deadlines, such as
     /// [`close_timeout`](crate::Config::close_timeout). A waiting thread handles a deadline at most
-    /// 20 ms after the deadline has expired. Tasks do not handle these deadlines. The timeouts of
-    /// the calls themselves work as usual.
+    /// 20 ms after the deadline has expired. Tasks that wait do not handle these deadlines. The
+    /// timeouts of the calls themselves work as usual.
     ///
     /// # Errors
     ///
@@ -157,7 +157,7 @@ impl Engine {
     /// released.
     ///
     /// The resources are queue pairs, completion queues, memory, file descriptors and the thread.
-    /// Connections are closed as by [`Endpoint::close`](crate::Endpoint::close), each within its
+    /// Connections are closed as if by [`Endpoint::close`](crate::Endpoint::close), each within its
     /// own [`close_timeout`](crate::Config::close_timeout). Later calls on any handle of this
     /// engine fail. If the application still holds messages, dropping them releases their memory.
     ///
@@ -248,7 +248,7 @@ impl Engine {
     ///
     /// Waits at most `timeout`. Returns the number of connections that are still open; 0 means that
     /// all connections have ended and their resources are released. Each listener of the engine is
-    /// closed, as by [`Listener::close`](crate::Listener::close). A connection ends when the
+    /// closed, as if by [`Listener::close`](crate::Listener::close). A connection ends when the
     /// program on either side closes it. The call also waits for connections that are closed in the
     /// background after their last handle was dropped. Accepted connections that are suspended
     /// ([`Config::resume`](crate::Config::resume)) end immediately, because no listener is left at
@@ -279,7 +279,7 @@ impl Engine {
     /// ```
     pub fn drain(&self, timeout: Duration) -> Result<u64, Error> {
         let (reply, drained) = bounded(1);
-        // The engine holds a weak reference to this value. While the value exists, the drain is
+        // The engine has a weak reference to this value. While the value exists, the drain is
         // pending, and the engine ends suspended sessions that this host accepted.
         let waits = Arc::new(());
         let caller = Arc::downgrade(&waits);
@@ -316,9 +316,9 @@ impl Engine {
         self.inner.send(command)
     }
 
-    /// Returns this engine if it supports the transport. In-memory connections
-    /// (`is_in_memory`) can use any engine. Connections over RDMA and TCP need an engine that has a
-    /// thread.
+    /// Returns this engine, or an error if the engine does not support the transport. In-memory
+    /// connections (`is_in_memory`) can use any engine. Connections over RDMA and TCP need an
+    /// engine that has a thread.
     pub(crate) fn for_transport(&self, is_in_memory: bool) -> Result<Self, Error> {
         if is_in_memory || self.inner.has_thread() {
             return Ok(self.clone());
@@ -366,7 +366,7 @@ pub struct EngineStatistics {
     /// The value covers all engines that share the limit
     /// [`EngineLimits::pinned`](crate::EngineLimits::pinned).
     pub pinned: u64,
-    /// The number of bytes that are currently held in large messages and in copied stream bytes.
+    /// The number of bytes that large messages and copied stream bytes currently occupy.
     ///
     /// A large message is included from the start of its transfer until the application drops it.
     /// Stream bytes are included if they were copied out of receive buffers and the application has

@@ -25,7 +25,7 @@ use crate::{
 };
 
 /// The engine's entry for a connection. Only the engine's thread accesses the fields. They are
-/// dropped in this order.
+/// dropped in the order of their declaration.
 pub(super) struct Entry {
     pub(super) link: Arc<Link>,
     pub(super) id: ConnectionId,
@@ -36,7 +36,7 @@ pub(super) struct Entry {
     pub(super) reply: Option<Reply>,
     /// The parts of a request whose private data have not arrived completely.
     pub(super) incoming: Option<Box<IncomingRequest>>,
-    /// This side's request, if the engine repeats it after a refusal.
+    /// This side's request, if the engine is to repeat it after a refusal.
     pub(super) repeated: Option<Box<OwnRequest>>,
     /// The receiver of the connection's completions, until an endpoint takes ownership of it.
     pub(super) receiver: Option<Inbox>,
@@ -59,7 +59,7 @@ pub(super) struct IncomingRequest {
     pub(super) timeout: Duration,
 }
 
-/// A request of this side to connect.
+/// A connect request of this side.
 pub(super) struct OwnRequest {
     /// Other paths over which the session can resume.
     pub(super) others: Vec<PeerPath>,
@@ -190,7 +190,8 @@ impl Entry {
         }
     }
 
-    /// Passes the request to its listener, if its private data have just arrived.
+    /// If the private data of the request have just arrived completely, passes the request to its
+    /// listener.
     pub(super) fn report_requested(&mut self) {
         if mem::take(&mut self.link.core().requested) {
             self.pass_to_listener();
@@ -270,7 +271,7 @@ impl Entry {
     }
 
     /// Logs that a connection has ended, if messages that this side sent may be lost. Called only
-    /// for connections whose loss of messages no handle will report.
+    /// if no handle will report this loss.
     pub(super) fn report_undelivered(&self, reason: &CloseReason) {
         let delivered = self.link.ended().is_some_and(|ended| ended.delivered);
         let Statistics {

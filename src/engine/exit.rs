@@ -43,23 +43,24 @@ struct Engines {
 }
 
 /// The time that the exit handler waits beyond the longest time limit of a close, so that the
-/// engine can still report a close that reached this limit.
+/// engine can still report a close that reached this limit. The handler's wait for log lines has
+/// the same limit.
 const MARGIN: Duration = Duration::from_secs(1);
 
 /// An engine whose thread is running or about to start.
 struct Running {
     mailbox: Arc<Mailbox<Command>>,
-    /// The number of open connections for each time limit of a close.
-    time_limit: Mutex<BTreeMap<Duration, usize>>,
+    /// The number of open connections, by the time limit for closing them.
+    open_connections: Mutex<BTreeMap<Duration, usize>>,
     /// Whether the exit handler waits for this engine.
     awaited: AtomicBool,
 }
 
 impl Running {
     /// Returns the longest time limit for closing one of the open connections. Returns `None` if
-    /// there are none.
+    /// no connection is open.
     fn longest(&self) -> Option<Duration> {
-        lock(&self.time_limit).keys().next_back().copied()
+        lock(&self.open_connections).keys().next_back().copied()
     }
 }
 
@@ -71,7 +72,7 @@ pub(super) struct Registration(Option<Arc<Running>>);
 pub(super) fn register(mailbox: Arc<Mailbox<Command>>) -> Result<Registration, OsError> {
     let running = Arc::new(Running {
         mailbox,
-        time_limit: Mutex::default(),
+        open_connections: Mutex::default(),
         awaited: AtomicBool::new(false),
     });
     let mut all = lock(&ENGINES.get().running);
@@ -98,7 +99,7 @@ impl Registration {
     /// Adds a connection whose close may take up to `time_limit`.
     pub(super) fn connection_opened(&self, time_limit: Duration) {
         if let Some(running) = &self.0 {
-            *lock(&running.time_limit).entry(time_limit).or_default() += 1;
+            *lock(&running.open_connections).entry(time_limit).or_default() += 1;
         }
     }
 
@@ -113,7 +114,7 @@ impl Registration {
     /// Removes an ended connection that was added with this time limit.
     pub(super) fn connection_closed(&self, time_limit: Duration) {
         let Some(running) = &self.0 else { return };
-        let mut all = lock(&running.time_limit);
+        let mut all = lock(&running.open_connections);
         match all.get_mut(&time_limit) {
             Some(count) if *count > 1 => *count -= 1,
             _ => drop(all.remove(&time_limit)),

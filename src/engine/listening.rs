@@ -16,10 +16,10 @@ use crate::{
     transport_choice::Transport,
 };
 
-/// The delay before the first attempt to bind a listener again after it lost its device, and the
-/// longest delay between two such attempts. For a new listener whose address is in use,
-/// `listener/builder.rs` defines other delays.
+/// The delay before the first attempt to bind a listener again after it lost its device. For a new
+/// listener whose address is in use, `listener/builder.rs` defines other delays.
 const FIRST_WAIT: Duration = Duration::from_millis(100);
+/// The longest delay between two attempts to bind a listener that lost its device.
 const LONGEST_WAIT: Duration = Duration::from_secs(2);
 
 /// A listener. Dropping this value closes the listener. The queue of the listener ends when all
@@ -58,7 +58,7 @@ enum RdmaBinding {
     Lost { wait: Duration },
 }
 
-/// The in-process binding of an ended listener. It is kept so that the listener's connections can
+/// The in-memory binding of an ended listener. It is kept so that the listener's connections can
 /// resume.
 pub(super) struct ClosedBinding {
     _id: Option<ListenId>,
@@ -110,7 +110,7 @@ impl Listening {
         ListenerName(key, &self.config.label, self.local)
     }
 
-    /// Removes the in-process binding from the listener.
+    /// Removes the in-memory binding from the listener.
     pub(super) fn take_binding(&mut self) -> ClosedBinding {
         ClosedBinding {
             _id: self.tcp.take(),

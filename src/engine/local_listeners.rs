@@ -62,8 +62,8 @@ pub(super) fn claim(mut address: SocketAddr, engine: &Arc<Handle>) -> Result<Cla
 
 /// Returns the engine of the listener that accepts connections to an address.
 pub(crate) fn engine_of(address: SocketAddr) -> Option<Engine> {
-    // This block releases the lock before `engine` is dropped, because dropping the handle may end
-    // the engine and drop its claims, which take the same lock.
+    // This block releases the lock before the handle `engine` is dropped. Dropping the last handle
+    // may end the engine and drop its claims, and the destructor of a claim takes the same lock.
     let engine = {
         let listeners = lock(&LISTENERS.get().engines);
         let mut listeners = listeners.iter();

@@ -73,8 +73,8 @@ static NEXT_KEY: AtomicU64 = AtomicU64::new(FIRST_KEY);
 /// of the completion queue during the previous check.
 const RECHECK_DELAY: Duration = Duration::from_millis(1);
 
-/// The number of commands, notices or events that are handled before the completion queues are
-/// polled again. Deadlines are checked after each of them.
+/// The maximum number of commands, notices or events that are handled before the completion queues
+/// are polled again. Deadlines are checked after each command, notice or event.
 const BATCH: usize = 32;
 
 /// A stage of one iteration of the loop.
@@ -146,7 +146,7 @@ pub(super) struct Reactor {
     /// The replies to send when no connection is left. The weak reference is dead if the caller of
     /// the drain no longer waits.
     drains: Vec<(Sender<()>, Weak<()>)>,
-    /// The in-process bindings of ended listeners whose connections can still resume.
+    /// The in-memory bindings of ended listeners whose connections can still resume.
     closed_bindings: Vec<ClosedBinding>,
     /// The memory limits for large messages.
     budget: Arc<Budget>,
@@ -398,9 +398,9 @@ impl Reactor {
             trace!(Connection, "{}: executes {op:?}", entry.link);
             let skips_turn = entry.id.transport() == Transport::Memory && entry.role.is_active();
             if op == CmOp::AwaitSetupSlot && skips_turn {
-                // An outgoing in-memory connection starts without a turn. A turn would
-                // occupy its slot until the peer answers, because an engine without a thread has no
-                // timer that releases slots.
+                // An outgoing in-memory connection starts without a turn. A turn would occupy its
+                // slot until the peer answers, because an engine without a thread has no timer that
+                // releases slots.
                 entry
                     .link
                     .in_engine(|core| core.conn.begin_setup(Instant::now()));
@@ -550,8 +550,8 @@ impl Work for Reactor {
 }
 
 impl Drop for Reactor {
-    /// Open connections remain only if the thread ends abnormally: because of a panic, or because a
-    /// system call fails permanently.
+    /// Ends the listeners and connections that remain. Open connections remain only if the thread
+    /// ends abnormally: because of a panic, or because a system call fails permanently.
     fn drop(&mut self) {
         self.commands.abandon();
         self.notices.abandon();
@@ -599,7 +599,8 @@ fn new_key() -> u64 {
     NEXT_KEY.fetch_add(1, Ordering::Relaxed)
 }
 
-/// Returns a random number that almost certainly differs from all others. It is not secret.
+/// Returns a random number that almost certainly differs from all earlier ones. The number is not
+/// secret.
 fn random() -> u64 {
     use std::hash::{BuildHasher, RandomState};
     RandomState::new().hash_one(Instant::now())
@@ -669,7 +670,7 @@ mod tests {
     }
 
     /// The engine panics, and then the logger panics in the engine's destructor. If the second
-    /// panic left the destructor, it would abort the process.
+    /// panic escaped from the destructor, it would abort the process.
     #[test]
     fn engine_that_panics_cuts_off_its_connections() {
         log::set_logger(&Fails).unwrap();

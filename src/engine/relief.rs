@@ -4,9 +4,9 @@
 //! Between two steps of the reactor, this thread puts the reactor into [`Custody`], runs the
 //! foreign code, and takes the reactor back. If the code returns quickly, these actions cost two
 //! short critical sections and no thread switch. A second thread, the relief thread, checks the
-//! custody every [`FOREIGN_CALL_LIMIT`]. If the same foreign code is still running, the relief
-//! thread takes the reactor and becomes the engine's thread. The replaced thread ends when the
-//! foreign code returns:
+//! custody every [`FOREIGN_CALL_LIMIT`]. If two consecutive checks find the same foreign code
+//! running, the relief thread takes the reactor and becomes the engine's thread. The replaced
+//! thread ends when the foreign code returns:
 //!
 //! ```text
 //!            put                     take back
@@ -69,7 +69,8 @@ struct State {
     reactor: Option<Box<dyn Work>>,
     /// The number of times that a thread has put the reactor into custody.
     puts: u64,
-    /// The thread that most recently put the reactor into custody.
+    /// The thread that last put the reactor into custody; `None` after the relief thread has taken
+    /// the reactor.
     holder: Option<ThreadId>,
     relief: Relief,
     ended: bool,
@@ -125,7 +126,7 @@ impl Custody {
 
     /// Runs the engine until it ends or until the relief thread takes the reactor.
     fn serve(self: &Arc<Self>, reactor: Box<dyn Work>) {
-        let mut shift = EndGuard {
+        let mut guard = EndGuard {
             custody: self,
             is_over: false,
         };
@@ -141,7 +142,7 @@ impl Custody {
             self.put(reactor);
             run(foreign_calls);
             let Some(back) = self.take_back() else {
-                shift.is_over = true;
+                guard.is_over = true;
                 return;
             };
             reactor = back;
@@ -255,8 +256,8 @@ impl Drop for EndGuard<'_> {
         let foreign_calls = foreign::take_foreign_calls();
         if !foreign_calls.is_empty() {
             // The remaining foreign code may block this thread. A program that waits for the end of
-            // the engine must not wait for this code. The thread therefore first removes itself
-            // from the table.
+            // the engine must not wait for this code. This thread therefore first removes itself
+            // from the threads that `join` awaits.
             lock(&self.custody.threads).remove(&thread::current().id());
         }
         lock(&self.custody.state).ended = true;
@@ -384,7 +385,7 @@ mod tests {
     }
 
     #[test]
-    fn panic_of_the_engine_ends_it_behind_its_errands() {
+    fn engine_that_panics_still_runs_its_foreign_calls() {
         let (custody, steps, drops) = start();
         let (calls, called) = channel();
         let step = || {

@@ -1,7 +1,8 @@
 //! An engine without a thread: the threads that submit work to it also do the work.
 //!
-//! The engine serves only in-memory connections, because no thread waits for descriptors.
-//! Threads that wait in a call or submit work also handle expired deadlines. No timer wakes a task.
+//! The engine serves only in-memory connections, because no thread waits for descriptors. Threads
+//! that wait in a call or submit work also handle expired deadlines. At a deadline, no timer wakes
+//! an async task.
 
 use std::{
     cell::Cell,
@@ -30,7 +31,7 @@ pub(super) struct Threadless {
     changed: Condvar,
 }
 
-/// The result of the most recent [`settle`](Reactor::settle).
+/// The result of the last [`settle`](Reactor::settle).
 #[derive(Default)]
 struct Plan {
     /// The next deadline.

@@ -42,7 +42,7 @@ pub(super) struct LoopbackProblem<'a>(pub(super) &'a SocketAddr, pub(super) &'a 
 impl fmt::Display for LoopbackProblem<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self(address, local) = self;
-        // A connect to `0.0.0.0` or `[::]` means this machine.
+        // A connect to `0.0.0.0` or `[::]` connects to this machine.
         let is = if address.ip().to_canonical().is_unspecified() {
             "stands for"
         } else {
@@ -64,7 +64,7 @@ impl fmt::Display for LoopbackProblem<'_> {
     }
 }
 
-/// The remedy if RDMA is not available: a library, a kernel module or a device is missing.
+/// The remedy if RDMA is not available because a library, a kernel module or a device is missing.
 pub(super) struct NoRdmaAdvice<'a>(pub(super) &'a OsError);
 
 impl fmt::Display for NoRdmaAdvice<'_> {

@@ -34,7 +34,7 @@ pub enum Error {
         field: &'static str,
         /// The refused value.
         value: String,
-        /// The allowed range.
+        /// The allowed values.
         allowed: String,
     },
 
@@ -170,14 +170,14 @@ pub enum Error {
     #[error("nothing more will arrive: the peer has finished sending")]
     PeerFinished,
 
-    /// The private data is longer than the connection manager's message allows.
+    /// The private data is too long for the request or reply that carries it.
     #[error("private data of {len} bytes is too long: at most {limit} bytes fit into {place}")]
     PrivateDataTooLong {
         /// The length of the private data in bytes.
         len: usize,
         /// The maximum length in bytes.
         limit: usize,
-        /// The connection manager's message that carries the private data.
+        /// A description of the request or reply that carries the private data.
         place: &'static str,
     },
 
@@ -274,7 +274,7 @@ pub enum Error {
         operation: &'static str,
         /// The device's name, or a text that describes the peer's device.
         device: String,
-        /// The missing capability.
+        /// The reason, for instance a missing capability.
         because: &'static str,
     },
 
@@ -329,8 +329,8 @@ pub enum Error {
         limit: u64,
     },
 
-    /// The device or the address of a listener was removed, or its engine failed. The listener
-    /// cannot be used again; bind a new one.
+    /// The device or the address of a listener was removed, or the listener's engine failed. The
+    /// listener cannot be used again; bind a new one.
     #[error(
         "the listener on {} has ended: {reason}{}",
         Shown(*.address),
@@ -405,8 +405,8 @@ impl Error {
         }
     }
 
-    /// Returns an error if no peer can connect to a listener on `address`. The kernel has bound
-    /// this listener to no device.
+    /// Checks a listener on `address` that the kernel has bound to no device. Returns an error if
+    /// no peer can connect to the listener.
     pub(crate) fn from_bound_to_none(address: SocketAddr) -> Result<(), Self> {
         let error = OsError::new("rdma_bind_addr", libc::ENODEV);
         if !address.ip().is_unspecified() {
@@ -483,7 +483,7 @@ impl Error {
         )
     }
 
-    /// Returns whether the peer's host has not answered a connect.
+    /// Returns true if the peer's host did not answer the connect.
     pub(crate) fn is_silence(&self) -> bool {
         let Self::Connect { reason, .. } = self else {
             return false;
@@ -553,7 +553,7 @@ impl fmt::Debug for Error {
 }
 
 /// Returns the failed call or event if this machine caused the failure before it contacted the
-/// peer. Returns `None` if a call failed because of a shortage of memory or descriptors.
+/// peer. Returns `None` for all other failures, and for a shortage of memory or descriptors.
 fn local_failure(reason: &CloseReason) -> Option<OsError> {
     let event = |call, status: &CmStatus| Some(OsError::new(call, -status.raw()));
     match reason {
@@ -588,7 +588,7 @@ pub enum TrySendError {
     /// The peer's window or the send queue is full. A later retry may succeed.
     #[error("the peer's receive window is full")]
     Full,
-    /// Sending failed, and a retry would fail, too.
+    /// Sending failed for a reason other than a lack of room.
     #[error(transparent)]
     Failed(#[from] Error),
 }

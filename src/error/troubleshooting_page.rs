@@ -201,6 +201,9 @@ fn troubleshooting_page_lists_exactly_all_texts() {
     ] {
         let text = error.to_string().replace(&peer.to_string(), "…");
         let form = text.replace("closed by the peer", "…");
-        assert!(page.contains(&format!("`{form}`")), "{form}");
+        assert!(
+            page.contains(&format!("`{form}`")),
+            "the page does not contain: {form}"
+        );
     }
 }

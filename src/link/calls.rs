@@ -405,10 +405,11 @@ impl Link {
 
 /// Functions for a connection in a group.
 impl Link {
-    /// Adds the connection to a group, with this `key`, and moves the unread completions of its own
-    /// queue to the group's queue. `unread` returns these completions one by one. Later completions
-    /// go directly to the group's queue. From now on the engine's thread polls the connection,
-    /// until a thread that waits for the group takes over the polling.
+    /// Adds the connection to a group, with this `key`, and moves the unread completions from the
+    /// connection's queue to the group's queue. `unread` returns these completions one by one.
+    /// Later completions go directly to the group's queue. From now on the engine's thread polls
+    /// the connection, until a thread that waits for the group's completions takes over the
+    /// polling.
     pub(crate) fn join(
         self: &Arc<Self>,
         queue: &Arc<GroupQueue>,

@@ -46,10 +46,10 @@ pub enum Completion {
     Immediate(Immediate),
     /// A control message arrived: the peer called [`send_control`](crate::Endpoint::send_control).
     ///
-    /// Control messages are not ordered with other messages, and may overtake messages that were
-    /// sent earlier. The message is a copy. It occupies one of the 2 slots for control messages
-    /// until it is dropped; while both are occupied, the peer can send no further control message.
-    /// [`Endpoint::recv`](crate::Endpoint::recv) leaves control messages for
+    /// Control messages are not ordered relative to other messages, and may overtake messages that
+    /// were sent earlier. The message is a copy. It occupies one of the 2 slots for control
+    /// messages until it is dropped; while both are occupied, the peer can send no further control
+    /// message. [`Endpoint::recv`](crate::Endpoint::recv) leaves control messages for
     /// [`next_completion`](crate::Endpoint::next_completion). A [`Stream`](crate::Stream) discards
     /// them.
     ///
@@ -74,12 +74,13 @@ pub enum Completion {
     /// The peer wants to end the connection soon: it called
     /// [`ask_to_leave`](crate::Endpoint::ask_to_leave).
     ///
-    /// This completion is reported at most once, and is not ordered with messages. The connection
-    /// does not change: both sides may send until one of them closes it. A program that receives
-    /// `PeerLeaving` should begin no new work on the connection, and should close the connection
-    /// after it has answered all open requests. [`Endpoint::recv`](crate::Endpoint::recv) leaves
-    /// `PeerLeaving` for [`next_completion`](crate::Endpoint::next_completion). A
-    /// [`Stream`](crate::Stream) discards it.
+    /// This completion is reported at most once, and is not ordered relative to messages. The
+    /// connection does not change: both sides may send until one of them closes it. A program that
+    /// receives `PeerLeaving` should begin no new work on the connection, and should close the
+    /// connection after it has answered all open requests.
+    /// [`Endpoint::recv`](crate::Endpoint::recv) leaves `PeerLeaving` for
+    /// [`next_completion`](crate::Endpoint::next_completion). A [`Stream`](crate::Stream) discards
+    /// it.
     PeerLeaving,
     /// The peer has [finished](crate::Endpoint::finish): it has sent its last message.
     ///
@@ -115,9 +116,9 @@ pub enum Completion {
     /// A `try_send` or another nonblocking call was refused as [full](crate::TrySendError::Full).
     /// `Room` is reported once, when another send would succeed or would fail for a different
     /// reason. While the application has not taken a `Room`, no further `Room` is reported. If a
-    /// send is refused afterwards, another `Room` follows. Blocking calls cause no `Room`.
-    /// [`Endpoint::recv`](crate::Endpoint::recv) discards `Room`. A program that has requested the
-    /// [fd](crate::Interest::Writable) for this event receives no `Room`.
+    /// send is refused after the application has taken it, another `Room` follows. Blocking calls
+    /// cause no `Room`. [`Endpoint::recv`](crate::Endpoint::recv) discards `Room`. A program that
+    /// has requested the [fd](crate::Interest::Writable) for this event receives no `Room`.
     Room,
     /// The connection was lost. The session of the connection continues, and tries to establish
     /// another connection.

@@ -81,7 +81,7 @@ impl Core {
 
     /// Copies a control message of `len` bytes out of its receive buffer, and delivers the copy to
     /// the application. A stream drops the copy. The queue contains at most [`CONTROL_WINDOW`]
-    /// control messages, because the peer may not send more.
+    /// control messages, because the peer must not send more.
     pub(super) fn deliver_control<H: MessageOwner + 'static>(
         &mut self,
         buffer: u32,

@@ -75,7 +75,7 @@ pub(crate) struct Core {
     /// The index of the current connection in its session, from 0.
     pub(super) generation: u32,
     /// The owner of the messages that arrive over a resumed connection. Dropped messages return
-    /// their credit to it.
+    /// their credit to this owner.
     pub(super) ring: Option<Arc<dyn MessageOwner>>,
     /// Whether a Finish frame has arrived, on this or an earlier connection of the session.
     pub(super) finish_arrived: bool,
@@ -83,8 +83,8 @@ pub(crate) struct Core {
     pub(super) leave_arrived: bool,
     /// Detects sends that stall, for the log.
     pub(super) stall: StallWatch,
-    /// The time when the most recent ping was posted; `None` after its pong has arrived, and while
-    /// the statistics of the process are disabled.
+    /// The time when the last ping was posted; `None` after its pong has arrived, and while the
+    /// statistics of the process are disabled.
     pinged: Option<Instant>,
     /// Whether [`Completion::Room`] is pending after a refused send.
     pub(super) room_wanted: bool,
@@ -158,9 +158,10 @@ impl Core {
         }
     }
 
-    /// Performs the keepalive check if it is the only check that is due and the peer has given
-    /// signs of life. Returns the next deadline after a successful check. Returns `None` if no
-    /// check was performed. The caller must then poll the completion queue before it calls
+    /// Attempts to complete the keepalive check that is due. On success, returns the next deadline
+    /// (`Some(None)` if there is no deadline). Returns `None` if the check cannot be completed,
+    /// because the peer has given no signs of life or because something else is due, such as a ping
+    /// or a trial of RDMA. The caller must then poll the completion queue before it calls
     /// [`handle_timeout`](Self::handle_timeout), because the queue may contain signs of life.
     pub(crate) fn passes_check(&mut self, now: Instant) -> Option<Option<Instant>> {
         let tries_rdma = self.next_trial_at().is_some_and(|at| at <= now);
@@ -353,8 +354,8 @@ impl Core {
     }
 
     /// Fails all pending operations, and then reports the end of the connection to the application.
-    /// Only the first call has an effect: the state machine does not know about
-    /// [`cut_off`](Self::cut_off) and may report another end.
+    /// Only the first call has an effect. A second call can occur because the state machine does
+    /// not know about [`cut_off`](Self::cut_off) and may report another end.
     pub(super) fn end(&mut self, mut ended: Ended) {
         if self.ended.is_some() {
             return;

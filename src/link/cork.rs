@@ -35,8 +35,8 @@ pub(super) struct Cork {
     gone: usize,
     /// The offset in `bytes` at which the content of the newest message begins.
     last: usize,
-    /// The length in bytes of a length field plus the maximum payload of a frame. Set when a
-    /// message begins.
+    /// The number of bytes that a length field and the maximum payload of a frame occupy together.
+    /// Set when a message begins.
     frame: usize,
     /// The total number of stream bytes ever added.
     joined: u64,

@@ -67,7 +67,7 @@ impl Link {
         let mut core = self.core();
         let last = core.ring.as_ref().map(Arc::as_ptr);
         if last.is_some_and(|last| ptr::addr_eq(last, Arc::as_ptr(withholding))) {
-            // `ring` stays `None` if the link itself is the owner.
+            // `ring` becomes `None` if the link itself is the owner.
             let owner = Arc::clone(&withholding.owner);
             core.ring = Some(owner).filter(|owner| !ptr::addr_eq(Arc::as_ptr(owner), self));
         }

@@ -71,9 +71,9 @@ impl Queue {
         self.count.store(list.len(), Ordering::Release);
     }
 
-    /// Returns whether this process inherited the queue by a fork. A thread of the parent process
-    /// may have held the lock during the fork. The lock would then never be released in this
-    /// process, so no method locks an inherited queue.
+    /// Returns whether this process inherited the queue through a fork. A thread of the parent
+    /// process may have held the lock during the fork. The lock would then never be released in
+    /// this process, so no method locks an inherited queue.
     #[inline]
     fn is_inherited(&self) -> bool {
         !self.process.is_this()
@@ -123,8 +123,8 @@ impl Inlet {
         }
     }
 
-    /// Appends messages under one lock. Returns the number of messages appended, and the messages
-    /// that could not be appended because the application has dropped its side.
+    /// Appends messages, and takes the lock only once. Returns the number of messages appended, and
+    /// the messages that could not be appended because the application has dropped its side.
     pub(super) fn put_messages(
         &self,
         messages: impl Iterator<Item = Message>,
@@ -168,8 +168,8 @@ impl Drop for Inlet {
             }
             Unread::InChannel(_) | Unread::Closed => mem::replace(&mut *unread, Unread::Closed),
         };
-        // The sender is dropped after the lock is released, because its drop may drop unread
-        // messages, whose release takes the locks of the connection.
+        // The sender is dropped after the lock is released. Dropping the sender may drop unread
+        // messages, and their release takes the locks of the connection.
         drop(unread);
         drop(before);
     }
@@ -196,7 +196,7 @@ impl Inbox {
 
     /// Returns the channel of the completions. The first call moves all unread completions to the
     /// channel. Later completions are added to the channel. The channel of an inherited connection
-    /// is empty and has ended.
+    /// is empty and disconnected.
     pub(crate) fn channel(&self) -> &Receiver<Completion> {
         static ENDED: PerProcess<Receiver<Completion>> = PerProcess::new(|| unbounded().1);
         if self.queue.is_inherited() {
@@ -333,7 +333,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_can_be_put_after_the_application_dropped_its_end() {
+    fn nothing_can_be_put_after_the_application_dropped_its_side() {
         let (inlet, inbox) = inbox();
         inlet.put(Completion::Sent(1)).unwrap();
         drop(inbox);

@@ -13,9 +13,9 @@ use crate::{os::lock, transport::Charge};
 ///
 /// A short message stays in its receive buffer while the reader keeps up. If unread messages occupy
 /// more than half of the receive buffers, the connection copies new messages out of their buffers.
-/// While a reader waits, this limit is three quarters. Without the copies, many short writes of the
-/// peer would use up the peer's credits. Copied bytes are appended to the previous copy if it has
-/// room.
+/// While a reader waits, the limit is three quarters of the buffers. Without the copies, many short
+/// writes of the peer would use up the peer's credits. Copied bytes are appended to the previous
+/// copy if that copy has room.
 ///
 /// Lock order: `core`, then `queue`, then the lock of the budget.
 #[derive(Debug, Default)]
@@ -58,7 +58,8 @@ impl Inflow {
         self.count(&queue);
     }
 
-    /// Appends a copy of `bytes`, if `charge` grants memory for it. Returns whether the copy was
+    /// Appends `bytes` to the last message if that message is a copy with enough room. Otherwise
+    /// appends a new copy if `charge` grants memory for it. Returns whether the bytes were
     /// appended.
     pub(super) fn put_copy(
         &self,

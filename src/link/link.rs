@@ -45,8 +45,8 @@ const OVER: u8 = 2;
 
 /// One connection, shared by its handles and the engine's thread.
 ///
-/// The connection has three kinds of locks, which are always taken in this order. Each lock is held
-/// for a short time, and never while the holder sleeps:
+/// The connection has three kinds of locks, which are always taken in the order of the list below.
+/// Each lock is held for a short time, and never while the holder sleeps:
 ///
 /// 1. `poll`: held to poll the completion queue and to handle the completions, so that they are
 ///    handled in the order in which they were polled;
@@ -78,8 +78,8 @@ pub(crate) struct Link {
     pub(super) first: PeerPath,
     /// The local address of the first connection. Empty until a connection is established.
     first_local: OnceLock<SocketAddr>,
-    /// The peer's address, the transport, and the local address of the current or most recent
-    /// connection. No other lock is taken while this lock is held.
+    /// The peer's address, the transport, and the local address of the current or last connection.
+    /// No other lock is taken while this lock is held.
     route: Arc<Mutex<Route>>,
     /// Whether the current connection or attempt uses TCP.
     over_tcp: AtomicBool,
@@ -97,7 +97,7 @@ pub(crate) struct Link {
     /// Whether the connection's own queue may contain completions. This is only a hint: calls
     /// that need certainty check the queue.
     pub(crate) may_have_unread: AtomicBool,
-    /// The thread that most recently took completions from the connection's own queue.
+    /// The last thread that took completions from the connection's own queue.
     pub(crate) taker: Taker,
     /// Whether the engine was notified and has not driven the connection since then.
     drive_wanted: AtomicBool,
@@ -113,8 +113,8 @@ pub(crate) struct Link {
     /// The writable state for event loops. The fd of this state is initially readable. A refused
     /// `try_send` makes the fd unreadable until the window has room.
     pub(super) writable: Readiness,
-    /// Deferred work that may run foreign code. A thread that collects foreign calls has postponed
-    /// this work.
+    /// Deferred work that may run foreign code. A thread that collects foreign calls adds such work
+    /// here, and does it later.
     pending_work: PendingWork<Deferred>,
     /// The process that created the connection.
     process: Process,
@@ -191,8 +191,8 @@ impl Link {
 
     // Properties of the connection.
 
-    /// Returns the route of the current or most recent connection. In a child process that
-    /// inherited the connection, takes no lock, and returns the route of the first connection.
+    /// Returns the route of the current or last connection. In a child process that inherited the
+    /// connection, takes no lock, and returns the route of the first connection.
     fn route(&self) -> Route {
         if self.is_inherited() {
             Route::new(self.first, self.first_local.get().copied())
@@ -576,7 +576,8 @@ impl Link {
         core.queues.as_ref().is_none_or(WorkQueues::try_release)
     }
 
-    /// Destroys all objects of the device: the queue pair first, then the completion queue.
+    /// Destroys all objects of the connection on the device: the queue pair first, then the
+    /// completion queue.
     pub(crate) fn uninstall(&self) {
         // Once the poll side is taken, no other thread can poll, and no runtime can register the
         // connection.
@@ -616,9 +617,10 @@ impl Link {
         self.release_share(side);
     }
 
-    /// Called after the queue pair was destroyed. Reposts the receives that it consumed to the
-    /// shared receive queue, except for receives whose messages the application holds. Returns the
-    /// reserved receives to the account of the shared receive queue.
+    /// Called after the queue pair was destroyed. Takes the receives that the queue pair consumed,
+    /// and reposts them to the shared receive queue, except for receives whose messages the
+    /// application has not released. Also gives the reserved receives back to the account of that
+    /// queue.
     fn release_share(&self, side: Option<PollSide>) {
         let settled = {
             let mut core = self.core();
@@ -730,7 +732,7 @@ mod tests {
     fn wait_for_the_taker_begins_at_a_report() {
         let (link, completions) = link();
         link.taker.note_taking_thread();
-        let is_to_come = |since: &mut Option<Instant>| {
+        let may_wait = |since: &mut Option<Instant>| {
             thread::scope(|scope| {
                 let other = scope.spawn(|| link.may_free_report_slot(since));
                 other.join().unwrap()
@@ -738,7 +740,7 @@ mod tests {
         };
         let long_ago = Instant::now() - Taker::TIME_LIMIT;
         let mut since = Some(long_ago);
-        assert!(is_to_come(&mut since));
+        assert!(may_wait(&mut since));
         assert_eq!(
             since, None,
             "the time must be reset if no completion with an id is unread"
@@ -750,12 +752,12 @@ mod tests {
             .unwrap()
             .put(Completion::Sent(1));
         put.unwrap();
-        assert!(is_to_come(&mut since));
+        assert!(may_wait(&mut since));
         assert!(since.is_some_and(|since| since > long_ago));
         since = Some(long_ago);
-        assert!(!is_to_come(&mut since));
+        assert!(!may_wait(&mut since));
         completions.take().unwrap();
-        assert!(is_to_come(&mut since));
+        assert!(may_wait(&mut since));
     }
 
     #[test]

@@ -118,7 +118,7 @@ mod tests {
         }
         assert!(
             peers.liveness_of_engines.len() <= 2 * (kept.len() + 16),
-            "{}",
+            "too many entries remain: {}",
             peers.liveness_of_engines.len()
         );
     }

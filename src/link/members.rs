@@ -1,4 +1,5 @@
-//! The members of a group. A thread that waits for the group polls each member that has an event.
+//! The members of a group. A thread that waits for the group's completions polls each member that
+//! has an event.
 
 use std::{
     collections::HashMap,
@@ -21,18 +22,18 @@ use crate::{
     status::OsError,
 };
 
-/// The connections in a group. The key of each is its number in the process.
+/// The connections in a group. The key of each connection is its number in the process.
 #[derive(Debug)]
 pub(crate) struct Members {
-    /// Decides which of the threads that wait for the group polls the members.
+    /// Decides which of the threads that wait for the group's completions polls the members.
     poller: Poller,
-    /// The events of the members. Created when a thread first waits for the group.
+    /// The events of the members. Created when a thread first waits for a completion.
     events: OnceLock<Arc<GroupEvents>>,
-    /// Whether threads that wait for the group poll its members. If not, the engine's thread polls
-    /// them for the users of the group's channel.
+    /// Whether threads that wait for the group's completions poll the members. If not, the engine's
+    /// thread polls the members for the users of the group's channel.
     are_polled: AtomicBool,
-    /// A thread may take this lock while it holds the locks of a connection. Under this lock, the
-    /// thread takes no locks except those of `events`.
+    /// A thread may take this lock while it holds the locks of a connection. While it holds this
+    /// lock, the thread takes no locks except those of `events`.
     links: Mutex<HashMap<u64, Weak<Link>>>,
 }
 
@@ -57,7 +58,8 @@ impl Default for Members {
 }
 
 impl Members {
-    /// Adds a connection. The next thread that waits for the group takes over the connection.
+    /// Adds a connection. The next thread that waits for the group's completions takes over the
+    /// polling of the connection.
     pub(super) fn add(&self, link: &Arc<Link>) {
         lock(&self.links).insert(link.key, Arc::downgrade(link));
         if let Some(events) = self.events.get() {
@@ -119,8 +121,9 @@ impl Members {
         Ok(self.poller.wait_until(&queue, deadline, take))
     }
 
-    /// Makes the threads that wait for the group poll the members, and returns the events of the
-    /// members. A thread takes over the members from the engine's thread before it next sleeps.
+    /// Makes the threads that wait for the group's completions poll the members, and returns the
+    /// events of the members. Before such a thread next sleeps, it takes over the members from the
+    /// engine's thread.
     fn watch(&self) -> Result<&Arc<GroupEvents>, OsError> {
         let events = match self.events.get() {
             Some(events) => events,
@@ -153,9 +156,10 @@ impl Members {
         if link.has_events() && link.poller.take_for_group() {
             link.poll_as_member();
         }
-        // A thread that removes a connection from the group first removes it from the table, and
-        // then calls `leave_group`. If the connection is no longer in the table, that call may have
-        // come before the call of `enter_group` above. So this thread calls `leave_group`, too.
+        // A thread that removes a connection from the group first removes it from `links`, and then
+        // calls `leave_group`. If the connection is no longer in `links`, that thread may have
+        // called `leave_group` before this thread called `enter_group` above. So this thread calls
+        // `leave_group`, too.
         if !lock(&self.links).contains_key(&key) {
             link.poller.leave_group();
         }

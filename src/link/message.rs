@@ -11,16 +11,17 @@ use crate::{
     transport::{Charge, InboundBuffer, RecvSlice},
 };
 
-/// A received message: a view of the registered buffer that the device wrote, without a copy.
+/// A received message: a view, without a copy, of the registered buffer into which the device wrote
+/// the bytes.
 ///
-/// A message dereferences to its bytes. Until the message is dropped, it occupies its buffer and
-/// one credit of the peer. A message above the eager size occupies no credit, but its length counts
-/// towards [`Config::large_memory`](crate::Config::large_memory). Dropping the message, in any
-/// thread, releases the buffer and the credit. So holding messages applies backpressure to the
-/// sender. [`Message::into_vec`] copies the bytes and releases the buffer and the credit. A
-/// [control message](crate::Completion::Control) occupies no credit, but one of the 2 slots for
-/// control messages. A message stays readable after its connection has ended, and in a child
-/// process that inherits it by fork(2).
+/// A message dereferences to its bytes. Until the message is dropped, it occupies its buffer. A
+/// message up to the eager size also occupies one credit of the peer. The length of a longer
+/// message instead counts towards [`Config::large_memory`](crate::Config::large_memory). Dropping
+/// the message, in any thread, releases the buffer and the credit. So holding messages applies
+/// backpressure to the sender. [`Message::into_vec`] copies the bytes and releases the buffer and
+/// the credit. A [control message](crate::Completion::Control) occupies no credit, but one of the 2
+/// slots for control messages. A message stays readable after its connection has ended, and in a
+/// child process that inherits it through fork(2).
 pub struct Message {
     /// The bytes and the owner; `None` only during the drop.
     inner: Option<Inner>,
@@ -54,8 +55,8 @@ enum Inner {
         bytes: RecvSlice,
         owner: Arc<dyn MessageOwner>,
     },
-    /// A copy of stream bytes. The queue has a slot for each unread message, so the box keeps the
-    /// slots small.
+    /// A copy of stream bytes. The box keeps this enum small, because the queue has a slot for each
+    /// unread message.
     Copied(Box<Copied>),
     /// A copy of a control message.
     Control(Box<Control>),

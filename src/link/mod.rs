@@ -16,7 +16,7 @@
 //! | addresses and transports to the peer of a session | `peer_paths` |
 //! | the detection of sends that wait for a long time | `stall` |
 //! | reports to the application; their order | `reports`; `sent_order` |
-//! | the destination of completions (own queue or group); the own queue | `outbox`; `inbox` |
+//! | the destination of completions; a connection's own queue | `outbox`; `inbox` |
 //! | the members of a group, which the group's waiting threads poll | `members` |
 //! | faults, for tests; the name in log lines | `faults`; `display` |
 //! | messages and the release of their buffers and credits; unread bytes | `message`; `inflow` |

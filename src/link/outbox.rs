@@ -28,13 +28,12 @@ pub(crate) struct Outbox {
     /// is the number of completions that were put into the queue before it. The function
     /// `reports` removes the positions of completions that the application has taken.
     reports: VecDeque<u64>,
-    /// The position of the most recent [`Completion::Room`]; `None` if there was none in this
-    /// queue.
+    /// The position of the last [`Completion::Room`]; `None` if there was none in this queue.
     room: Option<u64>,
-    /// The position of the most recent [`Completion::Suspended`] or [`Completion::Resumed`]; `None`
-    /// if there was none in this queue.
+    /// The position of the last [`Completion::Suspended`] or [`Completion::Resumed`]; `None` if
+    /// there was none in this queue.
     session: Option<u64>,
-    /// Whether the most recent `Suspended` was not reported. If so, the following `Resumed` is not
+    /// Whether the last `Suspended` was not reported. If so, the following `Resumed` is not
     /// reported either.
     skips_resumed: bool,
 }
@@ -195,8 +194,8 @@ impl Outbox {
         }
     }
 
-    /// Returns true if a thread other than the calling thread was the most recent to take
-    /// completions from the group. Returns `None` if the connection is in no group.
+    /// Returns true if the last thread that took completions from the group is not the calling
+    /// thread. Returns `None` if the connection is in no group.
     pub(super) fn is_group_taken_by_other(&self) -> Option<bool> {
         let member = self.member.as_ref()?;
         Some(member.queue.taker.is_other_thread())
@@ -238,16 +237,16 @@ impl Outbox {
 }
 
 thread_local! {
-    /// A variable whose address identifies the thread. Any two threads that exist at the same time
-    /// have different addresses.
+    /// A variable whose address identifies the thread. In any two threads that exist at the same
+    /// time, the variables have different addresses.
     static HERE: u8 = const { 0 };
 }
 
-/// The thread that most recently took completions, or tried to take them.
+/// The last thread that took completions or tried to take them.
 ///
 /// While the number of untaken completions is `max_ids`, a blocking call in another thread can wait
 /// until this thread takes a completion. A call in this thread must not wait, because the wait
-/// would never end. The same holds for all calls as long as no thread has taken completions.
+/// would never end. Until a thread has taken completions, no call in any thread may wait.
 #[derive(Debug, Default)]
 pub(crate) struct Taker(AtomicUsize);
 
@@ -262,8 +261,8 @@ impl Taker {
         self.0.store(here(), Ordering::Relaxed);
     }
 
-    /// Returns true if a thread other than the calling thread was the most recent to take
-    /// completions. Returns false if no thread has taken completions.
+    /// Returns true if the last thread that took completions is not the calling thread. Returns
+    /// false if no thread has taken completions.
     pub(super) fn is_other_thread(&self) -> bool {
         ![0, here()].contains(&self.0.load(Ordering::Relaxed))
     }
@@ -280,8 +279,8 @@ fn here() -> usize {
 /// connection's key, and has one receiver.
 ///
 /// The queue is unbounded, because connections join and leave at any time. The number of
-/// completions of each connection is bounded as in its own queue: the window bounds messages, and
-/// `max_ids` bounds operations.
+/// completions of each connection is bounded as in the connection's own queue: the window bounds
+/// messages, and `max_ids` bounds operations.
 ///
 /// A connection takes the lock of the queue while it holds its own locks. The lock of the queue is
 /// held only to append one completion, to read the state of the queue, or to take out the sender.
@@ -292,9 +291,9 @@ pub(crate) struct GroupQueue {
     pub(crate) members: Members,
 }
 
-/// The sender of a group's channel. [`GroupQueue`] does not contain the receiver, which would
-/// complete a cycle of references that is never freed: unread messages in the channel refer to
-/// their connections, and connections refer to the queue.
+/// The sender of a group's channel. [`GroupQueue`] does not contain the receiver, because the
+/// receiver would complete a cycle of references that is never freed: unread messages in the
+/// channel refer to their connections, and connections refer to the queue.
 #[derive(Debug)]
 struct GroupSender {
     sender: Sender<(u64, Completion)>,

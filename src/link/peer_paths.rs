@@ -50,7 +50,7 @@ pub(crate) struct PeerPaths {
     trial: Trial,
     /// The delay before the next trial connection.
     wait: Duration,
-    /// The index of the path that the most recent trial tested.
+    /// The index of the path that the last trial tested.
     last_tried: usize,
 }
 
@@ -107,8 +107,8 @@ impl PeerPaths {
                 self.known.push(false);
             }
         }
-        // The search for a path to test begins after `last_tried`. This value makes the search of
-        // the first trial begin at the first path.
+        // The search for a path to test begins after `last_tried`. With this value, the search for
+        // the first trial begins at the first path.
         self.last_tried = self.all.len() - 1;
     }
 
@@ -195,8 +195,9 @@ impl PeerPaths {
         Some(self.all[self.last_tried])
     }
 
-    /// Ends a trial. Returns true if the caller must end the current connection, so that the
-    /// session can resume over RDMA.
+    /// Ends the current trial, if there is one. If the trial succeeded, returns true: the caller
+    /// must then end the current connection, so that the session can resume over RDMA. If the trial
+    /// failed, schedules another trial.
     pub(super) fn end_trial(&mut self, works: bool, now: Instant) -> bool {
         if self.trial != Trial::Trying {
             return false;
@@ -212,7 +213,8 @@ impl PeerPaths {
 
 /// Functions for the paths of a session.
 impl Core {
-    /// Adds further paths to the path of the first connection.
+    /// Appends further paths to the session's list, which begins with the path of the first
+    /// connection.
     pub(crate) fn add_paths(&mut self, others: Vec<PeerPath>) {
         if let Some(paths) = self.session.as_mut().and_then(|session| session.paths()) {
             paths.add(others);

@@ -47,17 +47,17 @@ use crate::poll::RuntimeWatch;
 /// connection from delaying others.
 const BATCHES: usize = 4;
 
-/// The limits on the attempts of the engine's thread to lock `poll`. The thread spins after each of
-/// the first `LOCK_SPINS` attempts, and yields the processor after each of the next `LOCK_YIELDS`
-/// attempts.
+/// The engine's thread tries at most `LOCK_SPINS` + `LOCK_YIELDS` times to lock `poll`. It spins
+/// after each of the first `LOCK_SPINS` failed attempts, and yields the processor after each of the
+/// next `LOCK_YIELDS` failed attempts.
 const LOCK_SPINS: u32 = 64;
 const LOCK_YIELDS: u32 = 4;
 
 /// A view of a connection's completion queue, for one call of the application.
 struct Queue<'a> {
     link: &'a Arc<Link>,
-    /// The handoff for the first message, which then does not go through the connection's own
-    /// queue.
+    /// The handoff that takes the first message, so that this message bypasses the connection's
+    /// own queue.
     handoff: Option<&'a Handoff>,
     /// Whether the calling thread polled the queue before it began to wait.
     was_polled: bool,
@@ -143,9 +143,10 @@ impl Link {
     /// thread does not release the lock of `poll` in time. Some completions may then remain. The
     /// engine's thread calls this function, and drives the connection afterwards.
     ///
-    /// Returns true if another thread is receiving from the socket. That thread may be suspended,
-    /// and the deadlines of the connection must not wait for it. It counts the bytes that have
-    /// arrived before it handles them, so the engine does not consider an active peer as dead.
+    /// Returns true even if another thread is receiving from the socket. That thread may be
+    /// suspended, and the deadlines of the connection must not wait for it. That thread counts the
+    /// arrived bytes before it handles them, so the engine does not mistake an active peer for a
+    /// dead one.
     pub(crate) fn catch_up(self: &Arc<Self>) -> bool {
         let capacity = match self.try_lock_poll() {
             Some(side) => side.as_ref().map_or(0, PollSide::capacity),
@@ -169,7 +170,7 @@ impl Link {
     }
 
     /// Polls the completion queue once, in a thread that is likely to poll again soon. If nothing
-    /// relies on the engine's thread, the threads of the application become the owner of the
+    /// relies on the engine's thread, the application's threads together become the owner of the
     /// connection.
     pub(crate) fn poll_again(self: &Arc<Self>) {
         self.poller.count_poll_as_thread();
@@ -391,7 +392,7 @@ impl Link {
         Deferred::join(deferred, self.settle(core));
     }
 
-    /// Handles a completion that does not simply report an arrived message.
+    /// Handles a completion that [`take_message`](Core::take_message) does not handle.
     #[inline(never)]
     fn act_on_other(side: &mut PollSide, number: usize, core: &mut Core, to: &Recipient<'_, Self>) {
         let done = side.done(number);
@@ -522,7 +523,7 @@ impl Link {
                 // A `try_send` that was refused before the fd existed has not made the fd
                 // unreadable. The next refused `try_send` makes it unreadable.
                 Interest::Writable => {
-                    // From now on the fd reports room, instead of `Completion::Room`.
+                    // From now on the fd reports room, and `Completion::Room` does not.
                     core.room_wanted = false;
                     readiness.announce(|| true);
                 }
@@ -564,7 +565,7 @@ impl Link {
     }
 
     /// Handles the refusal of the caller's second attempt. If the program has requested the fd that
-    /// reports room, makes the engine's thread poll instead of an event loop, so that the fd
+    /// reports room, the engine's thread takes over the polling from the event loop, so that the fd
     /// becomes readable when the window has room. Returns whether the program has requested the fd.
     pub(super) fn delegate_room(&self) -> bool {
         let wanted = self.writable.is_fd_requested();

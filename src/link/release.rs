@@ -25,7 +25,8 @@ impl Link {
         }
     }
 
-    /// Carries out the outputs after a message was released, and releases the lock.
+    /// Carries out the state machine's outputs after the application has dropped a message. Unlocks
+    /// `core`.
     #[inline(never)]
     fn conclude_release(&self, core: MutexGuard<'_, Core>) {
         // The message holds a reference to the link, so the upgrade succeeds.
@@ -105,9 +106,9 @@ impl Core {
         }
     }
 
-    /// Posts a buffer that the application has released, and then notifies the state machine. In
-    /// this order, no grant is sent before the receive is posted. Returns true only if the state
-    /// machine has no output.
+    /// Posts a buffer that the application has released, and then notifies the state machine. This
+    /// order ensures that no grant is sent before the receive is posted. Returns true only if the
+    /// state machine has no output.
     #[inline(always)]
     pub(super) fn release(&mut self, buffer: u32) -> bool {
         // The usual case: the connection is open and does not use a shared receive queue.

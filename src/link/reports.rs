@@ -181,7 +181,7 @@ impl Core {
 
 /// Functions for completions that the application has not taken, for groups, and for room.
 impl Core {
-    /// Returns true if one more operation with an id may be started without exceeding `max_ids`.
+    /// Returns true if one more message or operation with an id fits within `max_ids`.
     pub(crate) fn has_report_slot(&mut self) -> bool {
         let (Some(queues), Some(completions)) = (&self.queues, &mut self.completions) else {
             // The connection has ended. The caller's next step detects this.
@@ -191,8 +191,8 @@ impl Core {
         ids + completions.reports() + self.set_aside.load(Ordering::Relaxed) < self.max_ids
     }
 
-    /// Returns true if a completion with an id, or a completion that `recv` has set aside, waits
-    /// for the application to take it.
+    /// Returns true if the application has not yet taken a completion that has an id or that `recv`
+    /// has set aside.
     pub(super) fn has_reports(&mut self) -> bool {
         let reports = self.completions.as_mut().map_or(0, Outbox::reports);
         reports + self.set_aside.load(Ordering::Relaxed) > 0

@@ -13,9 +13,9 @@ use super::{
 use crate::proto::{CloseReason, Note, ResumeRefused, ResumeRequest, SessionOver, Violation};
 
 /// The time limit for a pong over the previous connection. When a request to resume arrives, this
-/// side sends a ping over that connection. If the pong does not arrive in time, the peer's next
-/// request takes over the session. If the peer was merely slow and still used the previous
-/// connection, the peer can resume the session with another request.
+/// side sends a ping over that connection. If the pong does not arrive in time, this side accepts
+/// the peer's next request. If the peer was merely slow and still used the previous connection, the
+/// peer can resume the session with another request.
 const ANSWER: Duration = Duration::from_millis(250);
 
 /// Functions that the engine's thread calls.
@@ -70,8 +70,9 @@ impl Core {
             return false;
         };
         //= PROTOCOL.md#sessions
-        //# While the last connection works there, the passive side must not give it up for a
-        //# request alone: it sends a Ping over it, and refuses the request if the Pong comes.
+        //# While the last connection works on the passive side, that side must not give it up
+        //# because of a request alone: it sends a Ping over the connection, and refuses the request
+        //# if the Pong comes.
         match doubt {
             Some(doubt) if !self.conn.has_proof(doubt.answer) => now < doubt.until,
             // The peer abandons a connection before it requests to resume. Only a pong to a ping

@@ -1,7 +1,7 @@
 //! Sends under the lock of `core`: messages, batches, bytes of a stream, and one-sided operations.
 //! A message is either copied into a send buffer, or exposed in memory that the peer reads.
 //!
-//! Only `calls` uses `try_send` and similar functions, so they are inlined there.
+//! Only the module `calls` uses `try_send` and similar functions, so they are inlined there.
 
 use std::{io::IoSlice, mem, time::Instant};
 
@@ -30,7 +30,7 @@ pub(crate) struct Sending<'a> {
     content: Content<'a>,
     len: usize,
     id: Option<u64>,
-    /// The generation of the connection to which the message is exposed.
+    /// The generation of the connection over which the message is exposed.
     generation: u32,
 }
 
@@ -46,7 +46,7 @@ enum Content<'a> {
     Sent,
 }
 
-/// The result of an attempt to send that was not refused.
+/// The result of a send attempt that was not refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Attempt {
     Sent,
@@ -365,7 +365,7 @@ impl Core {
         // The cast is lossless, because the count is at most `MAX_PARTS`.
         let transmit = self.conn.send_batch(count as u32, len).map_err(refused)?;
         let batch = &messages[..count];
-        // To fill an array for the longest batch would cost more than to post a short batch.
+        // Filling an array for the longest batch would cost more than posting a short batch.
         let posted = if count <= SHORT_BATCH {
             post_batch::<SHORT_BATCH>(queues, &transmit, batch)
         } else {
@@ -451,7 +451,8 @@ impl Core {
     }
 
     /// Calls `join` with the cork and the maximum payload of a frame, so that `join` can add bytes.
-    /// The connection does not finish or close until the held bytes are sent.
+    /// The connection does not finish or close until the held bytes are sent. If the application
+    /// can no longer send, does not call `join`, and returns the default value.
     fn hold_back<T: Default>(&mut self, join: impl FnOnce(&mut Cork, usize) -> T) -> T {
         let sides = self.conn.negotiated();
         let longest = sides.map_or(0, |sides| sides.send_eager as usize);
@@ -613,8 +614,8 @@ fn fitting(messages: &[IoSlice<'_>], room: BatchRoom) -> (usize, usize) {
     (count, bytes)
 }
 
-/// Returns the total length of `parts` in bytes, at most `usize::MAX`. The sum can exceed this
-/// value, because several parts may refer to the same bytes. A result of `usize::MAX` is always
+/// Returns the total length of `parts` in bytes, or `usize::MAX` if the sum is larger. The sum can
+/// be larger, because several parts may refer to the same bytes. A result of `usize::MAX` is always
 /// above the maximum length of a message.
 pub(crate) fn total(parts: &[IoSlice<'_>]) -> usize {
     sum(parts.iter().map(|part| part.len()))
@@ -632,9 +633,9 @@ mod tests {
     fn batch_sends_the_messages_that_fit() {
         let bytes = [7; 100];
         let messages: Vec<_> = [10, 0, 86, 1].map(|len| IoSlice::new(&bytes[..len])).into();
-        let fits = |messages_: usize, bytes| {
+        let fits = |count: usize, bytes| {
             let room = BatchRoom {
-                messages: messages_,
+                messages: count,
                 bytes,
             };
             fitting(&messages, room)
@@ -654,7 +655,7 @@ mod tests {
     }
 
     #[test]
-    fn lengths_that_no_number_holds_do_not_wrap_around() {
+    fn sum_of_lengths_does_not_wrap_around() {
         assert_eq!(sum([].into_iter()), 0);
         assert_eq!(sum([1, 0, 2].into_iter()), 3);
         // The sum is 2⁶⁴ + 15 if `usize` has 64 bits. With wrap-around it would be 15.

@@ -17,7 +17,7 @@ pub(super) struct SentOrder {
     acknowledged: usize,
     /// The number of large messages in `waiting`, counted from the oldest, that the peer has read.
     taken: usize,
-    /// The number of messages in `waiting` with ids.
+    /// The number of messages in `waiting` that have an id.
     ids: usize,
 }
 
@@ -79,8 +79,8 @@ impl SentOrder {
     }
 
     /// Removes the small message whose send the device reported as failed, and returns its id. The
-    /// device has completed `done` small messages after the acknowledged messages. The failed
-    /// message is the next small message.
+    /// device has completed `done` more small messages than are acknowledged. The failed message is
+    /// the next small message after these.
     pub(super) fn fail(&mut self, done: usize) -> Option<u64> {
         let small = |(_, unsent): &(usize, &Unsent)| matches!(unsent, Unsent::Small(_));
         let (at, _) = self
@@ -124,7 +124,7 @@ pub(super) struct Unproven {
 /// A completed send or write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum CompletedSend {
-    /// The oldest small message in the [order](SentOrder) that is not acknowledged.
+    /// The oldest unacknowledged small message in the [order](SentOrder).
     Message,
     /// The one-sided write with this id.
     Write(u64),
@@ -198,7 +198,7 @@ mod tests {
         assert_eq!(
             sent(&mut order),
             [5],
-            "the earlier messages must leave no count"
+            "counts of earlier messages must not remain"
         );
     }
 

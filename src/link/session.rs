@@ -30,7 +30,7 @@ pub(crate) struct LinkSession {
     /// The session id; `None` until the passive side has chosen it.
     pub(super) id: Option<SessionId>,
     pub(super) side: Side,
-    /// The route of the current or most recent connection.
+    /// The route of the current connection, or of the last one if there is none.
     pub(super) route: Arc<Mutex<Route>>,
     /// The maximum duration of a suspension.
     pub(super) timeout: Duration,
@@ -70,8 +70,8 @@ pub(super) enum State {
     Suspended(Box<Suspension>),
 }
 
-/// A pending check whether the peer still uses the connection. It begins when a request to resume
-/// the session arrives.
+/// A pending check of whether the peer still uses the connection. The check begins when a request
+/// to resume the session arrives.
 pub(super) struct Doubt {
     /// The pong that proves that the peer still uses the connection.
     pub(super) answer: Proof,
@@ -118,7 +118,7 @@ pub(super) enum Step {
 pub(super) struct Kept {
     /// The bytes of a message up to the eager size.
     pub(super) copy: Copied,
-    /// The bytes of a longer message, after the connection over which it was exposed was lost.
+    /// The bytes of a longer message; `None` until the connection that exposed the message is lost.
     pub(super) memory: Option<OutboundBuffer>,
     pub(super) id: Option<u64>,
 }
@@ -270,7 +270,7 @@ impl LinkSession {
     }
 }
 
-/// Queries of the connection's handles.
+/// Queries and calls of the connection's handles.
 impl Core {
     /// Returns whether the session or connection was ever established.
     pub(super) fn was_established(&self) -> bool {

@@ -17,7 +17,7 @@ const FREQUENT_KEEPALIVE: Duration = Duration::from_secs(10);
 
 /// Detects stalls that last for [`LOGGED_AFTER`], by sampling the connection.
 ///
-/// With samples, a waiting send needs neither a timer of its own nor a call that reads the time.
+/// Because of the samples, a waiting send needs no timer of its own and need not read the time.
 #[derive(Debug, Default)]
 pub(super) struct StallWatch {
     /// The time of the first sample of the current stall.

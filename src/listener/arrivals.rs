@@ -160,7 +160,8 @@ impl<T> Arrivals<T> {
         appended
     }
 
-    /// Appends the item `last`, and ends the channel. Stores `why`, the reason for the end.
+    /// Appends `last`, if there is one, and ends the channel. Stores `why` as the reason for the
+    /// end.
     fn close(&self, why: Error, last: Option<T>) {
         let sender = lock(&self.sender).take();
         // Only the first reason is stored.

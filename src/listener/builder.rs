@@ -118,12 +118,12 @@ impl ListenerBuilder {
 
     /// Sets whether a listener on one address binds again after it lost its device or address.
     ///
-    /// The first attempt is made after 100 ms. The delay then grows up to 2 s, until an attempt
-    /// succeeds or the listener is dropped. Only the log reports the loss and the attempts. The
-    /// option has no effect on the listener's connections, which end when they lose their device or
-    /// address. A listener on all addresses (`0.0.0.0`, `[::]`) does not need this option, because
-    /// it accepts requests on all devices, including devices that are added later. A listener that
-    /// also listens over TCP always binds again over RDMA.
+    /// The first attempt is made after 100 ms. Later delays are longer, up to 2 s. The attempts end
+    /// when one succeeds or when the listener is dropped. Only the log reports the loss and the
+    /// attempts. The option has no effect on the listener's connections, which end when they lose
+    /// their device or address. A listener on all addresses (`0.0.0.0`, `[::]`) does not need this
+    /// option, because it accepts requests on all devices, including devices that are added later.
+    /// A listener that also listens over TCP always binds again over RDMA.
     ///
     /// Default `false`: a listener without TCP that loses its device or address ends with
     /// [`Error::ListenerEnded`].
@@ -176,9 +176,9 @@ impl ListenerBuilder {
     /// Listens over TCP on this bound socket, for instance one from systemd's socket activation.
     ///
     /// The address of [`bind`](Self::bind) must have the socket's port. If the ports differ, `bind`
-    /// fails with [`Error::Bind`] and `EINVAL`. Over RDMA the address is bound as usual. The socket
-    /// becomes non-blocking. It stays open in this process while the builder or the listener
-    /// exists.
+    /// fails with an [`Error::Bind`] that contains `EINVAL`. Over RDMA the address is bound as
+    /// usual. The socket becomes non-blocking. It stays open in this process while the builder or
+    /// the listener exists.
     ///
     /// # Examples
     ///

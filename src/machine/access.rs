@@ -51,7 +51,8 @@ fn denied_in(folder: &Path) -> Option<Denied> {
     })
 }
 
-/// Returns the device files, or the folder itself if it cannot be read.
+/// Returns the device files. Returns only the folder itself if this process is not permitted to
+/// read the folder, and no file if the folder cannot be read for another reason.
 fn files(folder: &Path) -> Vec<PathBuf> {
     let is_device = |path: &PathBuf| {
         path.file_name()

@@ -1,8 +1,8 @@
 use std::{fs, path::Path};
 
-/// Returns the number of bytes of memory that this process may use: the memory of the machine, or a
-/// lower limit set by its control groups. If neither can be read, returns the memory of a small
-/// machine.
+/// Returns the number of bytes of memory that this process may use: the memory of the machine, or
+/// the limit of the process's control groups if it is lower. If neither can be read, returns the
+/// memory of a small machine.
 pub(crate) fn usable_memory() -> u64 {
     memory_of(Path::new("/"))
 }

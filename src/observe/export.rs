@@ -24,7 +24,8 @@ use crate::os::{Process, leak};
 /// The time limit of one request. The thread serves one request at a time.
 const TIME_LIMIT: Duration = Duration::from_secs(1);
 
-/// The delay after a failed `accept`, for instance because the process has too many open files.
+/// The delay after an `accept` that failed, for instance because the process has too many open
+/// files.
 const PAUSE: Duration = Duration::from_millis(100);
 
 /// The number of bytes after which the thread stops reading a request. Later bytes are ignored.
@@ -107,7 +108,7 @@ impl Export {
     /// # Errors
     ///
     /// Fails if the socket cannot be created, for example with `AddrInUse` if a file exists at the
-    /// path that is not the socket of an ended process.
+    /// path. The only exception is the socket of an ended process, which is replaced.
     pub fn start_at(path: impl AsRef<Path>) -> io::Result<Self> {
         let path = path.as_ref().to_owned();
         // A killed process may have left a socket at this path. The socket is removed if nothing

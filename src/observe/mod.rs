@@ -3,7 +3,7 @@
 //! A program enables the statistics with [`enable`] or an [`Export`]. Until then nothing is
 //! recorded, and each new connection costs one atomic load. Afterwards, each new connection is
 //! listed until its last handle is dropped. The totals include ended connections, too. A snapshot
-//! locks each connection for a moment. Sends and receives cost nothing extra.
+//! briefly locks each connection. Sends and receives cost nothing extra.
 //!
 //! * [`snapshot()`] returns all statistics, and [`Snapshot::to_prometheus`] formats them for
 //!   Prometheus.

@@ -51,7 +51,7 @@ impl Kind {
 /// type, its description, and the function that returns its value.
 type Sample = (&'static str, Kind, &'static str, fn(&Statistics) -> u64);
 
-/// All values of [`Statistics`].
+/// The metrics of all values in [`Statistics`].
 const SAMPLES: &[Sample] = &[
     (
         "messages_sent_total",

@@ -119,7 +119,8 @@ pub fn enable() {
     tally::enable();
 }
 
-/// Returns the statistics of this process's connections since [`enable`] was called.
+/// Returns the statistics of this process's connections. The statistics begin with the call of
+/// [`enable`].
 #[must_use]
 pub fn snapshot() -> Snapshot {
     lock(REGISTRY.get()).snapshot()

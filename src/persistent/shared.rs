@@ -255,10 +255,10 @@ impl Shared {
         ended
     }
 
-    /// Returns the current connection, or dials if there is none. `ended` is a connection that the
-    /// caller has found to be ended. While `ended` is still the current connection, waits until
-    /// another thread has taken its remaining events. Fails with [`Error::NotConnected`] if no
-    /// other thread takes events.
+    /// Returns the current connection, or dials if there is none. `ended` is a connection whose end
+    /// the caller has noticed. While `ended` is still the current connection, waits until another
+    /// thread has taken its remaining events. Fails with [`Error::NotConnected`] if no other thread
+    /// takes events.
     fn connection_until(
         self: &Arc<Self>,
         ended: Option<&Endpoint>,
@@ -375,7 +375,8 @@ impl Shared {
         self.wait_at_most(state, deadline, Duration::MAX)
     }
 
-    /// Waits up to `most` for a change. Fails when the deadline has passed.
+    /// Waits for a change until the deadline, but no longer than `most`. Fails if the deadline has
+    /// already passed.
     fn wait_at_most<'a>(
         &'a self,
         mut state: Guard<'a>,

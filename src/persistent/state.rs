@@ -24,7 +24,7 @@ pub(super) struct State {
     pub(super) is_woken: bool,
     /// The number of threads that wait for a change.
     pub(super) waiting: usize,
-    /// The thread that requested an event most recently.
+    /// The thread that last requested an event.
     pub(super) taker: Option<ThreadId>,
     /// The sum of the counters of ended connections.
     pub(super) past: Statistics,

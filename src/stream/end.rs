@@ -18,7 +18,7 @@ pub(crate) struct StreamEnd {
     /// Whether the reading direction has been shut down. Reads then return the bytes that have
     /// arrived, or 0 if there are none, without waiting.
     stopped: AtomicBool,
-    /// The value that was passed to `set_nodelay` most recently. The value has no effect.
+    /// The value that was last passed to `set_nodelay`. The value has no effect.
     nodelay: AtomicBool,
 }
 
@@ -60,8 +60,8 @@ impl StreamEnd {
         *lock(&self.linger) = linger;
     }
 
-    /// Shuts down the reading direction. Waiting and later reads return bytes that have arrived, or
-    /// 0 if there are none.
+    /// Shuts down the reading direction. Reads that are waiting now, and all later reads, return
+    /// bytes that have arrived, or 0 if there are none.
     pub(super) fn stop(&self) {
         self.stopped.store(true, Ordering::Release);
         self.wake_waiting();

@@ -150,18 +150,18 @@ impl StreamListener {
     ///
     /// # Errors
     ///
-    /// [`Unsupported`](io::ErrorKind::Unsupported) if the listener accepts only RDMA.
+    /// [`Unsupported`](io::ErrorKind::Unsupported) if the listener accepts no TCP connections.
     pub fn ttl(&self) -> io::Result<u32> {
         self.shared.ttl.get(&self.shared.listener)
     }
 
-    /// Sets the [time to live](Stream::set_ttl) of streams over TCP that are accepted later, from 1
-    /// to 255 hops. Streams over RDMA are not affected.
+    /// Sets the [time to live](Stream::set_ttl), from 1 to 255 hops. It applies to streams over TCP
+    /// that are accepted later. Streams over other transports are not affected.
     ///
     /// # Errors
     ///
-    /// * [`InvalidInput`](io::ErrorKind::InvalidInput) for a value that is not from 1 to 255.
-    /// * [`Unsupported`](io::ErrorKind::Unsupported) if the listener accepts only RDMA.
+    /// * [`InvalidInput`](io::ErrorKind::InvalidInput) if `ttl` is not in the range 1 to 255.
+    /// * [`Unsupported`](io::ErrorKind::Unsupported) if the listener accepts no TCP connections.
     pub fn set_ttl(&self, ttl: u32) -> io::Result<()> {
         self.shared.ttl.set(ttl, &self.shared.listener)
     }

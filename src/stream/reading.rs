@@ -36,8 +36,9 @@ impl Reading {
     }
 
     /// Returns `Ok` when there are unread bytes, the stream has ended, or `stopped` is set. Waits
-    /// for these conditions until the deadline, and then fails with [`Error::TimedOut`]. Without a
-    /// deadline, does not wait, and fails with this error if none of the conditions applies.
+    /// for one of these conditions until the deadline, and then fails with [`Error::TimedOut`].
+    /// Without a deadline, does not wait, and fails with this error if none of the conditions
+    /// applies.
     pub(crate) fn fill(
         &mut self,
         endpoint: &Endpoint,
@@ -106,8 +107,8 @@ impl Reading {
         Poll::Ready(Ok(()))
     }
 
-    /// Copies bytes that have arrived without consuming them. Returns the number of copied bytes.
-    /// The caller must first call [`fill`](Self::fill).
+    /// Copies bytes that have arrived, but does not consume them. Returns the number of copied
+    /// bytes. The caller must first call [`fill`](Self::fill).
     pub(crate) fn peek(&self, endpoint: &Endpoint, to: &mut [u8]) -> usize {
         let bytes = self.bytes();
         let here = bytes.len().min(to.len());

@@ -158,8 +158,8 @@ pub struct HeldFrames {
 }
 
 impl HeldFrames {
-    /// Returns the number of delayed work requests, for example to send a frame or to access the
-    /// peer's memory.
+    /// Returns the number of delayed work requests, for example requests to send a frame or to
+    /// access the peer's memory.
     #[must_use]
     pub fn count(&self) -> usize {
         self.wire.as_ref().map_or(0, WireControl::held)

@@ -15,10 +15,10 @@ use crate::{
 /// Clones are handles to the same connection, and several tasks may use them concurrently. When the
 /// last handle is dropped, the connection is closed in the background.
 ///
-/// Methods that do not wait are on the [`Endpoint`](crate::Endpoint) that
-/// [`get_ref`](Self::get_ref) returns: statistics, `try_recv`, `try_send`, `abort`, and one-sided
-/// operations such as `try_read` and `try_write`. Do not call the waiting methods of that endpoint,
-/// because they would block the runtime.
+/// [`get_ref`](Self::get_ref) returns an [`Endpoint`](crate::Endpoint) with further methods that do
+/// not wait, such as statistics, `try_recv`, `try_send`, `abort`, and one-sided operations such as
+/// `try_read` and `try_write`. Do not call the waiting methods of that endpoint, because they would
+/// block the runtime.
 ///
 /// # Examples
 ///

@@ -102,7 +102,7 @@ impl RequestListener {
     }
 
     /// Takes the next request, like [`request`](Self::request), for use in a `poll` function. If
-    /// several tasks poll, only the task that polled most recently is woken.
+    /// several tasks poll, only the task that polled last is woken.
     ///
     /// # Errors
     ///

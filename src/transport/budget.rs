@@ -102,8 +102,9 @@ impl Budget {
         )
     }
 
-    /// Registers a connection whose peer is on `host`. When a claim of the connection is granted,
-    /// its engine gets a [`NoticeKind::RetryMemory`] with the connection's key.
+    /// Registers a connection whose peer is on `host`. When a waiting claim of the connection is
+    /// granted, the connection's engine gets a [`NoticeKind::RetryMemory`] with the connection's
+    /// key.
     pub(crate) fn client(
         self: &Arc<Self>,
         mailbox: &Arc<Mailbox<Notice>>,
@@ -252,8 +253,8 @@ impl BudgetClient {
         Some(self.charge(ChargeKind::Kept, bytes))
     }
 
-    /// Requests a notice when a client releases memory. Called after the operating system had no
-    /// memory for this client.
+    /// Makes the budget notify this client when a client releases memory. Called after the
+    /// operating system had no memory for this client.
     pub(crate) fn await_memory(&self) {
         let mut accounts = lock(&self.budget.accounts);
         if !accounts.waiting_for_system.contains(&self.id) {

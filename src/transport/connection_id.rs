@@ -80,7 +80,7 @@ impl ConnectionId {
         })
     }
 
-    /// Creates the transport's id for the outgoing connection with this `key` to `peer`. After a
+    /// Creates the transport's id for the outgoing connection to `peer` with this `key`. After a
     /// failure, [`take_problem`](Self::take_problem) may return a more specific error.
     pub(crate) fn create_id(
         &mut self,
@@ -165,9 +165,9 @@ impl ConnectionId {
         by_transport!(self, all id => id.disconnect())
     }
 
-    /// Takes the eventfd that a TCP listener opened in advance for this connection. So an accepted
-    /// connection gets all its descriptors even if the process has since reached its descriptor
-    /// limit.
+    /// Takes the eventfd that a TCP listener opened in advance for this connection. The listener
+    /// does so because an accepted connection must get all its descriptors even if the process has
+    /// reached its descriptor limit in the meantime. Returns `None` if there is no such eventfd.
     pub(crate) fn take_reserve(&mut self) -> Option<EventFd> {
         by_transport!(self, {
             Rdma(_) => None,

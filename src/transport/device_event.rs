@@ -2,7 +2,8 @@ use std::sync::Arc;
 
 use crate::proto::DeviceFault;
 
-/// An asynchronous event that a device reports about itself, a port or an object.
+/// An asynchronous event that a device reports about itself, one of its ports or one of its
+/// objects.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct DeviceEvent {
     /// The number of the device, unique among the devices that this process has opened.

@@ -5,9 +5,10 @@
 //! connection manager's id. All transports share `queues` and `memory`. Each transport has its own
 //! queue pairs, completions, registrations and connection establishment. A type that each transport
 //! implements, such as `ListenId`, is defined in a file of the same name in the folder of each
-//! transport, such as `rdma` or `tcp`. The enum of all implementations is in a further file of this
-//! name, in this folder, in `queues` or in `memory`. The in-memory transport ([`in_memory`]) uses
-//! the memory and the keys of `tcp`, so some of these enums have no variant for it.
+//! transport, such as `rdma` or `tcp`. The enum that combines these types is defined in another
+//! file of the same name, in this folder, in `queues` or in `memory`. The in-memory transport
+//! ([`in_memory`]) uses the memory and the keys of `tcp`, so some of these enums have no variant
+//! for it.
 //!
 //! A transport guarantees the following to the message layer:
 //!

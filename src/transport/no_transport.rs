@@ -43,8 +43,8 @@ impl NoTransport {
         }
     }
 
-    /// Stores the error for the application in `problem`, and returns the error for the state
-    /// machine.
+    /// Stores the error for the application, if there is one, in `problem`. Returns the error for
+    /// the state machine.
     pub(super) fn store(self, problem: &mut Option<Error>) -> OsError {
         *problem = self.problem;
         self.error

@@ -48,8 +48,8 @@ open_enum! {
     INTERNAL = 19;
 }
 
-/// The status of an event that reports a failure: zero or a negative error number, as the kernel's
-/// connection manager reports it.
+/// The status of an event that reports a failure. The kernel's connection manager sets it to zero
+/// or to a negative error number.
 ///
 /// In a `REJECTED` event, the same field of the event contains a [`RejectReason`].
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]

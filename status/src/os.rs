@@ -33,7 +33,7 @@ impl OsError {
     }
 
     /// Returns a text that names the exhausted resource and the limit to raise. Returns `None` if
-    /// the error is not caused by a shortage.
+    /// the error is not caused by a shortage, or if the wrapping error names the limit.
     fn shortage(&self) -> Option<&'static str> {
         let is_of_rdma = self.call.starts_with("ibv_") || self.call.starts_with("rdma_");
         Some(match (self.errno, self.call) {
@@ -50,8 +50,8 @@ impl OsError {
                  pids.max of the control group or container, nproc (`ulimit -u`) or the limit on \
                  the address space (`ulimit -v`)"
             }
-            // Add no advice here, because the caller wraps this error in another error. That error
-            // names the limit on locked memory.
+            // Add no advice here, because the caller wraps this error in another error, which names
+            // the limit on locked memory.
             (libc::ENOMEM, "ibv_reg_mr") => return None,
             (libc::ENOMEM, "mmap" | "malloc") => {
                 "the kernel refused to map memory: raise the limit on the address space \

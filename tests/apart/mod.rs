@@ -1,12 +1,12 @@
-//! Runs a test in its own process. The test may change or inspect state of the whole process, such
-//! as the limits, the network or the threads.
+//! Runs a test in a separate process, so that the test can change or inspect state of the whole
+//! process, such as its limits, its network or its threads.
 
 use std::{env, process::Command};
 
 #[allow(dead_code)]
 pub(crate) mod same;
 
-/// The environment variable that is set in the process of a single test.
+/// The environment variable that is set in a process that runs a single test.
 const APART: &str = "RDMSG_TEST_APART";
 
 /// Runs `body` in a separate process. `name` is the name of the calling test.
@@ -15,8 +15,8 @@ pub(crate) fn apart(name: &str, body: impl FnOnce()) {
     in_process_of(Command::new(env::current_exe().unwrap()), name, body);
 }
 
-/// Runs `body` in a process that is started by `command`. The command must accept the options of a
-/// test program.
+/// Runs `body` in the process that `command` starts. The command must accept the options of a test
+/// program.
 pub(crate) fn in_process_of(mut command: Command, name: &str, body: impl FnOnce()) {
     if env::var_os(APART).is_some() {
         return body();

@@ -22,8 +22,8 @@ const OF_RDMA: [&str; 11] = [
     "ibv_",
 ];
 
-/// Asserts that `ours` has the same kind as the error from std. The text of `ours` must contain the
-/// text of that error and `address`, but no word of `OF_RDMA`.
+/// Asserts that `ours` has the same kind as `std`, an error of a std socket. The text of `ours`
+/// must contain the text of `std` and the address, but no word of `OF_RDMA`.
 #[track_caller]
 pub(crate) fn assert_same(ours: &io::Error, std: &io::Error, address: SocketAddr) {
     assert_eq!(ours.kind(), std.kind(), "ours: {ours}; std: {std}");

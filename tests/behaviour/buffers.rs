@@ -47,7 +47,7 @@ fn pair_of(engine: &Engine, config: &Config) -> (Stream, Stream) {
 }
 
 /// The period of the test bytes, a prime number. A missing piece therefore changes the pattern,
-/// except if the length of the piece is a multiple of the period.
+/// unless its length is a multiple of the period.
 const PERIOD: usize = 251;
 
 fn pattern(len: usize) -> Vec<u8> {
@@ -112,7 +112,7 @@ fn unread_stream_takes_its_buffer_in_short_pieces() {
 
 #[test]
 fn unread_stream_takes_its_buffer_in_long_pieces() {
-    // 20,000 bytes are between the default eager sizes of RDMA and of TCP.
+    // The length 20,000 lies between the default eager sizes of RDMA and TCP.
     unread_stream_takes_its_buffer(20_000);
     unread_stream_takes_its_buffer(64 << 10);
     unread_stream_takes_its_buffer(MIB);

@@ -18,7 +18,7 @@ fn pair() -> (Stream, Stream) {
 }
 
 /// Returns both ends of a connection with the smallest permitted buffer. The tests fill this buffer
-/// with single bytes. Filling the default buffer would take long.
+/// with single bytes. Filling the default buffer would take too long.
 fn small_pair() -> (Stream, Stream) {
     pair_with(&Config::default().with(|c| c.stream_buffer = 64 << 10))
 }

@@ -305,7 +305,7 @@ fn nonblocking_read_and_write_report_would_block() {
     let written = fill(&client);
     assert!(written > 0);
     server.set_nonblocking(false).unwrap();
-    // Read all bytes with one call, because reading single bytes would take long.
+    // Read all bytes with one call, because reading single bytes would take too long.
     let mut got = vec![0; written];
     server.read_exact(&mut got).unwrap();
     client.write_all(b"room again").unwrap();

@@ -129,8 +129,8 @@ fn a_closed_listener_keeps_its_backlog() {
         .connector
         .connect(stage.listener.local_addr())
         .unwrap();
-    // The connecting side can be established before the accepting side. The flush waits until both
-    // sides are established.
+    // The connecting side can report the connection as established before the accepting side does.
+    // The flush waits until both sides have established the connection.
     near.send(b"early").unwrap();
     near.flush().unwrap();
     stage.listener.close();
@@ -167,7 +167,7 @@ fn ask(connector: &Connector, address: SocketAddr) -> bool {
 }
 
 /// A connection can be established at the client before the listener has received the event about
-/// this connection. If the listener closes in between, it must still return the connection.
+/// this connection. If the listener closes in the meantime, it must still return the connection.
 #[test]
 fn close_breaks_no_established_connection() {
     const CLIENTS: usize = 12;

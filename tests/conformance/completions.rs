@@ -8,8 +8,8 @@ use rdmsg::{
 
 use crate::stage::{TIME_LIMIT, pair, pair_with, small};
 
-/// The maximum number of messages with ids whose completions the program has not taken, with the
-/// configuration `small`.
+/// The maximum number of messages with ids that can be outstanding with the configuration `small`.
+/// A message is outstanding until the program takes its completion.
 const MAX_OUTSTANDING: u64 = 8;
 
 /// Spawns a thread that receives messages until the connection ends.
@@ -141,7 +141,7 @@ fn unread_messages_take_no_place_of_an_id() {
     for _ in 0..far.info().negotiated.unwrap().send_window {
         far.send(b"unread").unwrap();
     }
-    // The flush waits until the library of the near side has received all these messages.
+    // The flush waits until the near side's library has received all these messages.
     far.flush_timeout(TIME_LIMIT).unwrap();
     let reading = receive_all(far);
     for id in 0..MAX_OUTSTANDING {

@@ -43,8 +43,8 @@ fn control_message_passes_messages_that_are_held() {
     near.send_control(b"cancel").unwrap();
     assert_eq!(control(&far), b"cancel");
     far.send_control(b"cancelled").unwrap();
-    // After the refused send, the library reports `Room` as soon as the window has a free place.
-    // The window is still full, so the next completion is the control message.
+    // After a refused send, the library reports `Room` as soon as the window is no longer full. The
+    // window is still full here, so the next completion is the control message.
     assert_eq!(control(&near), b"cancelled");
     assert!(matches!(near.try_send(b"x"), Err(TrySendError::Full)));
 }

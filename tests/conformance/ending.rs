@@ -51,8 +51,8 @@ fn messages_of_dropped_endpoint_arrive() {
     );
 }
 
-/// After the peer's close, writes of 64 KiB in total succeed until this side has read the stream to
-/// its end.
+/// After the peer's close, writes succeed until they exceed 64 KiB in total, or until this side has
+/// read the stream to its end.
 #[test]
 fn writer_reads_closed_stream_to_its_end() {
     let (near, far) = pair();
@@ -67,8 +67,8 @@ fn writer_reads_closed_stream_to_its_end() {
     let mut first = vec![0; 50_000];
     far.read_exact(&mut first).unwrap();
     assert!(first == pattern(100_000)[..50_000]);
-    // The stream accepts 64 KiB in total after the peer's close. Further writes fail, although this
-    // side has not read all bytes.
+    // After the peer's close, the stream accepts at most 64 KiB in total. Further writes fail,
+    // although this side has not read all bytes yet.
     let mut late = 60_000;
     let error = loop {
         match far.write(&pattern(1000)) {
@@ -116,7 +116,7 @@ fn an_abort_carries_its_code() {
 }
 
 /// One side closes while the other side aborts. The reason for the end depends only on whether the
-/// peer has confirmed the close, not on which call was first.
+/// aborting side confirmed the close before it aborted, not on which call was first.
 #[test]
 fn abort_is_the_reason_of_an_unconfirmed_close() {
     for _ in 0..100 {

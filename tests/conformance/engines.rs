@@ -50,7 +50,7 @@ fn a_shutdown_ends_everything_of_an_engine() {
     }
 }
 
-/// Receives completions until one satisfies the condition.
+/// Receives completions until `what` returns true for one of them.
 fn wait_for(endpoint: &Endpoint, what: fn(&Completion) -> bool) {
     while !what(&endpoint.next_completion_timeout(TIME_LIMIT).unwrap()) {}
 }

@@ -30,7 +30,7 @@ fn descriptors_report_messages_and_room() {
     }
     assert!(
         is_readable(writable, LONG),
-        "free places in the window must make the fd readable"
+        "free space in the window must make the fd readable"
     );
     near.close().unwrap();
     assert!(
@@ -56,7 +56,8 @@ fn listener_descriptor_reports_connections() {
 }
 
 /// Echoes messages with a level-triggered event loop until the connection ends. While the window
-/// has no free place for a reply, the loop receives no messages. Returns the number of wake-ups.
+/// is full, so that no reply can be sent, the loop receives no messages. Returns the number of
+/// wake-ups.
 fn echo_by_levels(endpoint: &Endpoint) -> u32 {
     let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC).unwrap();
     let watched = |interest, on: bool| {

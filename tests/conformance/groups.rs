@@ -342,7 +342,7 @@ fn all_simultaneous_ends_are_reported() {
             }
             (key, Completion::Disconnected(reason)) => {
                 assert_eq!(reason, CloseReason::PeerClosed);
-                assert!(far.remove(&key).is_some(), "each end must be reported once");
+                assert!(far.remove(&key).is_some(), "each connection must end once");
             }
             other => panic!("{other:?}"),
         }
@@ -390,7 +390,7 @@ fn several_threads_wait_for_a_group() {
                 "each message must arrive once"
             );
         }
-        // Each thread exits when it receives the end of a connection.
+        // Each thread exits when it receives the completion that reports the end of a connection.
         for (near, _) in &pairs[..THREADS] {
             near.close().unwrap();
         }

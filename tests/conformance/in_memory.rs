@@ -2,8 +2,8 @@ use std::{env, process::Command};
 
 use crate::stage::TRANSPORT;
 
-/// Runs all other tests again in a child process. An environment variable selects connections
-/// within that process as the transport.
+/// Runs all other tests again in a child process, in which an environment variable selects the
+/// in-memory transport.
 #[test]
 fn all_tests_pass_in_memory() {
     if env::var_os("LAB_ADDR").is_some() || env::var_os(TRANSPORT).is_some() {

@@ -78,8 +78,8 @@ fn closed_listener_returns_pending_then_ends() {
     let listener = &stage.listener;
     let established = listener.accepted();
     let connected = connect(&stage).join().unwrap().unwrap();
-    // The connecting side can be established before the accepting side. Wait until the accepting
-    // side is established.
+    // The connecting side can report the connection as established before the accepting side does.
+    // Wait until the accepting side has established it, too.
     while established.is_empty() {
         thread::yield_now();
     }

@@ -1,5 +1,6 @@
-//! Tests of the documented public API. On this machine, the tests run over TCP and over connections
-//! within a process. In the lab, where `LAB_ADDR` is the address of a device, they run over RDMA.
+//! Tests of the documented public API. On this machine, the tests run over TCP and over the
+//! in-memory transport. In the lab, where `LAB_ADDR` is the address of a device, they run over
+//! RDMA.
 
 mod backlog;
 mod completions;

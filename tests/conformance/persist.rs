@@ -290,7 +290,7 @@ fn close_and_drop_end_a_dial_at_once() {
     let client = stage.connector.persist(listener.local_addr()).unwrap();
     let error = client.next_event_timeout(Duration::ZERO).unwrap_err();
     assert!(matches!(error, Error::TimedOut), "{error}");
-    // After the timeout, the engine continues the connect attempt.
+    // The timeout of the call does not end the connect attempt.
     let unanswered = request();
     drop(client);
     assert_given_up(unanswered);

@@ -99,8 +99,9 @@ pub(crate) fn pair() -> (Endpoint, Endpoint) {
     pair_with(&Config::default())
 }
 
-/// Returns a configuration with small buffers, so that tests reach the limits quickly. On a busy
-/// machine, many concurrent connects can take longer than the default timeout of 10 s.
+/// Returns a configuration with small buffers, so that tests reach the limits quickly. The connect
+/// timeout is long, because on a busy machine many concurrent connects can take longer than the
+/// default of 10 s.
 pub(crate) fn small() -> Config {
     let mut config = Config::default();
     config.connect_timeout = TIME_LIMIT;
@@ -110,10 +111,10 @@ pub(crate) fn small() -> Config {
     config
 }
 
-/// Reports a capability that the calling test needs but the device lacks. Writes the report
-/// directly to stderr, because the test harness captures the output of `println!`. Panics if TCP,
-/// an in-memory connection, or a device other than iWARP lacks the capability. Returns `able`,
-/// which is true if the device has the capability.
+/// If `able` is false, reports that the device lacks a capability that the calling test needs.
+/// Writes the report directly to stderr, because the test harness captures the output of
+/// `println!`. Panics if TCP, an in-memory connection, or a device other than iWARP lacks the
+/// capability. Returns `able`.
 pub(crate) fn applies(able: bool, capability: &str) -> bool {
     if !able {
         let device = env::var("LAB_DEV")
@@ -122,7 +123,7 @@ pub(crate) fn applies(able: bool, capability: &str) -> bool {
         let kind = fs::read_to_string(kind).unwrap();
         assert!(
             kind.contains("RNIC"),
-            "{device} is no iWARP device and must support {capability}: {kind}"
+            "{device} is not an iWARP device, so it must support {capability}: {kind}"
         );
         let test = thread::current().name().unwrap_or("a test").to_owned();
         let line = format!("{test} does not apply: the device lacks {capability}\n");

@@ -76,7 +76,7 @@ fn readers_take_turns() {
     assert_eq!(bytes, b"abcdefgh");
 }
 
-/// A waker that counts its calls, and reports each call to a channel.
+/// A waker that counts its calls, and reports each call through a channel.
 struct Alarm {
     wakes: AtomicU32,
     rings: Mutex<Sender<()>>,

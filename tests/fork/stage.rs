@@ -95,7 +95,7 @@ pub(crate) fn forked(body: impl FnOnce()) -> Forked {
         ForkResult::Parent { child } => Forked(child),
         ForkResult::Child => {
             alarm::set(LIFETIME);
-            // Ignore the message of a panic, because the panic hook prints it.
+            // Ignore the message of a panic, because the panic hook has already printed it.
             let ran = catch_unwind(AssertUnwindSafe(body));
             // SAFETY: `_exit` has no preconditions.
             unsafe { libc::_exit(if ran.is_ok() { 0 } else { 101 }) }

@@ -1,5 +1,5 @@
-//! Tests of the types for tokio in a forked child. The child cannot use its parent's runtime, so it
-//! creates its own runtime.
+//! Tests of this crate's types for tokio in a forked child. The child cannot use its parent's
+//! runtime, so it creates its own runtime.
 
 use std::cell::Cell;
 

@@ -54,8 +54,8 @@ impl Lines {
         self.wait_for_count(text, 1);
     }
 
-    /// Waits until `count` lines contain `text`. Then asserts that no line has violated the
-    /// contract.
+    /// Waits until at least `count` lines contain `text`. Then asserts that no line has violated
+    /// the contract.
     pub(crate) fn wait_for_count(&self, text: &str, count: usize) {
         let found = |lines: &mut Vec<(Level, String)>| {
             lines.iter().filter(|(_, line)| line.contains(text)).count() >= count

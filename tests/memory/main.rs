@@ -1,4 +1,4 @@
-//! Tests of connections within the process.
+//! Tests of in-memory connections.
 
 #[path = "../apart/mod.rs"]
 mod apart;

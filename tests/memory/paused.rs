@@ -129,9 +129,10 @@ async fn stream_carries_bytes_under_a_paused_clock() {
     assert_eq!(start.elapsed(), Duration::ZERO);
 }
 
-/// Usually, a connector with `retry_refused` retries a refused request. If a task connects within
-/// the process, the connector does not retry, because no timer would wake the task for the next
-/// attempt. The task receives the first refusal immediately, for short and for long private data.
+/// Usually, a connector with `retry_refused` retries a refused request. If a task connects over the
+/// in-memory transport, the connector does not retry, because no timer would wake the task for the
+/// next attempt. The task receives the first refusal immediately, for short and for long private
+/// data.
 #[tokio::test(start_paused = true)]
 async fn refused_task_gets_the_refusal_at_once() {
     for len in [20, 1000] {

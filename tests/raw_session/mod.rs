@@ -75,8 +75,8 @@ pub(crate) fn resume_data(id: &[u8; 12], epoch: u32, received: u32) -> Vec<u8> {
     [&id[..], numbers.as_flattened()].concat()
 }
 
-/// Parses a request to resume the session `id`. Returns the epoch and the number of received
-/// messages that the request contains.
+/// Parses a request to resume the session `id`. Returns two fields of the request: the epoch, and
+/// the number of messages that the requesting side has received.
 pub(crate) fn epoch_and_received(data: &[u8], id: &[u8; 12]) -> (u32, u32) {
     assert_eq!((data.len(), &data[..12]), (20, &id[..]));
     let number = |at: usize| u32::from_be_bytes(data[at..at + 4].try_into().unwrap());
@@ -102,7 +102,7 @@ pub(crate) fn request(
     ask(address, SESSION | RESUMES, &data)
 }
 
-/// One side of a connection. The test writes all bytes of this side.
+/// One side of a connection. The test itself produces all bytes that this side sends.
 pub(crate) struct Raw {
     stream: TcpStream,
     pub(crate) granted: u32,
@@ -243,7 +243,7 @@ impl Raw {
     }
 }
 
-/// A listener for which the test writes all replies.
+/// A listener. The test itself produces all replies that this listener sends.
 pub(crate) struct Server(TcpListener);
 
 impl Server {

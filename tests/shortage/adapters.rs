@@ -117,8 +117,8 @@ fn refused_inline_size_is_followed_by_smaller_ones() {
         "adapters::refused_inline_size_is_followed_by_smaller_ones",
         |calls| {
             run_lifecycle(&config()).unwrap();
-            // Software iWARP refuses 96 bytes and more even without the preloaded library. In this
-            // case, skip limits above 95 bytes.
+            // Software iWARP itself refuses 96 bytes of inline data and more. With such a device,
+            // skip the cases whose limit is above 95 bytes.
             let grants_256 = calls.notes("rdma_create_qp") == [256, 256];
             start_log(LevelFilter::Info, &["max_inline"]);
             for (wanted, most, tried) in [
@@ -264,7 +264,8 @@ fn frames_of_one_message_are_posted_in_one_list() {
             // Each message of 300,000 bytes is sent in three frames.
             run_lifecycle(&config().with(|c| c.eager_size = Some(128 << 10))).unwrap();
             let mut lists = calls.notes("post_send");
-            // Two control frames, such as a Close and a CloseAck, are a list of two.
+            // Ignore lists of two sends: they can be two control frames, such as a Close and a
+            // CloseAck.
             lists.retain(|count| *count > 2);
             assert_eq!(lists, [3, 3]);
         },

@@ -99,8 +99,8 @@ impl Calls {
         }
     }
 
-    /// Clears the recorded values of all functions. Returns the values that the library had
-    /// recorded for calls of `function`.
+    /// Returns the values that the library has recorded for calls of `function`. Also clears the
+    /// recorded values of all functions.
     pub(crate) fn notes(&self, function: &str) -> Vec<i64> {
         let name = CString::new(function).unwrap();
         let mut values = vec![0; MAX_NOTES];
@@ -134,8 +134,8 @@ impl Calls {
         unsafe { (self.refuse_relaxed)(1) };
     }
 
-    /// Sets the provider's replies to requests for thread domains and for parent domains: 0 grants
-    /// a request, and other values are error numbers.
+    /// Sets the driver's replies to requests for thread domains and for parent domains: 0 grants a
+    /// request, and other values are error numbers.
     pub(crate) fn answer_domains(&self, thread_domain: i32, parent_domain: i32) {
         // SAFETY: the function has no preconditions.
         unsafe { (self.answer_domains)(thread_domain.into(), parent_domain.into()) };

@@ -42,7 +42,7 @@ use self::{apart::apart, calls::Calls, tcp_peer::Peer};
 /// A timeout that is never reached.
 const TIME_LIMIT: Duration = Duration::from_secs(60);
 
-/// The limit on open files of the process.
+/// The limit on the number of open files of this process.
 const MAX_FILES: i32 = 256;
 
 /// Returns an address of this machine, and the transport of connections to it.

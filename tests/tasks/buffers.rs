@@ -13,10 +13,10 @@ use super::stage::{bytes, ip_and_transport};
 
 const MIB: usize = 1 << 20;
 
-/// The number of bytes that a stream accepts with the default `Config::stream_buffer` of 4 MiB. A
-/// stream accepts less than 4 MiB if the pieces are long but shorter than the eager size, because
-/// the sender then uses little of its half of the buffer. A stream accepts more than 4 MiB if the
-/// final piece is large.
+/// The permitted range for the number of bytes that a stream accepts with the default
+/// `Config::stream_buffer` of 4 MiB. A stream accepts less than 4 MiB if the pieces are long but
+/// shorter than the eager size, because the sender then uses little of its half of the buffer. A
+/// stream accepts more than 4 MiB if the final piece is large.
 const TAKEN: std::ops::RangeInclusive<usize> = 2 * MIB..=6 * MIB;
 
 /// Returns the maximum duration of a write. If a write takes longer, the test considers the stream

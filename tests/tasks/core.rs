@@ -1,4 +1,5 @@
-//! Tests of the `poll_` methods, and of the futures at the root of the crate, on the runtime smol.
+//! Tests of the `poll_` methods and of the futures at the root of the crate. The tests use the
+//! runtime smol.
 
 use std::{
     future::poll_fn,

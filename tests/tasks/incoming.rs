@@ -20,8 +20,8 @@ fn incoming_yields_streams_until_close() {
         let far = incoming.next().await.unwrap().unwrap();
         assert_eq!(far.peer_addr().unwrap(), near.local_addr().unwrap());
         let near = Stream::connect(addr).await.unwrap();
-        // The connecting side may be established first. The flush waits until the accepting side is
-        // established.
+        // The connecting side can report the connection as established before the accepting side
+        // does. The flush waits until the accepting side has established it, too.
         near.endpoint().flushed().await.unwrap();
         listener.close();
         assert!(

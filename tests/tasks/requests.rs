@@ -83,8 +83,8 @@ fn dropped_accept_ends_the_request() {
             let (accepted, connected) = tokio::join!(serving, connect(&listener, b""));
             drop(accepted);
             let ended = match connected {
-                // Either the accept completed before the future was dropped, or at least the reply
-                // was sent before that.
+                // The future was dropped after the accept had completed, or at least after the
+                // reply had been sent.
                 Ok(near) => match near.recv().await {
                     Err(Error::Disconnected(reason)) => reason,
                     other => panic!("{other:?}"),

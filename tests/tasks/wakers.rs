@@ -28,7 +28,7 @@ const TIME_LIMIT: Duration = Duration::from_secs(60);
 /// The code of the Failure frame that a side sends after a waker has panicked.
 const WAKER_PANICKED: u32 = 2;
 
-/// A waker that reports its call to a channel and then panics.
+/// A waker that reports its call through a channel and then panics.
 struct Panics(Sender<()>);
 
 impl Wake for Panics {
@@ -44,8 +44,8 @@ fn panicking() -> (Waker, Receiver<()>) {
     (Waker::from(Arc::new(Panics(calls))), called)
 }
 
-/// A waker that reports its call to a channel, and then blocks until the sender of `leave` is
-/// dropped.
+/// A waker that reports its call through the channel `called`. It then blocks until the sending
+/// half of the channel `leave` is dropped.
 struct Blocks {
     called: Sender<()>,
     leave: Mutex<Receiver<()>>,

@@ -25,14 +25,14 @@ fn ends_at(scheme: &str, address: SocketAddr) -> (StreamListener, Stream, Stream
     (listener, client.join().unwrap(), server)
 }
 
-/// An example of a program's function that is generic over addresses. The bound of such a function
-/// must name this crate's trait instead of std's trait.
+/// An example of a program's function that is generic over addresses. The trait bound of such a
+/// function must name this crate's trait instead of std's trait.
 fn bind<A: ToAddresses>(address: A) -> StreamListener {
     StreamListener::bind(address).unwrap()
 }
 
-/// An example of a program's function that resolves addresses itself. The bound of such a function
-/// can remain std's trait.
+/// An example of a program's function that resolves addresses itself. The trait bound of such a
+/// function can remain std's trait.
 fn bind_looked_up<A: ToSocketAddrs>(address: A) -> StreamListener {
     let addresses: Vec<_> = address.to_socket_addrs().unwrap().collect();
     StreamListener::bind(&*addresses).unwrap()

@@ -1,5 +1,5 @@
-//! Checks the auto traits of the types and of their futures, the size of a task, and that only the
-//! sole handle of a stream or listener enters a runtime.
+//! Checks the auto traits of the types and of their futures, the size of a task, and that a handle
+//! of a stream or listener enters a runtime only if no other handle exists.
 
 use std::panic::{RefUnwindSafe, UnwindSafe};
 

@@ -37,7 +37,7 @@ const FACTOR: u32 = 4;
 
 /// Peers of this side's connections. All of them are in the same state, for example stopped.
 pub(crate) trait Peers {
-    /// Returns the name of the state.
+    /// Returns the name of the peers' state.
     fn name(&self) -> &str;
 
     /// Returns a message connection. Its peer grants 4 messages and receives nothing.
@@ -99,9 +99,10 @@ enum CallOnBytes {
     TaskWrite,
 }
 
-/// Another user of the connection, which waits during the call.
+/// Another user of the connection. It waits on the connection during the call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum OtherUser {
+    /// No other user.
     Alone,
     /// A thread in `recv` or `read`.
     Thread,

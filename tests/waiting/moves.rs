@@ -54,7 +54,7 @@ fn uses_a_stream_whose_runtime_is_gone() {
         let echo = thread::spawn(move || {
             let mut bytes = [0; 5];
             while peer.read_exact(&mut bytes).is_ok() {
-                // Send the echo only after the other side has started to wait for the echo.
+                // Send the echo only after the other side has started to wait for it.
                 if wait.recv().is_err() || peer.write_all(&bytes).is_err() {
                     break;
                 }
@@ -71,7 +71,7 @@ fn uses_a_stream_whose_runtime_is_gone() {
             runtime(multi).block_on(async {
                 let exchanged = timeout(PROMPT, exchange(&mut stream, &go)).await;
                 // The exchange must return, but may fail. tokio's own streams also fail after their
-                // runtime was dropped.
+                // runtime has been dropped.
                 let _ = exchanged.expect("the exchange must return in time");
             });
         }
@@ -255,7 +255,7 @@ fn connects_from_a_runtime_that_is_dropped() {
     });
     drop(first);
     let accepting = thread::spawn(move || stage.listener.accept_timeout(TIME_LIMIT).unwrap());
-    // The future may still have to try the second transport. Therefore poll it on another runtime.
+    // The future may still have to try the second transport, so another runtime must poll it.
     let connected = runtime(false).block_on(async { timeout(PROMPT, connecting).await.unwrap() });
     connected.unwrap().send(b"hello").unwrap();
     let accepted = accepting.join().unwrap();

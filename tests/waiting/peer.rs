@@ -19,15 +19,15 @@ use crate::{
     stage::TIME_LIMIT,
 };
 
-/// The kinds of PDUs.
+/// The kinds of PDUs that this module uses.
 const SEND: u8 = 1;
 const READ: u8 = 4;
 const READ_PART: u8 = 17;
 
 /// The length of a PDU's header, in bytes.
-const PDU: usize = 8;
+const PDU_HEADER: usize = 8;
 
-/// The kinds of frames.
+/// The kinds of frames that this module uses.
 const DATA: u8 = 1;
 const RENDEZVOUS: u8 = 16;
 
@@ -57,8 +57,8 @@ impl State {
     ];
 
     /// Returns the interval between two bytes. A receiving thread makes up to 16 receive calls
-    /// before it lets another thread poll. In the states with an interval of 1 s, these calls would
-    /// take longer than the deadline.
+    /// before it lets another thread poll. With an interval of 1 s, 16 calls that receive one byte
+    /// each take longer than the tested deadline.
     fn pace(self) -> Duration {
         match self {
             Self::Silence | Self::Header => Duration::from_millis(300),
@@ -262,7 +262,7 @@ fn frame(kind: u8, len: u32, payload: &[u8]) -> Vec<u8> {
 /// Reads PDUs until the first READ request. Returns the length of the READ in bytes.
 fn length_of_read(stream: &mut TcpStream) -> u32 {
     loop {
-        let mut header = [0; PDU];
+        let mut header = [0; PDU_HEADER];
         stream.read_exact(&mut header).unwrap();
         let len = u32::from_be_bytes(header[4..].try_into().unwrap());
         let mut rest = vec![0; len as usize];

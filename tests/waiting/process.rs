@@ -1,5 +1,5 @@
-//! A child process that runs this program in a role. A test can stop the process, or one of its
-//! threads.
+//! A child process that runs this test program in one of several roles. A test can stop the
+//! process, or one of its threads.
 
 use std::{
     env, fs,
@@ -32,8 +32,8 @@ const MARK: &str = "for the test: ";
 /// The name of the thread that a test stops.
 const VICTIM: &str = "victim";
 
-/// The numbers of the system calls in which a thread waits for a connection: recvfrom(2) over TCP,
-/// poll(2) otherwise. Architectures without poll(2) have only ppoll(2).
+/// The numbers of the system calls in which a thread waits for data on a connection: recvfrom(2)
+/// over TCP, poll(2) otherwise. Architectures without poll(2) have only ppoll(2).
 const WAITING_CALLS: [libc::c_long; 3] = [
     libc::SYS_recvfrom,
     libc::SYS_ppoll,
@@ -50,7 +50,7 @@ pub(crate) enum Role {
     Keeps,
     /// Receives on the first connection in a thread, and accepts further connections.
     Receives,
-    /// Does the same as `Receives`, with a thread that never sleeps.
+    /// Does the same as `Receives`, but with a thread that never sleeps.
     ReceivesBusily,
 }
 

@@ -1,4 +1,4 @@
-//! Tests that a waiting thread sleeps and does not spin, if it can run on only one processor.
+//! Tests that a waiting thread sleeps instead of spinning if it can run on only one processor.
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ use crate::stage::{Stage, unprobed};
 /// during the whole wait.
 const WAIT: Duration = Duration::from_millis(500);
 
-/// The maximum processor time of a wait that sleeps.
+/// The maximum processor time that a sleeping wait may use.
 const MAX_USED: Duration = Duration::from_millis(50);
 
 /// Returns the processor time used by this thread.

@@ -19,7 +19,8 @@ use crate::{
     stage::{PROMPT, TIME_LIMIT, flush_promptly, ip_and_transport, receive_all, runtime, unprobed},
 };
 
-/// A process that accepts connections. The test stops it after all connections are established.
+/// A process that accepts connections and then falls silent: the test stops it after all
+/// connections are established.
 struct Silent {
     process: Process,
     messages: SocketAddr,
@@ -144,7 +145,7 @@ fn reports_a_stopped_process_in_time() {
     let (stopped, before) = (Instant::now(), time_of_process());
     silent.begin();
     let ends: Vec<_> = ends.iter().collect();
-    // On a slow processor, this process may need much time to end all connections. Therefore add
+    // On a slow processor, this process may need a long time to end all connections. Therefore add
     // the processor time of this process to the permitted delay.
     let work = time_of_process() - before;
     let allowed = Duration::from_millis(500) + 4 * lateness.worst() + work;

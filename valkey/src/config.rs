@@ -13,10 +13,10 @@ pub struct Config {
     /// The number of posted receives, 16 to 32767. Default: 1024.
     ///
     /// Each write and each command of the peer consumes one receive. A stream reposts consumed
-    /// receives during calls of the program, and once in each [`keepalive`](Self::keepalive)
-    /// interval. The protocol does not limit the number of messages that the peer sends. If the
-    /// peer sends while no receive is posted, the peer's device retries. If the device gives up,
-    /// the connection fails.
+    /// receives while the program calls the stream's methods, and once in each
+    /// [`keepalive`](Self::keepalive) interval. The protocol does not limit the number of messages
+    /// that the peer sends. If the peer sends while no receive is posted, the peer's device
+    /// retries. If the device gives up, the connection fails.
     pub receive_queue: u16,
     /// The maximum number of this side's outstanding writes, 1 to 32767. Default: 512.
     pub send_queue: u16,
@@ -27,7 +27,8 @@ pub struct Config {
     /// interval of Valkey's servers.
     ///
     /// `None` disables keepalives. Then only a write detects the loss of the peer. After the first
-    /// commands, the stream handles the peer's commands only during calls of the program.
+    /// commands, the stream handles the peer's commands only while the program calls the stream's
+    /// methods.
     pub keepalive: Option<Duration>,
     /// The maximum time that a close waits for the written bytes to arrive. Default: 10 s.
     pub linger: Duration,

@@ -17,7 +17,7 @@ use crate::{
     waiting::{Waiting, deadline},
 };
 
-/// The connection that the handles of a stream share. Dropping it closes the connection.
+/// The connection that the handles of a stream share. Dropping this value closes the connection.
 pub(crate) struct Connection {
     pub(crate) waiting: Arc<Waiting>,
     local: Option<SocketAddr>,

@@ -62,7 +62,7 @@ pub(crate) struct Link {
     free: u32,
     /// The number of commands that can still be posted.
     free_commands: u32,
-    /// Among the buffers of outgoing commands, the index of the buffer that the next command uses.
+    /// The index of the next command's buffer among the buffers of outgoing commands.
     next_command: u32,
     established: bool,
     end: Option<End>,
@@ -109,8 +109,8 @@ impl Link {
             sq_sig_all: true,
             ..QpInitAttr::rc(&cq, cap)
         };
-        // Do not create the queue pair through `id`. On such a queue pair, the retry count in the
-        // peer's request would apply, and Valkey's requests contain 0.
+        // Do not create the queue pair through `id`. If `id` owned the queue pair, the retry count
+        // in the peer's request would apply, and Valkey's requests contain 0.
         let qp = QueuePair::new(&pd, &attr)?;
         qp.modify(&id.init_qp_attr(QpState::INIT)?)?;
         let writable = AccessFlags::LOCAL_WRITE | AccessFlags::REMOTE_WRITE;

@@ -43,7 +43,7 @@ struct Incoming {
     memory: Memory,
     /// Whether this side has announced the buffer.
     announced: bool,
-    /// The number of bytes that have arrived since this side most recently announced the buffer.
+    /// The number of bytes that have arrived since this side last announced the buffer.
     arrived: u32,
     /// The number of arrived bytes that have been read.
     read: u32,
@@ -95,8 +95,8 @@ impl Session {
         }
     }
 
-    /// Returns true if the peer has announced a buffer. On a client, the server must also have
-    /// reported its features. Then this side may write.
+    /// Returns true if this side may write: the peer has announced a buffer, and, on a client, the
+    /// server has also reported its features.
     pub(crate) fn is_ready(&self) -> bool {
         !self.awaits_features && self.outgoing.is_some()
     }

@@ -14,7 +14,7 @@
 //! # }
 //! ```
 //!
-//! Redis clients that accept any stream can use such a stream, for example
+//! Redis clients that accept any asynchronous stream can use this stream, for example
 //! `redis::aio::MultiplexedConnection::new`.
 
 use std::{

@@ -17,8 +17,8 @@ use crate::link::Link;
 /// A connection on which several threads can wait.
 ///
 /// At most one thread sleeps in poll(2) on the descriptors of the channels. The other waiting
-/// threads sleep on a condition variable. When the thread in poll(2) wakes up, it notifies these
-/// threads. Then one of the threads that still wait sleeps on the descriptors.
+/// threads sleep on a condition variable. When the thread in poll(2) wakes up, it notifies the
+/// other threads. One of the threads that have not finished waiting then calls poll(2).
 #[derive(Debug)]
 pub(crate) struct Waiting {
     /// The process that created the connection.

@@ -1,6 +1,5 @@
 //! TLS with the rustls library over any stream. The certificate is read from a file, or is a new
-//! self-signed certificate. If the clients present certificates, too (mTLS), the server
-//! authenticates them.
+//! self-signed certificate. The server can also require certificates from the clients (mTLS).
 
 use std::{fs, path::Path, sync::Arc};
 

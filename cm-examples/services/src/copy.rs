@@ -1,12 +1,12 @@
 //! Copies files over rdmsg. Client and server exchange short text messages. The sender reads each
 //! piece of the file into a send buffer, which rdmsg sends without another copy.
 //!
-//! The receiver first reports the part of the file that it already has: LENGTH and DIGEST. A server
-//! replies to `put NAME` with `have LENGTH DIGEST`, and a client sends `get LENGTH DIGEST NAME`.
-//! The sender hashes the first LENGTH bytes of its file. If these bytes have the reported digest,
-//! the copy starts at the offset LENGTH, and if not, at the offset 0. The sender sends `from OFFSET
-//! SIZE` with this offset and the size of the file, the pieces from OFFSET on, and `done DIGEST`
-//! with the digest of the whole file.
+//! The receiver may already have the first part of the file, and reports the LENGTH and the DIGEST
+//! of this part. A server that receives replies to `put NAME` with `have LENGTH DIGEST`, and a
+//! client that receives sends `get LENGTH DIGEST NAME`. The sender hashes the first LENGTH bytes of
+//! its file. If their digest is DIGEST, the copy starts at offset LENGTH. Otherwise it starts at
+//! offset 0. The sender sends `from OFFSET SIZE`, where SIZE is the size of the file. Then it sends
+//! the pieces from OFFSET on, and at the end `done DIGEST` with the digest of the whole file.
 //!
 //! The receiver writes to `NAME.part`, which remains after an interruption. When the file is
 //! complete and its digest is correct, the receiver renames it to `NAME`.
@@ -34,7 +34,8 @@ const BLOCK: usize = 256 * 1024;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(clippy::exhaustive_structs, reason = "this is all")]
 pub struct Copied {
-    /// The offset in bytes at which the copy started. The receiver already had the bytes before it.
+    /// The offset in bytes at which the copy started. The receiver already had the bytes before
+    /// this offset.
     pub from: u64,
     /// The size of the file in bytes.
     pub size: u64,
@@ -203,8 +204,8 @@ impl Part {
     }
 }
 
-/// Sends the bytes of a file that the receiver does not have yet. `have` contains the length and
-/// the digest of the part that the receiver already has.
+/// Sends a file. Omits the first part of the file if the receiver already has it. `have` contains
+/// the length and the digest of the receiver's part.
 ///
 /// # Errors
 ///
@@ -301,8 +302,8 @@ pub async fn get(
     let copied = match part.receive(endpoint, progress).await {
         Ok(copied) => copied,
         Err(error) => {
-            // `Part::open` has created an empty part, even if the server does not have the file.
-            // Remove the empty part.
+            // `Part::open` creates an empty part even if the server does not have the file. If the
+            // part is still empty, remove it.
             let part = part_of(path);
             if fs::metadata(&part).is_ok_and(|part| part.len() == 0) {
                 fs::remove_file(part)?;
@@ -315,8 +316,8 @@ pub async fn get(
     Ok(copied)
 }
 
-/// Serves one request of a client to read or write a file in `folder`. If the request fails, sends
-/// the error to the client and returns it.
+/// Serves one request of a client. The request reads or writes a file in `folder`. If the request
+/// fails, sends the error to the client and returns it.
 ///
 /// # Errors
 ///
@@ -358,9 +359,9 @@ async fn receive(endpoint: &Endpoint, path: &Path, progress: Progress<'_>) -> Re
     Ok(copied)
 }
 
-/// Returns the path of a file that a client names. Rejects names that contain a directory, so that
-/// clients can access only files directly in `folder`. Rejects the names of hidden files and of
-/// partial files (`.part`), too.
+/// Returns the path of the file `name` in `folder`. Rejects names that contain a directory, so that
+/// clients can access only files directly in `folder`. Also rejects the names of hidden files and
+/// of partial files (`.part`).
 fn in_folder(folder: &Path, name: &str) -> Result<PathBuf> {
     let is_plain = Path::new(name).file_name().is_some_and(|last| last == name);
     if !is_plain || name.starts_with('.') || name.ends_with(".part") {
@@ -376,8 +377,8 @@ fn part_of(path: &Path) -> PathBuf {
 }
 
 /// Splits a text message into words. The type of the message determines the maximum number of
-/// words. Spaces after that number belong to the final word, because a file name or an error text
-/// can contain spaces.
+/// words. The final word contains the rest of the message, because a file name or an error text can
+/// contain spaces.
 fn words(message: &[u8]) -> Result<Vec<String>> {
     let line = std::str::from_utf8(message).map_err(|_| "received a piece instead of text")?;
     let most = match line.split(' ').next() {

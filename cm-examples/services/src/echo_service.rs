@@ -174,7 +174,7 @@ impl EchoClient {
     ///
     /// # Errors
     ///
-    /// Returns the status of a call that fails.
+    /// Returns the status of the call if the call fails.
     pub async fn once(&mut self, message: impl Into<Bytes>) -> Result<Bytes, Status> {
         self.ready().await?;
         let path = http::uri::PathAndQuery::from_static(ONCE);
@@ -187,7 +187,7 @@ impl EchoClient {
     ///
     /// # Errors
     ///
-    /// Returns the status of a call that fails.
+    /// Returns the status of the call if the call fails.
     pub async fn count(&mut self, count: u64) -> Result<Streaming<Bytes>, Status> {
         self.ready().await?;
         let path = http::uri::PathAndQuery::from_static(COUNT);
@@ -200,7 +200,7 @@ impl EchoClient {
     ///
     /// # Errors
     ///
-    /// Returns the status of a call that fails.
+    /// Returns the status of the call if the call fails.
     pub async fn chat<M>(&mut self, messages: M) -> Result<Streaming<Bytes>, Status>
     where
         M: Stream<Item = Bytes> + Send + 'static,

@@ -21,15 +21,15 @@ use tonic::transport::server::{Connected, TcpConnectInfo};
 
 use crate::options::{ClientOptions, ServerOptions};
 
-/// The pause after a failed accept. Without the pause, the loop would occupy a processor while the
-/// host has no free descriptors or no free memory.
+/// The pause after a failed accept. Without the pause, the loop would keep a processor busy while
+/// the host has no free descriptors or no free memory.
 const PAUSE: Duration = Duration::from_millis(100);
 
 /// A connection over rdmsg or over plain TCP.
 #[derive(Debug)]
 #[expect(clippy::exhaustive_enums, reason = "there is no third")]
 pub enum Socket {
-    /// A stream of rdmsg.
+    /// An rdmsg stream.
     Rdmsg(Stream),
     /// A TCP socket of the kernel.
     Tcp(TcpStream),
@@ -210,8 +210,7 @@ impl AsyncWrite for Socket {
     }
 }
 
-/// Reports the addresses of a connection to tonic. The streams of rdmsg and of TCP implement the
-/// same trait.
+/// Reports the addresses of a connection to tonic. Both types of streams also implement this trait.
 impl Connected for Socket {
     type ConnectInfo = TcpConnectInfo;
 

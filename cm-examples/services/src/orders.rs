@@ -1,4 +1,4 @@
-//! Orders that are executed exactly once, although the server is replaced repeatedly.
+//! Orders that are executed exactly once, even if the server is replaced repeatedly.
 //!
 //! Each message of a client is the number of an order, and the server replies with the same number.
 //! Before a server exits, it sends an empty message, which asks the client to reconnect. The client

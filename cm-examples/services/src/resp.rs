@@ -1,4 +1,4 @@
-//! RESP, the protocol of Redis: a parser and an encoder of requests and replies, a server session,
+//! The Redis protocol (RESP): a parser and an encoder for requests and replies, a server session,
 //! and a client.
 
 use std::{fmt, io};
@@ -32,13 +32,13 @@ const MAX_DEPTH: usize = 8;
 /// the next request.
 const MAX_PENDING: usize = 64 * 1024;
 
-/// The minimum capacity of the buffer for a read, in bytes.
+/// The minimum free space in the buffer before a read, in bytes.
 const READ_SIZE: usize = 16 * 1024;
 
-/// The time limit, and the limit in bytes, for reading before the session closes the socket. The
-/// session has sent its final replies by then, and discards the bytes that it reads. If the session
-/// closed a socket with unread bytes, the kernel would send a reset, and the client could lose the
-/// final replies.
+/// The time limit and the byte limit for the final reads. After the session has sent its last
+/// replies, it reads and discards further bytes, and then closes the socket. If the session closed
+/// a socket with unread bytes, the kernel would send a reset, and the client could lose the last
+/// replies.
 const LINGER: (Duration, usize) = (Duration::from_secs(1), 1 << 20);
 
 /// The error for bytes that violate RESP or exceed a limit of this server.
@@ -58,17 +58,17 @@ fn refuse<T>(text: impl Into<String>) -> Result<T, ProtocolError> {
     Err(ProtocolError(text.into()))
 }
 
-/// Parses requests from a stream of bytes. Each call continues after the bytes that the previous
-/// call has parsed.
+/// Parses requests from a stream of bytes. Each call of [`next`](Self::next) continues after the
+/// bytes that the previous call parsed.
 #[derive(Debug, Default)]
 pub struct RequestReader {
     arguments: Vec<Bytes>,
-    /// The number of arguments of the request that have not arrived yet.
+    /// The number of the request's arguments that have not arrived yet.
     missing: usize,
     /// The length of the next argument in bytes, if the length has arrived and the argument has
     /// not.
     coming: Option<usize>,
-    /// The sum of the lengths received so far for this request, in bytes.
+    /// The sum of the argument lengths received so far for this request, in bytes.
     size: usize,
 }
 
@@ -202,7 +202,7 @@ impl Reply {
         Self::Status("OK".to_owned())
     }
 
-    /// Returns a reply with a value.
+    /// Returns a reply that contains a copy of `bytes`.
     #[must_use]
     pub fn bulk(bytes: &[u8]) -> Self {
         Self::Bulk(Bytes::copy_from_slice(bytes))

@@ -101,8 +101,7 @@ impl Server {
     }
 
     /// Spawns a task for each connection until the server's token is cancelled. Then waits for the
-    /// tasks to end, for at most the time of the option `--patience`, and calls
-    /// [`finish`](Self::finish).
+    /// tasks to end, up to the time limit `--patience`, and calls [`finish`](Self::finish).
     ///
     /// # Errors
     ///
@@ -130,7 +129,7 @@ impl Server {
     }
 
     /// Waits until the rdmsg connections have ended, so that the peers receive all written bytes.
-    /// After the time of the option `--patience`, ends the remaining connections.
+    /// Ends the connections that remain after the time limit `--patience`.
     ///
     /// # Errors
     ///
@@ -159,7 +158,7 @@ pub async fn finish(engine: Engine, time_limit: std::time::Duration) -> Result<(
     Ok(())
 }
 
-/// Returns a token. A task cancels the token when SIGINT or SIGTERM arrives.
+/// Returns a cancellation token. A task cancels this token when SIGINT or SIGTERM arrives.
 ///
 /// # Errors
 ///

@@ -1,4 +1,4 @@
-//! A key-value store, and the Redis commands on it.
+//! A key-value store, and the Redis commands that access it.
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -42,7 +42,7 @@ enum End {
 }
 
 impl Store {
-    /// Executes a request, and appends the reply to the output. Returns what the session does next.
+    /// Executes a request, and appends the reply to the output. Returns the session's next action.
     pub fn execute(&self, request: &[Bytes], output: &mut BytesMut) -> After {
         self.requests.fetch_add(1, Ordering::Relaxed);
         let name = request[0].to_ascii_uppercase();
@@ -56,7 +56,7 @@ impl Store {
     }
 
     fn values(&self) -> MutexGuard<'_, HashMap<Bytes, Value>> {
-        // The map is consistent even after a panic of a thread that held the lock, so ignore the
+        // The map is consistent even if a thread panicked while it held the lock, so ignore the
         // poisoning.
         self.values.lock().unwrap_or_else(PoisonError::into_inner)
     }

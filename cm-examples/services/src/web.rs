@@ -1,4 +1,4 @@
-//! A web service for hyper: the responses, the service of a connection, and a client.
+//! A web service that uses hyper, and a client.
 
 use std::{
     convert::Infallible,
@@ -87,8 +87,8 @@ fn answer(request: Request<Incoming>) -> Response<AnyBody> {
             let answered = ANSWERED.load(Ordering::Relaxed);
             text(StatusCode::OK, format!("{answered}\n"))
         }
-        // hyper sends the body back while it arrives. If the client does not read the response,
-        // hyper stops reading the request.
+        // hyper sends the request body back while the body arrives. If the client does not read the
+        // response, hyper stops reading the request.
         (&Method::POST, "/echo") => Response::new(request.into_body().boxed()),
         (&Method::GET, path) => {
             let count = path.strip_prefix("/bytes/").map(str::parse);

@@ -51,8 +51,8 @@ struct Options {
 /// The number of threads that open connections.
 const OPENERS: usize = 8;
 
-/// The time limit of a send on a connection that does not receive. When this time has expired, the
-/// program considers the window full.
+/// The time limit of a send on a stuck connection, whose replies the client does not receive. If
+/// the send times out, the program considers the window full.
 const REFUSED: Duration = Duration::from_millis(500);
 
 /// The time limit for a reply.

@@ -11,8 +11,8 @@
 //! register only one of them at a time: the first while the server receives, the second while a
 //! reply waits.
 //!
-//! `echo_threads` and `echo_group` are the same server with threads and with channels. The client
-//! is `echo_clients`.
+//! `echo_threads` is the same server with a thread for each client, and `echo_group` is the same
+//! server with channels. The client is `echo_clients`.
 
 use std::{collections::HashMap, os::fd::AsRawFd, process::ExitCode};
 
@@ -124,8 +124,8 @@ impl Client {
         Ok(())
     }
 
-    /// Receives messages and replies to them, while sends are possible. Returns `false` if the
-    /// connection has ended.
+    /// Receives messages and replies to them until no message is pending or the window is full.
+    /// Returns `false` if the connection has ended.
     fn serve(&mut self) -> bool {
         loop {
             let message = match self.waiting.take() {

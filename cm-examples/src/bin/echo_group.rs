@@ -7,8 +7,8 @@
 //! `Completion::Room` arrives. A client that does not receive its replies therefore fills its own
 //! window and waits. Other clients are not affected.
 //!
-//! `echo_threads` and `echo_epoll` are the same server with threads and with an event loop. The
-//! client is `echo_clients`.
+//! `echo_threads` is the same server with a thread for each client, and `echo_epoll` is the same
+//! server with an event loop. The client is `echo_clients`.
 
 use std::{
     collections::{HashMap, VecDeque},

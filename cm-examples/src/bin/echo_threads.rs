@@ -5,8 +5,8 @@
 //! these messages fill the client's window, the client waits, too.
 //!
 //! `echo_group` and `echo_epoll` are the same server with one thread. The client is `echo_clients`.
-//! On SIGUSR1, the server prints statistics. After SIGINT or SIGTERM, the server waits a limited
-//! time (`--patience`) until the clients finish.
+//! On SIGUSR1, the server prints statistics. After SIGINT or SIGTERM, the server waits for the
+//! clients to finish, up to the time limit `--patience`.
 
 use std::{process::ExitCode, thread};
 

@@ -90,9 +90,9 @@ fn run(options: &Options) -> Result<()> {
         return Err(text.into());
     }
     if options.no_loopback {
-        let missing =
+        let flag =
             "IBV_QP_CREATE_BLOCK_SELF_MCAST_LB, which soft-RoCE and most RoCE devices do not have";
-        return Err(format!("-l: not supported: it needs queue pairs with {missing}").into());
+        return Err(format!("-l: not supported: it needs queue pairs with {flag}").into());
     }
     let group = lookup(options.multicast.as_deref().unwrap_or_default(), 0)?;
     if !group.ip().is_multicast() {

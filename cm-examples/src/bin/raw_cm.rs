@@ -45,9 +45,9 @@ use rdmsg::{
 const TIME_LIMIT: Duration = Duration::from_secs(30);
 /// The maximum length of a message in bytes. Each receive has room for one message.
 const LARGEST: usize = 64 * 1024;
-/// The number of receives. While the program reads a message, the second receive stays posted.
+/// The number of receives. While the program reads a message, the other receive stays posted.
 const RECEIVES: usize = 2;
-/// The index of the send's slot, after the slots of the receives. It is also the work request id.
+/// The index of the slot for the send, after the receive slots, and the send's work request id.
 const SEND: usize = RECEIVES;
 
 /// Sends messages and receives their echoes over RDMA, with only the connection manager and verbs
@@ -224,7 +224,7 @@ impl Connection {
         Ok(self.qp.post_recv(&[RecvWr::new(slot as u64, room)])?)
     }
 
-    /// Sends a message after the previous send has completed, because all sends use one slot.
+    /// Sends a message after the previous send has completed, because all sends share one slot.
     fn send(&mut self, message: &[u8]) -> Result<()> {
         while self.sending {
             if !self.progress()? {

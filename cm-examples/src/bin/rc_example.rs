@@ -210,7 +210,7 @@ impl Side {
         self.put(self.texts[1], len);
         let read = self.text();
         synchronise(stream, b'R')?;
-        // Between these two calls, the client reads and writes this buffer. The server learns only
+        // Between these two calls, the client reads and writes this buffer. The second call returns
         // when the client has finished.
         synchronise(stream, b'W')?;
         if self.show("Contents of server buffer") == read {

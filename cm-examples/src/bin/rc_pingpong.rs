@@ -100,8 +100,8 @@ impl Options {
             return Err("-P requires on-demand paging (-o or -O)".into());
         }
         if self.allow_cc_unprotected {
-            let lacks = "regions that a confidential guest shares with its host";
-            return Err(format!("-U: rdmsg does not support {lacks}").into());
+            let regions = "regions that a confidential guest shares with its host";
+            return Err(format!("-U: rdmsg does not support {regions}").into());
         }
         Ok(Rules {
             size: self.size,

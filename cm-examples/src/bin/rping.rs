@@ -1,5 +1,5 @@
 //! RDMA ping: the client sends the address of its memory. The server reads and writes this memory
-//! without the client's processor. The program interoperates with the C program of the same name.
+//! without involving the client's processor. Interoperates with the C program of the same name.
 //! Run `rping -s` on one host and `rping -c -a ADDR -C 10 -v` on another.
 //!
 //! For each ping:
@@ -137,7 +137,7 @@ struct Side {
     outgoing: MemoryRegion,
     /// The client's first buffer, which the server reads.
     start: MemoryRegion,
-    /// The client's second buffer, which the server writes, or the server's own buffer.
+    /// The client's second buffer, which the server writes. On the server: its own buffer.
     data: MemoryRegion,
     /// Whether a send, READ or WRITE is outstanding.
     busy: bool,
@@ -234,7 +234,7 @@ impl Side {
     }
 
     fn post(&mut self, request: SendWr<'_>) -> Result<()> {
-        // The peer may reply before the previous request has completed. So wait for the request.
+        // The peer may reply before the previous request has completed, so wait until it has.
         self.until(|side| !side.busy)?;
         self.busy = true;
         Ok(self.connection.qp.post_send(&[request])?)

@@ -1,5 +1,5 @@
-//! Sends datagrams between two hosts that find each other through the connection manager. It
-//! interoperates with the C program of the same name.
+//! Sends datagrams between two hosts that find each other through the connection manager. The
+//! program interoperates with the C program of the same name.
 //!
 //! Run `udaddy` on one host and `udaddy -s ADDR` on another. The programs establish no connection.
 //! The connection manager only returns the path to the server, the server's queue pair number, and

@@ -1,4 +1,4 @@
-//! Connections of other libraries. They do the same work as the connections of rdmsg.
+//! Connections that use other libraries, and do the same work as the connections of rdmsg.
 
 use std::{
     io::{BufReader, IoSlice, Read, Write},
@@ -19,12 +19,12 @@ use crate::{
     traffic::{SILENCE, Traffic},
 };
 
-/// The maximum length in bytes of a message that is copied into one buffer with its length field.
-/// One call of write(2) then sends both.
+/// The maximum length in bytes of a message that is copied into a buffer, directly after its length
+/// field. One call of write(2) then sends both.
 const COPIED: usize = 4096;
 
-/// Opens the connections, and returns this side's end of each connection. Only the sockets of std
-/// and tokio support several connections. With any other library, opens one connection.
+/// Opens the connections, and returns a [`Carrier`] for each of them. Only the sockets of std and
+/// tokio support several connections. With any other library, opens one connection.
 pub(crate) async fn connections(traffic: &Traffic, side: Side) -> Result<Vec<Carrier>> {
     let (server, count) = (traffic.server, traffic.manner.connections);
     let mut all = Vec::new();
@@ -67,7 +67,7 @@ pub(crate) struct StdSocket {
     writer: TcpStream,
     /// A batch of short messages, each preceded by its length. One call writes the whole batch.
     out: Vec<u8>,
-    /// The message that was received most recently.
+    /// The last received message.
     message: Vec<u8>,
 }
 
@@ -91,7 +91,7 @@ impl StdSocket {
                 let mut left = &mut parts[..];
                 while !left.is_empty() {
                     let written = self.writer.write_vectored(left)?;
-                    ensure!(written > 0, "the socket has accepted no bytes");
+                    ensure!(written > 0, "the socket accepted no bytes");
                     IoSlice::advance_slices(&mut left, written);
                 }
             }
@@ -125,9 +125,8 @@ impl StdSocket {
 /// A socket of tokio with `LengthDelimitedCodec`.
 pub(crate) struct Codec {
     pub(crate) frames: Framed<tokio::net::TcpStream, LengthDelimitedCodec>,
-    /// The message that was sent most recently. The next send of a message with the same length
-    /// sends a clone, which shares these bytes. A program that sends owned bytes does not copy
-    /// them either.
+    /// The last message that was copied. A later send of the same length sends a clone, which
+    /// shares these bytes. So it copies nothing, like a program that owns the bytes that it sends.
     message: Bytes,
 }
 
@@ -154,7 +153,11 @@ impl Codec {
     }
 
     pub(crate) async fn receive(&mut self) -> Result<Bytes> {
-        let message = self.frames.next().await.context("the peer has closed")?;
+        let message = self
+            .frames
+            .next()
+            .await
+            .context("the peer has closed the connection")?;
         Ok(message?.freeze())
     }
 }

@@ -1,5 +1,5 @@
-//! The budget: the stored figures. A change to the code fails the check if a new measurement is
-//! worse than the stored figure by more than the factor [`SLACK`].
+//! The budget: the figures that were stored when the budget was last renewed. A change to the code
+//! fails the check if a new figure is worse than the stored one by more than the factor [`SLACK`].
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -16,7 +16,7 @@ use crate::{
     row::{Row, Side, median},
 };
 
-/// The path of the file with the stored figures, in the checkout.
+/// The path of the file with the stored figures, relative to the root of the checkout.
 pub(crate) const FILE: &str = "integration/bench-tool/budget.json";
 
 /// The factor by which a figure may be worse than the stored one. When a measurement is repeated,
@@ -27,12 +27,12 @@ const SLACK: f64 = 1.03;
 #[derive(Debug, Default, Deserialize, PartialEq, Serialize)]
 pub(crate) struct Budget {
     /// The release series of the kernel in the guest. Figures from different series are not
-    /// comparable: the driver of Linux 6.12 uses threads and the driver of 6.1 does not, so every
+    /// comparable: the RDMA driver of Linux 6.12 uses threads and the one of 6.1 does not, so every
     /// ratio differs.
     kernel: String,
-    /// The ratio of each counted comparison: rdmsg's figure divided by the other program's figure.
-    /// The map also contains the worst step of each sweep, and rdmsg's figure of each measure with
-    /// absolute targets.
+    /// The result of each comparison by the clock that counts instructions: rdmsg's figure divided
+    /// by the other program's figure. For a measure with absolute targets, the result is rdmsg's
+    /// figure. The map also contains the worst step of each sweep.
     ratios: BTreeMap<String, f64>,
     /// The version and options of the compiler that built the measured program.
     built_by: String,
@@ -81,7 +81,7 @@ impl Budget {
 
     /// Compares each figure with the stored one and prints both. Returns the names of the figures
     /// that are worse than the stored ones by more than [`SLACK`], were not measured, or are not
-    /// stored. Returns no ratios if the kernel differs, and no instruction counts if the compiler
+    /// stored. Omits the ratios if the kernel differs, and the instruction counts if the compiler
     /// differs.
     pub(crate) fn judge(&self, kept: &Self) -> Vec<String> {
         let same = |worse, kind: &str, on: &str, kept_on: &str| {
@@ -105,10 +105,10 @@ fn series(kernel: &str) -> String {
     format!("Linux {}", numbers.join("."))
 }
 
-/// If both sides of a row are rdmsg, both can become slower together, and the ratio does not show
-/// this. Replaces the second side of such a row with a program other than rdmsg. This program is
-/// the second side of another row with the same measure and size, if possible of the row whose
-/// first side is the old second side. If there is no such program, returns the row unchanged.
+/// Returns the row with another `theirs` if the row compares rdmsg with rdmsg. The ratio of such a
+/// row would not show that both sides became slower together. The new `theirs` is a program other
+/// than rdmsg. It comes from another row with the same measure and size, preferably from a row
+/// whose `ours` is the old `theirs`. If there is no such row, returns the row unchanged.
 fn against_perftest(row: &Row, rows: &[Row]) -> Row {
     let is_ours = |side: &Side| side.name.starts_with("rdmsg");
     let stock = |row: &&Row| row.theirs.as_ref().is_some_and(|theirs| !is_ours(theirs));

@@ -1,5 +1,5 @@
-//! Pairs of sockets of libzmq and libnng over TCP. The program loads the libraries at run time, so
-//! a machine that does not measure them does not need them.
+//! Pairs of sockets of libzmq and libnng over TCP. The program loads a library at run time, so a
+//! machine needs the library only if the library is measured.
 
 #![allow(
     clippy::multiple_unsafe_ops_per_block,
@@ -46,8 +46,8 @@ type Send = dyn Fn(&[u8]) -> bool;
 /// Receives a message into a buffer. Returns the length of the message, or `None` after an error.
 type Receive = dyn Fn(&mut [u8]) -> Option<usize>;
 
-/// One of two sockets that are connected with each other. Only one thread uses the socket. The
-/// socket stays open until the process exits.
+/// One socket of a connected pair. Only one thread uses the socket. The socket stays open until the
+/// process exits.
 pub(crate) struct CSocket {
     send: Box<Send>,
     receive: Box<Receive>,
@@ -60,7 +60,7 @@ const LONGEST: usize = 8 << 20;
 
 /// Opens a library, which stays open until the process exits.
 fn open(name: &str) -> Result<&'static Library> {
-    // SAFETY: the initialization of these libraries has no requirement.
+    // SAFETY: the initialization of these libraries has no safety requirements.
     let library = unsafe { Library::new(name) };
     let library = library.with_context(|| format!("cannot open {name}"))?;
     Ok(Box::leak(Box::new(library)))

@@ -20,17 +20,17 @@ pub(crate) struct Cost {
     pub(crate) allocations: u64,
 }
 
-/// Returns the cost of each of these functions. The profile must be made with `--separate-callers`.
-/// In such a profile, the names of a function's callers follow its own name, as in
-/// `malloc'Vec::new'bench::calls::send'main`.
+/// Returns the cost of each function in `functions`. The profile must be made with
+/// `--separate-callers`. In such a profile, the names of a function's callers follow the name of
+/// the function, as in `malloc'Vec::new'bench::calls::send'main`.
 pub(crate) fn costs(profile: &str, functions: &[String]) -> Vec<Cost> {
     let mut costs = vec![Cost::default(); functions.len()];
     let (mut objects, mut names) = (Names::default(), Names::default());
     let mut is_of_driver = false;
     // `within` is the index of the measured function to which the costs on the following lines are
-    // added. They are the costs of this function itself or of one of its callees. `allocating` is
-    // set if the next `calls` line counts calls to the allocator. It is the index of the measured
-    // function that makes these calls.
+    // added. These are costs of the function itself or of one of its callees. If the next `calls`
+    // line counts calls to the allocator, `allocating` is the index of the measured function that
+    // makes these calls.
     let mut within = None;
     let mut allocating = None;
     let mut lines = profile.lines();

@@ -31,8 +31,8 @@ fn send(endpoint: &Endpoint, message: &[u8]) -> Result<(), rdmsg::Error> {
     endpoint.send(message)
 }
 
-/// Receives a message. This call also polls for the completion of the previous send, as in other
-/// programs.
+/// Receives a message. This call also polls for the completion of the previous send, as it does in
+/// every program.
 #[inline(never)]
 fn receive(endpoint: &Endpoint) -> Result<Message, rdmsg::Error> {
     endpoint.recv()

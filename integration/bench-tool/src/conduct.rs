@@ -26,7 +26,8 @@ use crate::{
     work::{Scope, Task},
 };
 
-/// The port before that of the first server. Each further server uses the next higher port.
+/// The first server listens on the port above this one. Each further server uses the next higher
+/// port.
 const PORT_BEFORE_FIRST: u16 = 20_000;
 
 /// The time limits for a client: in the parts that measure by the clock, in a guest whose clock
@@ -39,12 +40,12 @@ const CALLGRIND_LIMIT: Duration = Duration::from_secs(600);
 /// The time limit for a server to end after its client has ended.
 const END_LIMIT: Duration = Duration::from_secs(10);
 
-/// The maximum numbers of attempts to run one of our programs, and to run another program. Stock
-/// programs sometimes crash.
+/// The maximum number of attempts for one of our programs and for a stock program. Stock programs
+/// sometimes crash.
 pub(crate) const OURS: u32 = 1;
 pub(crate) const THEIRS: u32 = 3;
 
-/// The pause before a run that measures how connections are opened and closed. During this pause,
+/// The pause before a run that measures the opening and closing of connections. During this pause,
 /// the kernel finishes its work for the connections of the previous run.
 const SETTLE: Duration = Duration::from_millis(300);
 
@@ -95,9 +96,9 @@ pub(crate) struct Conductor {
     results: PathBuf,
     server: Host,
     next_port: u16,
-    /// The value of [`work`] when the most recent client of a [`Measure::Connect`] run was started.
-    /// The wait until the server listens ends before this point, and is not measured, because it
-    /// takes a varying time.
+    /// The value of [`work`] at the start of the client in the last [`Measure::Connect`] run. The
+    /// client starts when the server listens. The wait until then is not measured, because its
+    /// duration varies.
     began: Duration,
     /// The log file, to which the output of each run is written.
     log: File,
@@ -231,9 +232,9 @@ impl Conductor {
         let mut of = |count| of(self, &Run { count, ..*run });
         let (one, more) = (of(1)?, of(run.count + 1)?);
         let parts = match run.measure {
-            // This share is the total for both ends of all additional connections.
+            // The processor share is the total for both ends of all additional connections.
             Measure::IdleWork => 1.0,
-            // Other figures of idle connections are for one end of one connection.
+            // The other figures of idle connections are for one end of one connection.
             measure if measure.is_of_idle() => 2.0 * run.count as f64,
             _ => run.count as f64,
         };
@@ -395,8 +396,8 @@ pub(crate) fn work() -> Result<Duration> {
 }
 
 /// Returns the number of system calls in the summary that strace writes. In the summary's final
-/// line, the number of calls is in the fourth column, after the time in percent, in seconds and per
-/// call.
+/// line, the number of calls is in the fourth column. The first three columns contain times: in
+/// percent, in seconds, and in microseconds per call.
 fn calls(summary: &str) -> Result<u64> {
     let total = summary.lines().rfind(|line| line.ends_with(" total"));
     let number = total.and_then(|line| line.split_whitespace().nth(3)?.parse().ok());

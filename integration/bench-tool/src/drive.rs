@@ -1,4 +1,4 @@
-//! Measures the parts, in the lab or on this machine, and prints the results.
+//! Measures the parts of a benchmark in the lab or on this machine, and prints the results.
 
 use std::{
     env, fs,
@@ -21,15 +21,15 @@ use crate::{
     work::{Scope, Task, Work},
 };
 
-/// The time limits for a measurement in the lab. A measurement that hangs is stopped after this
-/// time.
+/// The time limits for a long and for a quick measurement in the lab. They stop a measurement that
+/// hangs.
 const LIMIT: Duration = Duration::from_secs(3 * 3600);
 const QUICK_LIMIT: Duration = Duration::from_secs(1200);
 
-/// The options of the lab for a guest whose clock counts instructions.
+/// The lab's options that start a guest whose clock counts instructions.
 const COUNTED: &str = "--counted --memory 2G";
 
-/// The number of rounds when the ways to wait are measured by the clock.
+/// The number of rounds when [`polling`] measures by the clock.
 const POLLING_ROUNDS: u32 = 7;
 
 /// The number of rounds between two hosts.
@@ -38,7 +38,8 @@ const HOSTS_ROUNDS: u32 = 7;
 /// The number of rounds for a new budget. The budget stores the medians of these rounds.
 const RENEWAL_ROUNDS: u32 = 3;
 
-/// Measures in a guest, or on this machine if `guest` is `None`. Adds the results to `report`.
+/// Performs the task in a guest, or on this machine if `guest` is `None`. Adds the results to
+/// `report`.
 fn run(task: &Task, guest: Option<Launch>, report: &mut Report) -> Result<()> {
     let target = env::var_os("CARGO_TARGET_DIR");
     let target = target.map_or_else(|| PathBuf::from("target"), PathBuf::from);
@@ -47,7 +48,8 @@ fn run(task: &Task, guest: Option<Launch>, report: &mut Report) -> Result<()> {
     let in_lab = || base.unwrap_or_else(|| target.join("lab/results")).join("a");
     let results = here.clone().unwrap_or_else(in_lab);
     fs::create_dir_all(&results)?;
-    // Remove the reports of an earlier run. They would be read below if this run wrote none.
+    // Remove the reports of an earlier run, because the code below would read them if this run
+    // wrote none.
     let file = results.join(REPORTS);
     let _ = fs::remove_file(&file);
     let mut argv = Work::Perform(task.clone(), here).argv()?;
@@ -132,7 +134,7 @@ pub(crate) fn polling(lab: bool, write: bool) -> Result<ExitCode> {
     Ok(end(start, report.broken))
 }
 
-/// Counts the cost of many sizes, and prints the table.
+/// Measures the cost of many message sizes in the lab, and prints the table.
 pub(crate) fn sweep(write: bool) -> Result<ExitCode> {
     let start = Instant::now();
     let report = measure(&[Part::Counted], Scope::Sweep, 1, &[])?;
@@ -151,8 +153,8 @@ fn end(start: Instant, has_failed: bool) -> ExitCode {
     u8::from(has_failed).into()
 }
 
-/// Measures the comparisons of the budget. If `renew` is set, stores the figures. Otherwise
-/// compares them with the stored ones.
+/// Measures the comparisons of the budget. If `renew` is set, stores the new figures. Otherwise
+/// compares the new figures with the stored figures.
 pub(crate) fn budget(renew: bool) -> Result<ExitCode> {
     let start = Instant::now();
     let file = Path::new(budget::FILE);
@@ -193,7 +195,7 @@ pub(crate) fn budget(renew: bool) -> Result<ExitCode> {
     Ok(ExitCode::FAILURE)
 }
 
-/// Measures the given parts. All parts run in one start of the lab, because a guest needs a long
+/// Measures the given parts. Starts the lab only once for all parts, because a guest takes a long
 /// time to boot.
 fn measure(parts: &[Part], scope: Scope, rounds: u32, only: &[String]) -> Result<Report> {
     let mut packages = Vec::new();

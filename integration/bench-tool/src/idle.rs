@@ -24,7 +24,7 @@ use crate::{
     traffic::Traffic,
 };
 
-/// The time for which the connections are idle when their processor time is measured. It spans
+/// The time for which the connections are idle while their processor time is measured. It spans
 /// several keepalive intervals.
 const INTERVAL: Duration = Duration::from_secs(10);
 
@@ -125,7 +125,7 @@ pub(crate) fn measure(traffic: &Traffic) -> Result<Usage> {
         asked.write_u8(0).await?;
         let mut answer = Vec::new();
         asked.read_to_end(&mut answer).await?;
-        let server: Usage = serde_json::from_slice(&answer).context("no usage of the server")?;
+        let server: Usage = serde_json::from_slice(&answer).context("the server sent no usage")?;
         usage.memory += server.memory;
         usage.descriptors += server.descriptors;
         for carrier in carriers {

@@ -6,9 +6,9 @@
 //! under callgrind, with the help of [`instructions`], and measures the [`sweep`] of sizes. The
 //! results are [`row`]s of a [`report`], which [`drive`] prints or compares with the [`budget`].
 //! [`program`] contains the command lines. Our own programs are [`messages`], [`many`],
-//! [`one_sided`], [`idle`] and [`calls`]; [`mod@work`] selects one of them. [`alternatives`]
-//! contains connections of other libraries for the same programs, among them [`c_sockets`] and
-//! [`plain_verbs`].
+//! [`one_sided`], [`idle`] and [`calls`]; [`mod@work`] selects one of them. With [`alternatives`],
+//! some of these programs use connections of other libraries instead of rdmsg, for instance those
+//! in [`c_sockets`] and [`plain_verbs`].
 
 mod alternatives;
 mod budget;
@@ -202,13 +202,13 @@ fn main() -> Result<ExitCode> {
     }
 }
 
-/// The number of descriptors that suffices for 10,000 connections.
+/// The limit on file descriptors, which is high enough for 10,000 connections.
 const DESCRIPTORS: u64 = 100_000;
 
 fn work(work: Work) -> Result<ExitCode> {
-    // Each of thousands of connections needs several file descriptors, so raise the limit. In the
-    // lab, this process is root and can raise the hard limit. Any other user can raise only the
-    // soft limit.
+    // Raise the limit, because there can be thousands of connections and each needs several file
+    // descriptors. In the lab, this process runs as root and can raise the hard limit. Any other
+    // user can raise only the soft limit.
     let (_, most) = getrlimit(Resource::RLIMIT_NOFILE)?;
     let raise = |most| setrlimit(Resource::RLIMIT_NOFILE, most, most);
     raise(most.max(DESCRIPTORS)).or_else(|_| raise(most))?;

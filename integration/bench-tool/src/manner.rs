@@ -37,7 +37,7 @@ pub(crate) enum Way {
     Owned,
     /// A `Stream` transfers bytes instead of messages.
     Stream,
-    /// Tasks on tokio's current-thread runtime wait instead of blocked threads.
+    /// The program waits in tasks of tokio's current-thread runtime instead of in blocked threads.
     Tasks,
     /// The configuration is for many connections, with small windows and buffers.
     Small,

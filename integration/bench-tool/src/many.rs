@@ -1,4 +1,4 @@
-//! Servers with many connections, which one thread serves.
+//! Servers that serve many connections in one thread.
 
 use std::collections::HashMap;
 

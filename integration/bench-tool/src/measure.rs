@@ -10,7 +10,7 @@ pub(crate) enum Measure {
     #[value(name = "half round trip")]
     HalfRoundTrip,
     /// The time to send a message on each connection and then to receive all answers, divided by
-    /// the number of messages
+    /// the number of messages in both directions
     #[value(name = "half round trip at once")]
     AtOnce,
     /// The rate of messages to a server, which answers only the final message

@@ -21,15 +21,15 @@ use crate::traffic::Traffic;
 /// The number of receives for messages, and the maximum number of messages in flight.
 const WINDOW: usize = 64;
 
-/// The number of messages after which the receiver returns their credits, with one credit message.
+/// The number of messages after which the receiver returns their credits in one credit message.
 const CREDITS: usize = 16;
 
 /// The number of receives for credit messages, in addition to the receives for messages. At most
 /// `WINDOW / CREDITS` credit messages are in flight.
 const CREDIT_RECEIVES: usize = WINDOW / CREDITS + 1;
 
-/// One of this many sends is signaled. Its completion frees the send queue entries of all these
-/// sends.
+/// Only one send out of this number is signaled. Its completion frees the send queue entries of all
+/// these sends.
 const SIGNALED: usize = 16;
 
 /// The maximum length in bytes of a message that is sent inline, as a copy in the send queue.
@@ -48,8 +48,8 @@ pub(crate) struct PlainVerbs {
     size: usize,
     /// A copy of the message that is sent back.
     copy: Vec<u8>,
-    /// Polled completions of receives that are not handled yet. The oldest completion is at the end
-    /// of the vector.
+    /// Receive completions that were polled but not handled yet. The oldest completion is at the
+    /// end of the vector.
     came: Vec<WorkCompletion>,
     /// The number of messages that the peer can still receive.
     credits: usize,

@@ -37,8 +37,8 @@ pub(crate) fn pairs(part: &str, quick: bool) -> Result<Vec<Pair>> {
     Ok(pairs)
 }
 
-/// Keeps only the comparisons whose name contains one of these texts. If there are no texts, keeps
-/// all comparisons. The budget uses the same names for its rows.
+/// Keeps only the comparisons whose name contains one of the texts in `only`. If `only` is empty,
+/// keeps all comparisons. The budget uses the same names for its rows.
 pub(crate) fn select(pairs: &mut Vec<Pair>, only: &[String]) {
     pairs.retain(|pair| {
         let name = pair.name();
@@ -157,7 +157,10 @@ mod tests {
         ];
         let found = parts.map(|(part, quick)| pairs(part, quick).unwrap());
         assert!(found.iter().all(|pairs| !pairs.is_empty()));
-        assert!(found[0].len() < found[1].len(), "the quick plan is shorter");
+        assert!(
+            found[0].len() < found[1].len(),
+            "the quick plan must be shorter"
+        );
         found.into()
     }
 

@@ -60,7 +60,7 @@ pub(crate) struct Run {
 #[derive(Debug)]
 pub(crate) struct Commands {
     pub(crate) server: Vec<String>,
-    /// The sign by which the conductor recognises that the server listens.
+    /// The port that the conductor checks to find out whether the server listens yet.
     pub(crate) listening: Listening,
     pub(crate) client: Vec<String>,
 }
@@ -102,8 +102,8 @@ impl Run {
                 "",
             ),
             Program::Rstream { tcp } => {
-                // The inline sizes are the sizes in rstream's own tests: 64 for latency and 0 for
-                // bandwidth.
+                // The inline sizes are those that rstream uses in its built-in tests: 64 for
+                // latency and 0 for bandwidth.
                 let (inline, iterations, transfers) = match self.measure {
                     Measure::OneWay => (0, 1, count),
                     _ => (64, count, 1),

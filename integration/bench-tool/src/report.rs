@@ -13,7 +13,7 @@ use crate::{
 /// The results of one part or of several parts.
 #[derive(Debug, Default, Deserialize, Serialize)]
 pub(crate) struct Report {
-    /// The kernel release of the host on which the most recent part was measured.
+    /// The kernel release of the host on which the last part was measured.
     pub(crate) kernel: String,
     pub(crate) rows: Vec<Row>,
     /// The sweeps, in the order in which they were measured.
@@ -26,7 +26,7 @@ pub(crate) struct Report {
     pub(crate) broken: bool,
 }
 
-/// The version and the options of the compiler that has built this program.
+/// The version and the options of the compiler that built this program.
 pub(crate) const BUILT_BY: &str = env!("BUILT_BY");
 
 /// The Markdown page that contains the tables, each between the comments `<!-- table NAME -->` and

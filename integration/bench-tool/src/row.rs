@@ -37,7 +37,7 @@ pub(crate) struct Row {
     pub(crate) target: Target,
 }
 
-/// A program of a row, with its figures.
+/// One of the programs in a row, with its figures.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
 pub(crate) struct Side {
     pub(crate) name: String,

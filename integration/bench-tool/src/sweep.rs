@@ -38,7 +38,7 @@ pub(crate) const SIZES: [usize; 60] = [
 /// `verbs` has a slot of this size for each message in flight.
 const LONGEST_OF_VERBS: usize = 131_072;
 
-/// The maximum of [`Step::ratio`] for rdmsg.
+/// The maximum permitted [`Step::ratio`] for rdmsg.
 const BOUND: f64 = 1.10;
 
 /// The programs to which the bound applies, and the programs to compare with.
@@ -63,7 +63,7 @@ pub(crate) struct Step {
     /// The larger of two ratios: the cost per byte divided by the cost per byte of the next smaller
     /// size, and the cost divided by the cost of the next larger size.
     ratio: f64,
-    /// The neighbour with which `ratio` compares.
+    /// The size of the neighbour whose cost is the divisor in `ratio`.
     beside: usize,
 }
 
@@ -141,7 +141,7 @@ pub(crate) fn table(sweeps: &[Sweep], only_beyond: bool) -> Vec<Vec<String>> {
     lines
 }
 
-/// Returns a sentence about the worst step of each program.
+/// Returns one sentence per program, about the worst step of the program.
 pub(crate) fn summary(sweeps: &[Sweep]) -> Vec<String> {
     let line = |sweep: &Sweep| {
         let step = sweep.worst()?;
@@ -211,10 +211,11 @@ fn measured(conductor: &mut Conductor, what: &str, name: &str) -> Result<Sweep> 
     })
 }
 
-/// Returns the numbers of unmeasured and of measured round trips of a size. The receiver sends a
-/// grant for further messages after every 16 messages. Up to 64 KiB, this grant affects the mean,
-/// so the number of measured round trips is a multiple of 16. Over TCP, the costs are lower but
-/// vary more, so the number of measured round trips is four times higher.
+/// Returns the number of unmeasured round trips and the number of measured round trips for a size.
+/// The receiver sends a grant for further messages after every 16 messages. For sizes up to 64 KiB,
+/// this grant affects the mean, so the number of measured round trips is a multiple of 16. Over
+/// TCP, the costs are lower but vary more, so the number of measured round trips is four times
+/// higher.
 fn counts(traffic: &Traffic, size: usize) -> (u64, u64) {
     let (before, count) = match size {
         1 => (64, 32),
@@ -319,8 +320,8 @@ mod tests {
         let [_, dear, _] = sweep.steps()[..] else {
             panic!()
         };
-        // The ratio to the cost per byte of 100 B is 2, which is more than the ratio to the cost of
-        // 201 B, 4/3.
+        // Compared with the cost per byte of 100 B, the ratio is 2. Compared with the cost of
+        // 201 B, the ratio is only 4/3.
         assert_eq!((dear.ratio, dear.beside), (2.0, 100));
         let alone = self::sweep(&[(200, 40.0), (201, 30.0)]).steps()[0];
         assert!((alone.ratio - 4.0 / 3.0).abs() < 1e-9 && alone.beside == 201);

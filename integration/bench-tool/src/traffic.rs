@@ -10,7 +10,7 @@ use toolbox::Side;
 
 use crate::{manner::Manner, measure::Measure};
 
-/// The time limit for the peer's next message. If the limit passes, the run fails.
+/// The time limit for the peer's next message. If the limit expires, the run fails.
 pub(crate) const SILENCE: Duration = Duration::from_secs(60);
 
 /// The traffic between a server and a client of this program.

@@ -79,7 +79,7 @@ fn eager_messages_allocate_nothing() {
             let (client, server) = pair_with(&config);
             let answering = thread::spawn(move || {
                 // Do not count the first 100 messages, because rings and queues grow to their final
-                // sizes while these messages pass.
+                // sizes during these messages.
                 echo(&server, 100);
                 let count = allocations(|| echo(&server, ROUNDS));
                 (count, server)

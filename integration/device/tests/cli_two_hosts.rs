@@ -137,7 +137,7 @@ fn doctor_finds_path_with_smaller_mtu() {
         serve(there);
         let doctor = format!("rdmsg doctor --json --timeout 20 {}", lab.peer);
         // When a packet has reached a hop with a smaller MTU, the kernel caches the smaller MTU for
-        // ten minutes. This route has the same effect as an entry of that cache.
+        // ten minutes. This route has the same effect as an entry in that cache.
         let route = format!("{}/32 dev eth0", lab.peer);
         here.run(&format!("ip route add {route} mtu 1500")).unwrap();
         let wrong = Diagnosis::typed(here, &doctor).unwrap();
@@ -325,7 +325,7 @@ fn serve_refuses_excessive_and_unknown_requests() {
         assert_eq!(status, 0);
         // If an rdmsg client speaks another application protocol, the server replies with an
         // explanation.
-        let endpoint = loop {
+        let reply = loop {
             let endpoint = rdmsg::Endpoint::connect(lab.peer_at(7471)).unwrap();
             endpoint.send(b"hello").unwrap();
             match endpoint.recv_timeout(TIME_LIMIT) {
@@ -335,7 +335,7 @@ fn serve_refuses_excessive_and_unknown_requests() {
                 Err(error) => panic!("{error}"),
             }
         };
-        assert_eq!(endpoint, b"-this is `rdmsg serve`");
+        assert_eq!(reply, b"-this is `rdmsg serve`");
         stop_serving(there);
     });
 }

@@ -11,7 +11,7 @@ use toolbox::{
 /// The prefix that makes a command run as an unprivileged user.
 const AS_UNPRIVILEGED: &str = "setpriv --reuid=65534 --regid=65534 --clear-groups";
 
-/// A guard that restores the lab's device when it is dropped.
+/// The guard of the lab's device. Dropping the guard restores the device.
 struct Restored<'a>(&'a DeviceTest);
 
 impl Drop for Restored<'_> {
@@ -81,8 +81,8 @@ fn run_commands(shell: &mut Shell, finding: &Finding) {
     }
 }
 
-/// Causes a fault by running `line`. Checks that the doctor reports exactly one error, about
-/// `subject`, and that the commands of this finding repair the fault. Returns the finding.
+/// Causes a fault by running `line`. Checks that the doctor reports exactly one error, which is
+/// about `subject`, and that the commands of this error repair the fault. Returns the error.
 fn check_repair(shell: &mut Shell, line: &str, subject: &str, doctor: &str) -> Finding {
     shell.run(line).unwrap();
     let wrong = until(shell, doctor, |diagnosis| !diagnosis.errors().is_empty());

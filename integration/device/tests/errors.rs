@@ -457,7 +457,7 @@ fn foreign_client(address: SocketAddr, private_data: &[u8]) -> (CmEventType, Vec
         channel
             .wait_event(TIME_LIMIT)
             .unwrap()
-            .expect("an event arrives")
+            .expect("an event must arrive")
     };
     id.resolve_addr(Lab::get().source(), address, TIME_LIMIT)
         .unwrap();
@@ -528,8 +528,8 @@ fn version_mismatch_names_both_versions() {
     let mut event = channel
         .wait_event(TIME_LIMIT)
         .unwrap()
-        .expect("a request arrives");
-    let mut request = event.take_request().expect("the request contains an id");
+        .expect("a request must arrive");
+    let mut request = event.take_request().expect("a request must have an id");
     let reject = [
         &b"rdmR\x09\x18\x00\x01"[..],
         &9_u64.to_be_bytes(),

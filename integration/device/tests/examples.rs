@@ -243,8 +243,8 @@ fn clients_say_that_nobody_listens() {
         );
         client
     };
-    // On a busy machine, the connect can time out before the engine has answered. In this case the
-    // error contains "was busy", and the test runs the client again.
+    // On a busy machine, the timeout can expire before the client's connection attempt starts. In
+    // this case the error contains "was busy", and the test runs the client again.
     let mut tries = iter::repeat_with(client).take(5);
     let client = tries.find(|client| !client.err.iter().any(|line| line.contains("was busy")));
     client.unwrap().failed(1, "refused: no program listens");

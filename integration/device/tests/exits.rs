@@ -72,7 +72,7 @@ impl Drop for Role {
 
 fn peer() -> SocketAddr {
     env::var(PEER)
-        .expect("the test that starts a role sets the variable")
+        .expect("the test that starts a role must set the variable")
         .parse()
         .unwrap()
 }
@@ -99,8 +99,8 @@ fn listen(config: &Config) -> Listener {
         .unwrap()
 }
 
-// The roles. Most roles return, and then `main` returns. The name of each other role states how its
-// process ends.
+// The roles. Most roles return, and then `main` returns. The names of the other roles state how
+// their processes end.
 
 #[test]
 #[ignore = "a program that other tests run"]

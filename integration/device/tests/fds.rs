@@ -116,7 +116,7 @@ fn watch(epoll: &Epoll, fd: BorrowedFd<'_>, token: u64) {
 
 const BOTH: [Interest; 2] = [Interest::Readable, Interest::Writable];
 
-/// Registers the descriptors for both interests, as edge-triggered.
+/// Registers the descriptors for both interests in edge-triggered mode.
 fn watch_edges(epoll: &Epoll, endpoint: &Endpoint, token: u64) {
     for interest in BOTH {
         let event = EpollEvent::new(EpollFlags::EPOLLIN | EpollFlags::EPOLLET, token);
@@ -562,7 +562,7 @@ fn an_fd_works_with_mio() {
     let mut received = 0_u32;
     'connection: loop {
         poll.poll(&mut events, Some(TIME_LIMIT)).unwrap();
-        let event = events.iter().next().expect("an event in time");
+        let event = events.iter().next().expect("an event must arrive in time");
         assert!(event.token() == mio::Token(3) && event.is_readable());
         // mio is edge-triggered, so receive until no message is pending.
         loop {

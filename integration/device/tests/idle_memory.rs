@@ -52,7 +52,7 @@ fn resident() -> u64 {
             _ => {}
         }
     }
-    assert!(queues > 0, "the device's queues are mapped");
+    assert!(queues > 0, "the device's queues must be mapped");
     status("RssAnon") + queues
 }
 

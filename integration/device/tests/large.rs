@@ -148,7 +148,10 @@ fn unread_large_messages_respect_memory_limit() {
         *b"small ones pass, in their turn"
     );
     client.flush_timeout(TIME_LIMIT).unwrap();
-    assert!(locked_kib() <= before + 64, "the sender unlocks all memory");
+    assert!(
+        locked_kib() <= before + 64,
+        "the sender must unlock all memory"
+    );
     client.close().unwrap();
 }
 
@@ -224,10 +227,10 @@ fn map_unbacked(len: usize) -> &'static [u8] {
 fn overflowing_sum_of_parts_is_too_long() {
     let _test = DeviceTest::start();
     let (client, server) = pair();
-    let map_unbacked = map_unbacked(1 << 46);
+    let unbacked = map_unbacked(1 << 46);
     // The sum of the lengths is 2⁶⁴ + 15 bytes.
-    let mut parts = vec![IoSlice::new(map_unbacked); 1 << 18];
-    parts.push(IoSlice::new(&map_unbacked[..15]));
+    let mut parts = vec![IoSlice::new(unbacked); 1 << 18];
+    parts.push(IoSlice::new(&unbacked[..15]));
     let error = client.send(Outgoing::parts(&parts)).unwrap_err();
     assert!(
         matches!(
@@ -240,7 +243,7 @@ fn overflowing_sum_of_parts_is_too_long() {
         "{error:?}"
     );
     // Now the sum modulo 2⁶⁴ is above the eager size.
-    parts.push(IoSlice::new(&map_unbacked[..100_000]));
+    parts.push(IoSlice::new(&unbacked[..100_000]));
     let error = client.send(Outgoing::parts(&parts)).unwrap_err();
     assert!(
         matches!(
@@ -303,7 +306,7 @@ fn each_id_is_reported_once() {
     }
     assert!(
         client.try_next_completion().unwrap().is_none(),
-        "each message completes once"
+        "each message must complete only once"
     );
     client.close().unwrap();
     assert_eq!(reader.join().unwrap(), 300);
@@ -478,7 +481,7 @@ fn sender_death_during_read_is_error_without_leak() {
     engine.shutdown();
     assert!(
         locked_kib() <= before,
-        "all memory must be unlocked: {} KiB are locked, {before} KiB before",
+        "all new memory must be unlocked: {} KiB are locked, {before} KiB were locked before",
         locked_kib()
     );
 }

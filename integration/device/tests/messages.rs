@@ -48,7 +48,7 @@ fn messages_arrive_whole_and_in_order() {
     assert_eq!(
         reason(server.recv_timeout(TIME_LIMIT)),
         CloseReason::PeerClosed,
-        "later calls return the same reason"
+        "later calls must return the same reason"
     );
     assert_eq!(reason(server.send(b"late")), CloseReason::PeerClosed);
     assert_eq!(reason(client.send(b"late")), CloseReason::LocallyClosed);
@@ -111,7 +111,7 @@ fn kept_messages_stall_sender_until_released() {
         ));
         assert!(
             matches!(client.try_send(b"x"), Err(TrySendError::Full)),
-            "held messages keep the window full"
+            "held messages must keep the window full"
         );
         drop(held);
         client.send_timeout(b"y", TIME_LIMIT).unwrap();
@@ -370,7 +370,7 @@ fn many_threads_receive_on_one_endpoint() {
     let mut all: Vec<u32> = Vec::new();
     for receiver in receivers {
         let got = receiver.join().unwrap();
-        assert!(got.is_sorted(), "each thread sees its messages in order");
+        assert!(got.is_sorted(), "each thread must receive in order");
         all.extend(got);
     }
     all.sort_unstable();

@@ -142,8 +142,8 @@ fn write_bytes(mut stream: &Stream, is_over: &AtomicBool) -> usize {
 }
 
 /// Writes to a new region of the peer, and reads the bytes back. Returns the local and the remote
-/// region. `earlier` contains both regions from before the move. Checks that operations on the
-/// earlier regions fail.
+/// region. `earlier` contains the two regions that this function returned before the session moved.
+/// If `earlier` is set, checks that a READ that uses one of these regions fails.
 fn operate(
     endpoint: &Endpoint,
     earlier: Option<(Region, RemoteRegion)>,
@@ -217,8 +217,8 @@ fn await_transport(of: impl Fn() -> Transport, transport: Transport) {
     }
 }
 
-/// Listens on both transports and echoes. While RDMA packets are blocked, the sessions connect to
-/// the TCP listeners.
+/// Listens on both transports, and echoes all messages and the bytes of the stream. While RDMA
+/// packets are blocked, the sessions connect to the TCP listeners.
 fn echo(lab: &Lab) {
     let bind = |port, transport| {
         let builder = Listener::builder().config(&over(transport));

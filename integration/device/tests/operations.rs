@@ -127,7 +127,7 @@ fn immediate_arrives_in_order_and_uses_credit() {
         };
         assert_eq!(immediate.imm_data(), word);
         held.push(immediate);
-        // Hold fewer messages than the window, so that the peer always has credit.
+        // Hold fewer messages than fit into the window, so that the peer always has credit.
         if held.len() == window - 1 {
             held.clear();
         }

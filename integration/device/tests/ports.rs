@@ -17,8 +17,8 @@ use toolbox::{DeviceTest, Lab};
 
 /// The range from which the kernel chooses ports while a [`Ports`] exists.
 const RANGE: RangeInclusive<u16> = 47000..=47199;
-/// The number of attempts. TCP sockets occupy half of the ports, so at least one attempt almost
-/// certainly chooses an occupied port.
+/// The number of attempts. TCP sockets occupy half of the ports, so without a check, at least one
+/// attempt would almost certainly choose an occupied port.
 const TRIES: usize = 20;
 
 /// A small range of ports, in which TCP sockets occupy every other port. Dropping this value
@@ -51,7 +51,7 @@ impl Ports {
 
     /// Returns true if one of the TCP sockets occupies `port`. Panics if `port` is not in the
     /// range.
-    fn occupy(&self, port: u16) -> bool {
+    fn is_occupied(&self, port: u16) -> bool {
         assert!(RANGE.contains(&port), "{port}");
         let is_it = |taken: &TcpListener| taken.local_addr().unwrap().port() == port;
         self.taken.iter().any(is_it)
@@ -64,7 +64,7 @@ impl Ports {
             .iter()
             .map(|taken| taken.local_addr().unwrap().port());
         let next = ports.flat_map(|port| listen_if_free(lab, port + 1)).next();
-        let next = next.expect("at least one of 100 ports is free");
+        let next = next.expect("at least one of 100 ports must be free");
         let last = next.local_addr().unwrap().port();
         fs::write(Self::FILE, format!("{} {last}", last - 1)).unwrap();
         self.taken.push(next);
@@ -187,13 +187,13 @@ fn listener_picks_port_free_over_tcp_if_required() {
             let transports = &transports[..1 + usize::from(on_both)];
             assert_eq!(listener.transports(), transports, "{transport:?} on {port}");
             assert!(
-                !(ports.occupy(port) && (on_both || lab.is_iwarp())),
+                !(ports.is_occupied(port) && (on_both || lab.is_iwarp())),
                 "{port}"
             );
         }
         let listener = rsocket::Listener::bind(lab.at(0)).unwrap();
         let port = listener.local_addr().unwrap().port();
-        assert!(!(ports.occupy(port) && lab.is_iwarp()), "{port}");
+        assert!(!(ports.is_occupied(port) && lab.is_iwarp()), "{port}");
     }
     ports.occupy_all(&lab);
     let transport = if lab.is_iwarp() {
@@ -230,7 +230,7 @@ fn connector_uses_port_free_over_tcp_if_required() {
                 endpoint.local_addr().port(),
                 stream.local_addr().unwrap().port(),
             ] {
-                assert!(!(ports.occupy(port) && lab.is_iwarp()), "{port}");
+                assert!(!(ports.is_occupied(port) && lab.is_iwarp()), "{port}");
             }
             (endpoint, accepted.recv().unwrap().unwrap(), stream)
         })

@@ -327,7 +327,7 @@ impl Cut {
         drop(listener);
     }
 
-    /// Returns how many events with the name `event` were counted for the device.
+    /// Returns the number of events with the name `event` that were counted for the device.
     fn count(&self, event: &str) -> u64 {
         let all = observe::snapshot().device_events;
         let mut of_device = all.iter().filter(|it| it.device == Self::DEVICE);

@@ -6,7 +6,8 @@ use nix::sys::signal::Signal;
 use serde_json::Value;
 use toolbox::{DeviceTest, Lab, Process, Shell, TIME_LIMIT, TextWait, example};
 
-/// The names of the hosts. Nothing else in a report contains one of these names.
+/// The names of the two hosts. These texts occur in a report only if the report reveals a host
+/// name.
 const NAMES: [&str; 2] = ["measuring-host", "serving-host"];
 
 /// Returns a command that sets the host name to `name` in a new UTS namespace and runs `line`

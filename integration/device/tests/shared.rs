@@ -16,8 +16,8 @@ use toolbox::{DeviceTest, Lab, TIME_LIMIT, applies, pattern, reason};
 /// The number of receive buffers that are reserved for each connection.
 const SHARE: u32 = 17;
 
-/// Returns a configuration with `count` shared buffers. A connection needs more buffers for a full
-/// window than are reserved for it.
+/// Returns a configuration with `count` shared buffers. For a full window, a connection needs more
+/// buffers than the [`SHARE`] that is reserved for it.
 fn sharing(count: u32) -> Config {
     let mut config = Config::default();
     config.shared_receive = Some(count);
@@ -101,8 +101,8 @@ fn close(client: Endpoint, server: Endpoint) {
     closing.join().unwrap().unwrap();
 }
 
-/// Sends a message to the end `to`, which echoes the message. Checks that neither direction changes
-/// the message.
+/// Sends a message from the end `from` to the end `to` and back. Checks that the message is
+/// unchanged after each transfer.
 fn ping(from: &Endpoint, to: &Endpoint, number: u64, len: usize) {
     let bytes = pattern(number, len);
     from.send(&bytes).unwrap();
@@ -308,7 +308,8 @@ fn a_busy_connection_is_granted_more_than_its_floor() {
     let server = Server::new(&sharing(20 * SHARE));
     let (client, end) = server.pair();
     // When a client has used up its credits, the server doubles the number of credits. A client
-    // that waits for each answer keeps the minimum number, because each answer contains a grant.
+    // that waits for each answer keeps the minimum number: each answer contains a grant, so the
+    // client never uses up its credits.
     for number in 0..60 {
         ping(&client, &end, number, 100);
     }
@@ -348,8 +349,9 @@ fn shared_and_own_receives_interoperate() {
         .bind(lab.at(0))
         .unwrap();
     let address = own.local_addr();
-    // The accepting ends of these connections have their own buffers. The connecting ends use one
-    // engine. Two of them have shared pools of different sizes, and the third has its own buffers.
+    // `connect` makes three connections below. Their accepting ends have their own buffers. Their
+    // connecting ends use one engine: two of them use shared pools of different sizes, and the
+    // third has its own buffers.
     let engine = Engine::new().unwrap();
     let connect = |config| {
         let connector = Connector::new().config(&config).engine(&engine);

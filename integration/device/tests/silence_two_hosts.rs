@@ -33,12 +33,12 @@ impl Firewall {
         Self
     }
 
-    /// Returns the number of outgoing RDMA packets.
+    /// Returns the number of outgoing RDMA packets since the firewall was created.
     fn sent(&self) -> u64 {
         let table = shell("nft list table inet silent");
         let (_, count) = table
             .split_once("counter packets ")
-            .expect("the rule has a counter");
+            .expect("the rule must have a counter");
         let (count, _) = count.split_once(' ').unwrap();
         count.parse().unwrap()
     }

@@ -71,8 +71,9 @@ fn reason(error: &Error) -> &CloseReason {
 }
 
 /// Establishes and ends a connection. Then returns the list of RDMA resources and the number of
-/// open descriptors. The resources that librdmacm retains depend on the most recent calls of
-/// librdmacm. The connection makes the same calls before each count, so the counts are comparable.
+/// open descriptors. The resources that librdmacm retains depend on the last calls to librdmacm.
+/// Because of this connection, the last calls before each count are the same, so the counts are
+/// comparable.
 fn count_resources(lab: &Lab) -> (String, usize) {
     let engine = Engine::new().unwrap();
     let listener = Listener::builder()
@@ -126,12 +127,12 @@ fn storm_connects_return_by_deadline_without_loss() {
         "{} of {COUNT} connects succeeded; the slowest returned after {last:?}",
         through.len()
     );
-    // Connects that waited one after the other would take many times the timeout.
+    // If the connects timed out one after another, the last one would take many times the timeout.
     assert!(last < 2 * config.connect_timeout, "{last:?}");
     assert_eq!(through.len() + failed.len(), COUNT);
     assert!(
         !through.is_empty(),
-        "a connect must succeed, because the engine serves connects in order"
+        "at least one connect must succeed, because the engine serves connects in order"
     );
     for result in &failed {
         let reason = reason(result.as_ref().unwrap_err());
@@ -141,12 +142,11 @@ fn storm_connects_return_by_deadline_without_loss() {
     for client in through {
         let client = client.unwrap();
         client.send(b"here").unwrap();
-        // `flush` succeeds because the server's end is established, although it can still be in the
-        // backlog.
+        // The server's end can still be in the backlog, but it is established, so `flush` succeeds.
         client.flush().unwrap();
     }
     // The drain ends the listener. `accept` then returns the connections that are still in the
-    // backlog. After these it fails, so the accepting thread ends.
+    // backlog. After these, `accept` fails, so the accepting thread ends.
     servers.drain(Duration::ZERO).unwrap();
     let accepted = accepting.join().unwrap();
     drop(connector);
@@ -158,7 +158,7 @@ fn storm_connects_return_by_deadline_without_loss() {
         .count();
     assert_eq!(spoke, COUNT - failed.len());
     drop(accepted);
-    assert_eq!(count_resources(&lab), before, "no resource leaks");
+    assert_eq!(count_resources(&lab), before, "no resource must leak");
 }
 
 #[test]
@@ -189,7 +189,7 @@ fn full_backlog_rejects_at_once_as_busy() {
             })
         })
         .collect();
-    // Accept only after the connects beyond the backlog were rejected.
+    // Accept connections only after all connects beyond the backlog have been rejected.
     for _ in 0..COUNT - usize::from(BACKLOG) {
         let error = rejections
             .recv_timeout(TIME_LIMIT)
@@ -352,10 +352,10 @@ fn accept_all(listener: Listener) -> JoinHandle<Vec<Endpoint>> {
     })
 }
 
-/// Starts storms of concurrent connects, and prints how many connects succeed. The environment
-/// variable `STORM` contains the number of connects of each storm, separated by commas. The result
-/// helps to choose how many connects the engine should run at a time. Run this test with `STORM=200
-/// … --ignored --nocapture storm_of_connects_is_counted`.
+/// Starts storms of concurrent connects, and prints the number of connects that succeed. The
+/// environment variable `STORM` lists the sizes of the storms in connects, separated by commas. The
+/// result helps to choose the number of connects that the engine should run at a time. Run this
+/// test with `STORM=200 … --ignored --nocapture storm_of_connects_is_counted`.
 #[test]
 #[ignore = "it only measures"]
 fn storm_of_connects_is_counted() {
@@ -390,7 +390,7 @@ fn storm_of_connects_is_counted() {
             })
             .collect();
         failures.sort();
-        let different = failures.len();
+        let failed = failures.len();
         failures.dedup();
         let at = |part: f64| {
             through
@@ -398,7 +398,7 @@ fn storm_of_connects_is_counted() {
                 .map(|o| o.elapsed)
         };
         println!(
-            "{count} connects: {} succeeded, first {:?}, p50 {:?}, last {:?}; {different} failed: \
+            "{count} connects: {} succeeded, first {:?}, p50 {:?}, last {:?}; {failed} failed: \
              {failures:?}; the slowest call took {:?}",
             through.len(),
             at(0.0),

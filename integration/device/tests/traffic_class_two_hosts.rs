@@ -1,4 +1,4 @@
-//! Checks the traffic class of connections in the packets between two hosts. Host `a` listens and
+//! Checks the traffic class in the packets of connections between two hosts. Host `a` listens and
 //! host `b` connects. Both hosts capture the packets of both directions.
 
 use std::{

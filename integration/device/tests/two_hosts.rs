@@ -1,6 +1,6 @@
-//! Tests of the message layer between two hosts. Both hosts run this program: in each test, host
-//! `a` listens and host `b` connects. Each test has its own port, and the connector retries until
-//! the listener is bound.
+//! Tests the message layer between two hosts. Both hosts run this program: in each test, host `a`
+//! listens and host `b` connects. Each test has its own port, and the connector retries until the
+//! listener is bound.
 
 use std::{
     fs,
@@ -17,8 +17,8 @@ use toolbox::{DeviceTest, Lab, applies, pattern};
 
 const TIME_LIMIT: Duration = Duration::from_secs(60);
 
-/// Runs one side of a test on each host. At the end, checks that neither host ran out of posted
-/// receives.
+/// Runs this host's side of a test: `listener` on host `a`, or `connector` on host `b`. At the end,
+/// the [`DeviceTest`] checks that neither host ran out of posted receives.
 fn on_two_hosts(
     port: u16,
     config: &Config,
@@ -376,10 +376,10 @@ fn fast_detection() -> Config {
     config
 }
 
-/// Returns an idle and a busy connection, on the ports `port` and `port + 1`. Each connection has
-/// its own engine: while packets of software RoCE are stuck in a network device that is down, the
-/// kernel can block the call that destroys a queue pair. The engine's thread can then be blocked
-/// for 50 s.
+/// Establishes an idle connection on port `port` and a busy connection on port `port + 1`. Each
+/// connection has its own engine, because an engine's thread can be blocked for 50 s in the call
+/// that destroys a queue pair. The kernel can block this call while packets of software RoCE are
+/// stuck in a network device that is down.
 fn idle_and_busy(lab: &Lab, port: u16) -> [Endpoint; 2] {
     let configs = [(port, probing()), (port + 1, fast_detection())];
     if lab.host == "a" {
@@ -413,8 +413,8 @@ fn send_on(endpoint: &Endpoint) -> Error {
     }
 }
 
-/// Sends "now" on the idle connection, after which the other host causes the fault. Checks that
-/// both connections end within [`DETECTION_LIMIT`].
+/// Sends continuously on the busy connection, and sends "now" on the idle connection. The other
+/// host then causes the fault. Checks that both connections end within [`DETECTION_LIMIT`].
 fn check_detection_time(idle: Endpoint, busy: Endpoint) {
     let sender = thread::spawn(move || send_on(&busy));
     idle.send(b"now").unwrap();
@@ -498,8 +498,8 @@ fn a_cut_link_is_noticed_on_both_sides() {
             receiver.join().unwrap(),
         ];
         for end in ends {
-            // If a device has no route to the peer, the work request itself fails, or the kernel
-            // disconnects.
+            // If the device has no route to the peer, a work request can fail, or the kernel can
+            // disconnect, before keepalive detects the cut.
             assert!(
                 matches!(
                     end,
@@ -606,13 +606,13 @@ fn a_session_survives_cuts_of_the_link() {
             for (number, outage) in [100, 2000, 6000].into_iter().enumerate() {
                 thread::sleep(Duration::from_millis(500));
                 set_packet_loss(device, "replace");
-                let short = endpoint.statistics().resumes;
+                let before = endpoint.statistics().resumes;
                 thread::sleep(Duration::from_millis(outage));
                 set_packet_loss(device, "del");
                 let begun = Instant::now();
                 // A connection can survive a cut of 100 ms, so wait for a resumption only after
                 // longer cuts.
-                while outage > 1000 && endpoint.statistics().resumes == short {
+                while outage > 1000 && endpoint.statistics().resumes == before {
                     assert!(
                         begun.elapsed() < TIME_LIMIT,
                         "the session did not resume after cut {number}"

@@ -1,4 +1,4 @@
-//! Delivers one frame to a new connection, and compares the outcome with the outcome that an
+//! Delivers one frame to a new connection, and checks that the outcome is the one that an
 //! independent implementation of PROTOCOL.md predicts.
 
 use std::time::Instant;
@@ -111,8 +111,8 @@ fn read(frame: &[u8]) -> Verdict {
     }
 }
 
-/// Delivers the bytes to a new connection as one frame, and compares the outcome with the outcome
-/// that `read` predicts. `Device` checks the positions of the messages and the READs.
+/// Delivers the bytes to a new connection as one frame, and checks that the outcome is the one that
+/// `read` predicts. `Device` checks the positions of the messages and the READs.
 pub fn one_frame(frame: &[u8]) {
     let now = Instant::now();
     let conn = Connection::requested(params(), &hello(&params(), false), BOTH_WAYS, now).unwrap();
@@ -158,8 +158,8 @@ pub fn one_frame(frame: &[u8]) {
         _ => assert_eq!(device.sent_kinds, []),
     }
     // If the frame contains a message, the application still holds the buffer. The connection must
-    // repost the buffer of any other frame. If a violation, an abort or a failure has ended the
-    // connection, the connection may keep the buffer.
+    // repost the buffer of any other frame, unless a violation, an abort or a failure has ended the
+    // connection.
     if !matches!(
         seen,
         Verdict::Violation(_) | Verdict::Abort(_) | Verdict::Failure(_)

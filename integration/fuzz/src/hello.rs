@@ -1,5 +1,5 @@
-//! Delivers bytes as a peer's private data in a request, an acceptance and a rejection. Compares
-//! the outcome with the outcome that an independent implementation of PROTOCOL.md predicts.
+//! Delivers bytes as a peer's private data in a request, an acceptance and a rejection. Checks that
+//! the outcome is the one that an independent implementation of PROTOCOL.md predicts.
 
 use std::time::Instant;
 

@@ -1,5 +1,5 @@
 //! The agent of a host. It starts programs on this host at the request of a conductor. The
-//! conductor is a process on this or another host that controls the agent through a
+//! conductor is a process, on this host or on another one, that controls the agent through a
 //! [`Host`](crate::Host) or a [`Link`](crate::Link).
 
 use std::{
@@ -33,8 +33,8 @@ use crate::{
 /// The TCP port on which an agent listens.
 pub const PORT: u16 = 7450;
 
-/// The time limit for a conductor and an agent to connect, on an idle machine. This time is long,
-/// because both can start slowly on a busy machine.
+/// The time limit for a conductor and an agent to connect. It is long, because both can start
+/// slowly on a busy machine. [`retry`] extends it if the machine is slow.
 const START_LIMIT: Duration = Duration::from_secs(300);
 
 /// The maximum time between two requests of the conductor. This time is long, because a conductor

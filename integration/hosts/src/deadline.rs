@@ -26,9 +26,9 @@ pub fn slowness() -> f64 {
     (mean.as_secs_f64() / USUAL.as_secs_f64()).clamp(1.0, SLOWEST)
 }
 
-/// A time limit for an operation, given for an idle machine. When the limit has expired, the
-/// deadline measures once how slow the machine is, and multiplies the limit by this factor. An
-/// operation that exceeds the extended limit probably hangs.
+/// A time limit for an operation on an idle machine, which is extended on a slow machine. When the
+/// limit expires, the deadline measures the [`slowness`] of the machine once, and multiplies the
+/// limit by this factor. An operation that exceeds the extended limit probably hangs.
 #[derive(Clone, Debug)]
 pub struct Deadline {
     start: Instant,
@@ -38,8 +38,8 @@ pub struct Deadline {
 }
 
 impl Deadline {
-    /// Creates a deadline that expires after `limit`, or later on a slow machine. `Deadline::from`
-    /// is equivalent.
+    /// Creates a deadline that expires after `limit`, or later on a slow machine. A limit of zero
+    /// is never extended. `Deadline::from` is equivalent.
     pub fn after(limit: Duration) -> Self {
         Self {
             extensible: !limit.is_zero(),

@@ -15,7 +15,7 @@ use crate::{
     wire::{Frame, HOST},
 };
 
-/// The time limit for a server to start listening, on an idle machine.
+/// The time limit for a server to start listening. `Deadline` extends it on a slow machine.
 const LISTEN_LIMIT: Duration = Duration::from_secs(20);
 
 /// A host on which the caller can run programs, one at a time. The caller can also run shell
@@ -66,8 +66,8 @@ impl Host {
         Link::there(stream).map(Self::over)
     }
 
-    /// Kills the previous program, if any. Then starts a program with its arguments and without a
-    /// stdin.
+    /// Kills the previous program, if any. Then starts the program `argv[0]` without a stdin. The
+    /// other elements of `argv` are its arguments.
     ///
     /// # Errors
     ///
@@ -208,8 +208,7 @@ impl Host {
         }
     }
 
-    /// Resets a remote host immediately, without a shutdown. The reset also ends the agent of this
-    /// host.
+    /// Resets a remote host immediately, without a shutdown. The reset also ends the host's agent.
     ///
     /// # Errors
     ///

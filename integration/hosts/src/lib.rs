@@ -42,8 +42,8 @@ pub fn words(line: &str) -> Vec<String> {
     line.split_whitespace().map(str::to_owned).collect()
 }
 
-/// Compares the help text of a tool with the file of the tool in `integration/help`. The script of
-/// the tool prints this file, so it need not build the tool. If the environment variable
+/// Compares the help text of a tool with the tool's file in `integration/help`. The tool's script
+/// prints this file, so the script need not build the tool. If the environment variable
 /// `RDMSG_RENEW_HELP` is set, first writes the help text to the file.
 ///
 /// # Panics

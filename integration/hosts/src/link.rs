@@ -21,7 +21,7 @@ use crate::{
 /// The connection from a conductor to an agent.
 #[derive(Clone, Debug)]
 pub struct Link {
-    /// The TCP connection to another host, or `None` for this host and for a guest of the lab.
+    /// The TCP connection to another host. `None` for a link to this host or to a guest of the lab.
     stream: Option<Arc<TcpStream>>,
     sender: Sender,
     /// The programs for which reports can still arrive. `None` after the connection to the agent is
@@ -55,8 +55,8 @@ impl Link {
         Ok(Self::new(Sender::new(requests), reports, Some(stream.into())).0)
     }
 
-    /// Creates a link to the agent that uses the other side of `stream`. Returns the link, and a
-    /// receiver for reports that are about the host itself and not about a program.
+    /// Creates a link to the agent at the other end of `stream`. Returns the link, and a receiver
+    /// for reports that are about the agent's host and not about a program.
     ///
     /// # Errors
     ///

@@ -30,7 +30,7 @@ pub struct Process {
     id: u32,
     frames: Receiver<Frame>,
     printed: Vec<u8>,
-    /// For stdout and for stderr: the bytes after the last newline.
+    /// The bytes after the last newline, for stdout and for stderr.
     partial_lines: [Vec<u8>; 2],
     lines: VecDeque<Line>,
     /// The agent's answer to the most recent request, or `None` until the answer arrives. The
@@ -73,8 +73,8 @@ pub struct Ended {
 }
 
 impl Process {
-    /// Starts a program on this host with its arguments. The program has no stdin and does not
-    /// inherit RUST_LOG.
+    /// Starts the program `argv[0]` on this host. The other elements of `argv` are its arguments.
+    /// The program has no stdin and does not inherit RUST_LOG.
     ///
     /// # Errors
     ///
@@ -144,7 +144,7 @@ impl Process {
     }
 
     /// Returns the next line that the program prints. Returns `None` if the program prints no line
-    /// within `limit`, or if the program has ended and all its lines were returned.
+    /// within `limit`, or if the program has ended and all its lines have been returned.
     pub fn line(&mut self, limit: impl Into<Deadline>) -> Option<Line> {
         let mut deadline = limit.into();
         while self.lines.is_empty() && !self.is_over() {

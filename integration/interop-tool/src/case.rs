@@ -14,14 +14,14 @@ pub(crate) struct Case {
     pub(crate) what: String,
     pub(crate) server: Side,
     pub(crate) clients: Vec<Side>,
-    /// Whether all clients run concurrently. If not, they run one after the other.
+    /// Whether all clients run concurrently. If not, they run one after another.
     pub(crate) concurrently: bool,
     /// The sign that shows that the server accepts connections. If `None`, the clients start
     /// immediately.
     pub(crate) ready: Option<Listening>,
     /// Whether the case also runs with `--quick`.
     pub(crate) quick: bool,
-    /// The time limit for each side in seconds, on an idle machine.
+    /// The time limit for each side in seconds. `Deadline` extends it on a slow machine.
     pub(crate) seconds: u64,
 }
 
@@ -40,7 +40,7 @@ pub(crate) struct Side {
     pub(crate) says: Vec<String>,
 }
 
-/// The language of a program, with the name used in the table.
+/// The language of a program. The table contains the names of these variants.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Language {
     C,
@@ -140,7 +140,8 @@ fn listening(sign: &str) -> Result<Option<Listening>> {
     })
 }
 
-/// Parses the line of a side. If the line begins with "each", the language of the side is `each`.
+/// Parses the line of a side. If the line begins with "each", the parameter `each` specifies the
+/// language of the side.
 fn side(line: &str, each: Language) -> Result<Side> {
     let (head, rest) = line
         .trim_start()
@@ -219,7 +220,7 @@ impl Placeholders {
         ]))
     }
 
-    /// Returns the command line of a side, and replaces the placeholders by their values. The Rust
+    /// Returns the command line of a side, with the placeholders replaced by their values. The Rust
     /// programs are in the folder that contains this program.
     pub(crate) fn argv(&self, side: &Side) -> Vec<String> {
         let mut argv = side.argv.clone();

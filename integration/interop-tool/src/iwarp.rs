@@ -11,8 +11,8 @@ use crate::case::{Case, Language};
 /// can run.
 pub(crate) fn lacks(case: &Case) -> Option<&'static str> {
     const BY_HAND: &str = "queue pairs that a program connects by ibv_modify_qp(3)";
-    // The driver of the connecting side aborts the connection if data follows immediately after the
-    // reply to its request.
+    // The driver of the connecting side aborts the connection if data arrives immediately after the
+    // reply to the connection request.
     const FIRST: &str = "a listening side that may speak first (RFC 5044, 7.1)";
     match (&*case.program, &*case.what) {
         ("udaddy" | "mckey", _) => Some("datagrams"),

@@ -67,7 +67,7 @@ fn main() -> Result<ExitCode> {
 /// Starts this program in virtual machines. The cases need two hosts, so this is necessary even if
 /// this machine has an RDMA device. Returns only if the start fails.
 fn launch(options: &Options) -> Result<Error> {
-    // Check the options before booting the hosts, because booting takes long.
+    // Check the options before booting the hosts, because booting takes a long time.
     let cases = cases(options)?;
     let limit = Duration::from_secs(if options.quick { 1500 } else { 7200 });
     let mut lab = format!("--hosts 2 {}", options.device.option());

@@ -64,7 +64,7 @@ pub(crate) fn run(case: &Case, placeholders: &Placeholders, agent: &mut Host) ->
 struct Stage<'a> {
     case: &'a Case,
     agent: &'a mut Host,
-    /// The time limit for each side, on an idle machine.
+    /// The time limit for each side. `Deadline` extends it on a slow machine.
     limit: Duration,
     /// The exit status and output of the server, if it has ended before its clients.
     server: Option<Ended>,
@@ -72,8 +72,9 @@ struct Stage<'a> {
 }
 
 impl Stage<'_> {
-    /// Waits until the client has ended. Kills the client or the server when its `killed_on` event
-    /// occurs.
+    /// Waits until the client has ended. If a side has a `killed_on` event, kills this side when
+    /// the event occurs. If the client has no such event but must run until it is killed, kills the
+    /// client after the server has ended.
     fn client(&mut self, client: &Side, mut process: Process) -> Result<Ended> {
         if let Some(cue) = &self.case.server.killed_on {
             self.wait_for_cue(End::Server, cue, &mut process)?;

@@ -1,4 +1,4 @@
-//! How QEMU executes a guest's instructions, and which clock the guest uses.
+//! The modes in which QEMU executes a guest's instructions, and the guest's clock in each mode.
 
 use std::time::Duration;
 
@@ -60,7 +60,7 @@ fn khz() -> Option<u32> {
     const SPAN: Duration = Duration::from_millis(50);
 
     /// Reads the clock and then the counter, 1000 times. Returns the fastest of these readings,
-    /// because a reading is inaccurate if an interrupt occurs between clock and counter.
+    /// because an interrupt between the clock and the counter makes a reading inaccurate.
     #[allow(unsafe_code)]
     fn read() -> (Duration, Instant, u64) {
         let tries = (0..1000).map(|_| {
@@ -80,8 +80,8 @@ fn khz() -> Option<u32> {
     u32::try_from(ticks * 1_000_000 / (end - start).as_nanos()).ok()
 }
 
-/// Returns `None`: on architectures other than x86-64, the guest measures the frequency itself. It
-/// reads a counter that QEMU derives from the clock of this machine.
+/// Returns `None`: on architectures other than x86-64, the guest itself measures the frequency. The
+/// guest reads a counter that QEMU derives from the clock of this machine.
 #[cfg(not(target_arch = "x86_64"))]
 fn khz() -> Option<u32> {
     None

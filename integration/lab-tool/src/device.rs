@@ -52,7 +52,7 @@ pub(crate) fn create(
 ) -> Result<()> {
     let driver_name = driver.name();
     let add6 = addr6.map(|addr6| format!("echo addr add {addr6}/64 dev {netdev} nodad;"));
-    // Run all `ip` commands in one process, because starting a program takes long in a guest.
+    // Run all `ip` commands in one process, because starting a program is slow in a guest.
     let script = format!(
         "{{ echo link set lo up
             [ -e /sys/class/net/{netdev} ] || echo link add {netdev} type dummy

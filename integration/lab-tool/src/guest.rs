@@ -26,7 +26,8 @@ const BOOTS: u32 = 3;
 const INHERITED: [&str; 2] = ["RUST_BACKTRACE", "RUST_LOG"];
 
 /// Boots all machines. Waits until each machine has its devices and can reach the other machine. If
-/// one machine fails, switches off all machines and boots them again.
+/// one machine fails, switches off all machines and boots them again, up to [`BOOTS`] attempts in
+/// total.
 pub(crate) fn boot(machines: &Machines, watch: &Watch) -> Result<Vec<Machine>> {
     let mut attempt = 0;
     loop {
@@ -100,8 +101,8 @@ fn refuse(command: &[impl AsRef<OsStr>], visible: &[&Path]) -> Result<()> {
     }
 }
 
-/// Starts a program in the checkout. Returns the program's number. If `has_stdin` is set, the
-/// program's stdin is a pipe.
+/// Starts a program in a guest. The working directory is the checkout. Returns the program's
+/// number. If `has_stdin` is set, the program's stdin is a pipe.
 pub(crate) fn start(
     machines: &Machines,
     watch: &Watch,

@@ -52,9 +52,10 @@ impl Lab {
         kernel.context("there is no kernel yet; run: integration/lab setup")
     }
 
-    /// Runs `guest/kernel` with the command `what`, which adds files to `folder`. `fetch` adds a
-    /// kernel to the folder of kernels. `initramfs` adds the initramfs to the folder of a kernel.
-    /// `siw` adds the driver of software iWARP, which some distributions do not contain.
+    /// Runs the script `guest/kernel`, which adds files to `folder`. The script's command `what`
+    /// selects the files: `fetch` adds a kernel to the folder of kernels, and `initramfs` adds the
+    /// initramfs to the folder of a kernel. `siw` adds the driver of software iWARP, which some
+    /// distributions do not contain.
     pub(crate) fn provide(&self, what: &str, folder: &Path) -> Result<()> {
         let script = self.checkout.join("integration/lab-tool/guest/kernel");
         let status = Command::new(&script).arg(what).arg(folder).status();

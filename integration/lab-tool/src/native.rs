@@ -35,20 +35,20 @@ const NETDEV: &str = "lab0";
 const DEVICE: &str = "lab_rxe0";
 
 /// Returns an existing device with its addresses. Returns `None` if there is no device but the
-/// kernel can create a software device.
+/// kernel can create a software device. Fails if the kernel cannot.
 pub(crate) fn offer() -> Result<Option<HostNetwork>> {
     let network = device::all().into_iter().find_map(network_on);
     if network.is_some() {
         return Ok(network);
     }
-    let missing = "there is no active RDMA device with an IPv4 address";
+    let no_device = "there is no active RDMA device with an IPv4 address";
     ensure!(
         geteuid().is_root(),
-        "{missing}, and only root can create one with rdma_rxe"
+        "{no_device}, and only root can create one with rdma_rxe"
     );
     if !Path::new("/sys/module/rdma_rxe").exists() {
         run(Command::new("modprobe").args(["--dry-run", "rdma_rxe"]))
-            .with_context(|| format!("{missing}, and rdma_rxe cannot be loaded to create one"))?;
+            .with_context(|| format!("{no_device}, and rdma_rxe cannot be loaded to create one"))?;
     }
     Ok(None)
 }
@@ -111,7 +111,7 @@ pub(crate) fn exec(lab: &Lab, args: &Exec, watch: &Watch) -> Result<u8> {
 
 /// Kills a command and all descendants that are still in the command's process group.
 fn kill_group(leader: Pid) {
-    // Ignore the error: the call fails if no process of the group exists any longer.
+    // Ignore the error: the call fails if all processes of the group have already ended.
     let _ = killpg(leader, Signal::SIGKILL);
 }
 

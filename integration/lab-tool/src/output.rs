@@ -58,7 +58,7 @@ struct Sink<W> {
     to: W,
     /// The text before each line. If it is empty, all bytes are forwarded unchanged.
     prefix: String,
-    /// If there is a prefix, the bytes of an incomplete line. They are written when the line is
+    /// The bytes of an incomplete line, if there is a prefix. They are written when the line is
     /// complete.
     held: Vec<u8>,
 }

@@ -210,8 +210,8 @@ impl Machine {
         self.qemu.id()
     }
 
-    /// Saves the console output and the monitor's answers of a machine that has stopped. Returns
-    /// the folder with these files.
+    /// Saves the console output and `monitor`, the answers of QEMU's monitor, after the machine has
+    /// stopped. Returns the folder with these files.
     pub(crate) fn save_output(&self, monitor: &str) -> Result<PathBuf> {
         let folder = self.stopped.join(self.pid().to_string());
         fs::create_dir_all(&folder)?;
@@ -255,8 +255,8 @@ pub(crate) fn kill_with_parent(command: &mut Command) {
 /// connection to the ended machine's agent.
 ///
 /// If nothing read these packets, a partially sent packet would block the other machine's QEMU
-/// forever. The network driver in the other machine would then queue all further packets, and its
-/// queue pairs could not be destroyed.
+/// forever. The network driver in the other machine would then queue all further packets, and the
+/// queue pairs of that machine could not be destroyed.
 fn drain_link(mut link: UnixStream, port: &UnixStream) {
     // Wait until QEMU has ended. The kernel then closes QEMU's side of the socket pair, and `poll`
     // reports a hang-up.

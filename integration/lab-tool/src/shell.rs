@@ -13,7 +13,7 @@ use hosts::wire::Frame;
 
 use crate::{guest, qemu::Machines, watch::Watch};
 
-/// The time limit of an interactive shell: 136 years.
+/// The time limit of an interactive shell: 136 years, so in practice there is none.
 const NO_LIMIT: Duration = Duration::from_secs(u32::MAX as u64);
 
 /// The byte that a terminal in raw mode sends for ^D.

@@ -135,8 +135,8 @@ impl Watch {
     }
 
     /// Waits until the commands of all hosts have ended. Returns the first nonzero exit status, or
-    /// zero if all commands succeeded. If the machine of a host in `may_die` ends, its command
-    /// counts as successful.
+    /// zero if all commands succeeded. If the machine of a host in `may_die` ends, the command on
+    /// this host counts as successful.
     pub(crate) fn ended(&self, hosts: usize, limit: Duration, may_die: &[String]) -> Result<u8> {
         let deadline = Instant::now() + limit;
         let mut running = HOSTS[..hosts].to_vec();

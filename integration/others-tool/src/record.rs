@@ -11,7 +11,7 @@ use anyhow::{Context, Result, ensure};
 use serde::{Deserialize, Serialize};
 use toolbox::Process;
 
-/// The time limit for one test, on an idle machine.
+/// The time limit for one test. `Deadline` extends it on a slow machine.
 const LIMIT: Duration = Duration::from_secs(20);
 
 /// The types that the program of a suite uses, and their transport.
@@ -30,7 +30,7 @@ pub(crate) enum Carrier {
 pub(crate) struct Record {
     pub(crate) suite: String,
     pub(crate) version: String,
-    /// The path of the program with sockets, and of the program with rdmsg.
+    /// The paths of the two programs: first the one with sockets, then the one with rdmsg.
     pub(crate) programs: [PathBuf; 2],
     pub(crate) tests: Vec<Test>,
 }
@@ -55,7 +55,7 @@ pub(crate) enum Verdict {
 }
 
 impl Record {
-    /// Runs each test in its own process, one after the other, and records the outcomes.
+    /// Runs each test in its own process, one after another, and records the outcomes.
     pub(crate) fn run(&mut self, carrier: Carrier) -> Result<()> {
         let [sockets, rdmsg] = &self.programs;
         let count = self.tests.len();
@@ -106,8 +106,8 @@ impl Verdict {
     }
 }
 
-/// Looks up a test in `differences.txt`. Returns the documented reason for a failure, and true if
-/// the test always fails. Returns `None` if the test must pass.
+/// Looks up a test in `differences.txt`. Returns the documented reason for a failure, and whether
+/// the test always fails (true) or only sometimes (false). Returns `None` if the test must pass.
 fn difference(suite: &str, test: &str, carrier: Carrier) -> Option<(&'static str, bool)> {
     let carrier = match carrier {
         Carrier::Sockets => return None,

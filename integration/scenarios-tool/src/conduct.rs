@@ -26,7 +26,7 @@ use crate::{
     worker::Report,
 };
 
-/// The time limit for a worker to carry out an order, on an idle machine.
+/// The time limit for a worker to carry out an order. `Deadline` extends it on a slow machine.
 const TIME_LIMIT: Duration = Duration::from_secs(60);
 
 /// The time limit for a worker to print its next line.
@@ -65,7 +65,7 @@ pub(crate) struct Notes {
     pub(crate) listens: Vec<SocketAddr>,
     /// The number of times that the worker has reported [`Report::Flowing`].
     flowing: u32,
-    /// The most recent resource counts that the victim has reported.
+    /// The resource counts that the victim reported last.
     pub(crate) health: Option<Health>,
     pub(crate) ended: Option<Ended>,
     /// The lines that the worker has printed to stderr.
@@ -96,8 +96,9 @@ impl Host {
         Ok(())
     }
 
-    /// Reads the worker's lines until `until` returns true. Fails if the worker ends earlier, or
-    /// after `limit`. The error contains `what`, the name of the awaited state.
+    /// Reads the worker's lines until `until` returns true. Fails if the worker ends first, or if
+    /// `until` still returns false after `limit`. The error contains `what`, the name of the
+    /// awaited state.
     pub(crate) fn wait(
         &mut self,
         what: &str,
@@ -165,9 +166,9 @@ impl Host {
         Ok(self.agent.shell("rdma resource show $LAB_DEV")?.1)
     }
 
-    /// Removes the effects of the fault from this host. Then fails if the device has other objects
-    /// than before the worker was started. Does not compare the objects if the fault has killed
-    /// this host or removed its device.
+    /// Removes the effects of the fault from this host. Then compares the device's objects with
+    /// those before the worker was started, and fails if they differ. Skips this comparison if the
+    /// fault has killed this host or removed its device.
     fn clear_up(&mut self, fault: Fault) -> Result<()> {
         let is_server = self.name == "b";
         if is_server && fault == Fault::HostKilled {

@@ -12,17 +12,18 @@ const RELIEF: usize = 1;
 /// allocator retains some memory of threads and connections that have ended.
 const RESIDENT_SLACK: u64 = 16 << 10;
 
-/// The permitted growth of resident memory per simultaneous connection, in KiB. A page with freed
-/// memory stays resident while it also contains an allocation in use.
+/// The additional permitted growth of resident memory per simultaneous connection, in KiB. A page
+/// with freed memory stays resident while it also contains an allocation in use.
 const SLACK_OF_CONNECTION: u64 = 16;
 
-/// The resources of this process. The values at the end are compared with those at the start.
+/// The resources of this process and of the RDMA device. The values at the end are compared with
+/// those at the start.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Health {
     /// The objects that all processes together have on the device.
     objects: String,
-    /// The number of RNR NAKs that all processes have caused. Each RNR NAK is a bug of the library,
-    /// except in a victim.
+    /// The number of RNR NAKs that all processes have caused. Each RNR NAK indicates a bug in the
+    /// library. Always 0 for the victim of an attack, because attackers may cause RNR NAKs.
     rnr_naks: u64,
     descriptors: usize,
     threads: usize,

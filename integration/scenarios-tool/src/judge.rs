@@ -21,10 +21,11 @@ use crate::{
 pub(crate) struct Evidence {
     pub(crate) clients: Vec<Record>,
     pub(crate) servers: Vec<Record>,
-    /// The time at which the fault started: first by the client's clock, then by the server's
-    /// clock, in milliseconds since 1970. If a side can detect the fault only after the fault has
-    /// ended, or if sessions are suspended during the fault, this is the time at which the fault
-    /// ended.
+    /// The time at which the fault started, in milliseconds since 1970. The first value is by the
+    /// client's clock, and the second by the server's clock. If a side can detect the fault only
+    /// after the fault has ended, or if sessions are suspended during the fault, the value is the
+    /// time at which the fault ended. With [`Fault::ClientsVanish`], the second value is the time
+    /// by which the server had ended all old sessions.
     pub(crate) began: [u64; 2],
     /// The time limit for a side to detect that a connection has ended.
     pub(crate) bound: Duration,
@@ -58,11 +59,11 @@ pub(crate) fn judge(
             problems.push(format!("{problem}; {client:?}; {servers:?}; {plan:?}"));
         }
     }
-    // Ignore a server's record of a connection attempt that the client has abandoned. The server
-    // may have accepted the attempt, but the client has not recorded it. Such a record contains
-    // neither received messages nor an orderly close.
-    let is_known = |record: &&&Record| record.received > 0 || record.end == End::PeerClosed;
-    for record in servers.values().flatten().filter(is_known) {
+    // A client may abandon a connection attempt that the server has already accepted. The client
+    // then has no record of the connection. Ignore the server's record if it contains neither
+    // received messages nor an orderly close.
+    let was_used = |record: &&&Record| record.received > 0 || record.end == End::PeerClosed;
+    for record in servers.values().flatten().filter(was_used) {
         problems.push(format!("the client has no record of {record:?}"));
     }
     if !missing.is_empty() {
@@ -111,9 +112,9 @@ fn connection(
     expected(scenario.expect, plan, evidence, [client, server])
 }
 
-/// Checks the messages in one direction. Each message must be received once and in order. If a
-/// message is lost, its sender must get an unknown outcome, and its receiver must not see an
-/// orderly close.
+/// Checks how many messages arrived in one direction. The receiver has already checked their order
+/// and their bytes. Every confirmed message must have arrived. If the sender's close confirmed all
+/// messages, or if the receiver got an orderly close, all accepted messages must have arrived.
 fn direction(from: Side, sender: &Record, receiver: &Record) -> Result<(), String> {
     let (accepted, received) = (sender.accepted, receiver.received);
     // A side that drops its handles or exits need not receive all messages.
@@ -195,7 +196,7 @@ fn expected(
                 _ => Err("the client did not detect that its session is lost".to_owned()),
             }
         }
-        Expect::RetainsSessions => unreachable!("clients that vanish leave no records"),
+        Expect::RetainsSessions => unreachable!("`abandoned` judges this result"),
         Expect::BothDetect | Expect::ServerDetectsLater => {
             broken(Side::Client, client, begin, evidence.bound)?;
             broken(Side::Server, server, begin_of_server, evidence.bound)
@@ -249,7 +250,9 @@ fn broken(side: Side, record: &Record, begin: u64, bound: Duration) -> Result<()
         _ if !matches!(record.end, End::Broken(_)) => "did not detect a break".to_owned(),
         _ if record.delivered => "reports that everything was delivered".to_owned(),
         None => "detected the end before the fault".to_owned(),
-        Some(took) if took > bound => format!("saw the break after {took:?}, not within {bound:?}"),
+        Some(took) if took > bound => {
+            format!("detected the break after {took:?}, not within {bound:?}")
+        }
         Some(_) => return Ok(()),
     };
     Err(format!("the {side} {problem}"))
@@ -267,7 +270,8 @@ fn not_served(scenario: &Scenario, clients: &[Record]) -> impl Iterator<Item = S
 }
 
 /// Returns a summary: the number of clients for each kind of end, the longest time until a break
-/// was detected or a resumed connection was closed, and the number of messages.
+/// was detected or a resumed connection was closed, the number of resumptions, the number of resent
+/// messages, and the number of received messages.
 fn summary(scenario: &Scenario, evidence: &Evidence) -> String {
     let mut ends: BTreeMap<_, usize> = BTreeMap::new();
     for record in &evidence.clients {

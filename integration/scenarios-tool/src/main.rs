@@ -1,6 +1,6 @@
 //! Tests connections of rdmsg between two programs. Networks, processes, hosts or devices fail
-//! during some tests. Other tests run for a long time, or attack with hostile peers. Both sides
-//! write records that account for each message. No resource may leak.
+//! during some tests. Other tests run for a long time. In further tests, hostile peers attack a
+//! program. Both sides write records that account for each message. No resource may leak.
 //!
 //! On a developer's machine, the program starts itself on the hosts of the lab. Each host runs an
 //! agent. For each scenario, the agent starts this program as a worker, which runs all connections
@@ -182,9 +182,9 @@ impl Faults {
         Ok(scenarios)
     }
 
-    /// Returns a launch of this program on the hosts of the lab. If `one_host` is set, the host is
-    /// this machine if possible. Otherwise, the hosts are virtual machines, because most faults
-    /// need virtual hosts and networks.
+    /// Returns a launch of this program on the hosts of the lab. If `one_host` is set, the only
+    /// host is this machine if possible, and a virtual machine if not. If `one_host` is not set,
+    /// the hosts are two virtual machines, because most faults need virtual hosts and networks.
     fn launch(&self) -> Result<Launch> {
         println!("seed {}", self.seed);
         let limit = self.minutes.unwrap_or_default() * 6 / 5 + Duration::from_secs(3000);

@@ -11,7 +11,7 @@ const THIRD_ADDRESS: &str = "10.8.1.3";
 
 /// A command that waits until the RDMA device has a GID for the IPv4 address `ADDRESS`. On iWARP,
 /// the command does nothing, because an iWARP device has no such GIDs.
-const KNOWS: &str = "grep -qs RNIC /sys/class/infiniband/$LAB_DEV/node_type || { \
+const AWAIT_GID: &str = "grep -qs RNIC /sys/class/infiniband/$LAB_DEV/node_type || { \
      GID=$(printf '0000:0000:0000:0000:0000:ffff:%02x%02x:%02x%02x' $(echo ADDRESS | tr . ' ')) && \
      for i in $(seq 1200); do grep -qs $GID /sys/class/infiniband/$LAB_DEV/ports/1/gids/* && break; sleep 0.05; done && \
      grep -qs $GID /sys/class/infiniband/$LAB_DEV/ports/1/gids/*; }";
@@ -19,8 +19,8 @@ const KNOWS: &str = "grep -qs RNIC /sys/class/infiniband/$LAB_DEV/node_type || {
 /// Returns the command that adds an address to the network device, and waits until the RDMA device
 /// accepts connections to this address.
 pub(crate) fn add_address(address: &str) -> String {
-    let knows = KNOWS.replace("ADDRESS", address);
-    format!("ip addr add {address}/24 dev eth0 && {knows}")
+    let await_gid = AWAIT_GID.replace("ADDRESS", address);
+    format!("ip addr add {address}/24 dev eth0 && {await_gid}")
 }
 
 /// Returns the command that replaces the second address with the third.
@@ -39,14 +39,14 @@ pub(crate) const CLEAR: &str = "tc qdisc del dev eth0 root 2>/dev/null; \
 /// which the kernel delays until no process uses the device.
 pub(crate) const REMOVE_DEVICE: &str = "rdma link delete $LAB_DEV >/dev/null 2>&1 &";
 
-/// Returns the command that creates a new RDMA device. The command first waits until the old device
-/// is removed, and then until the new device accepts connections. In the lab, the name of a device
-/// is the name of its driver followed by 0.
+/// Returns the command that creates a new RDMA device. Before the creation, the command waits until
+/// the old device is removed. After the creation, it waits until the new device accepts
+/// connections. In the lab, the name of a device is the name of its driver followed by 0.
 pub(crate) fn restore_device() -> String {
     const SCRIPT: &str = "for i in $(seq 1200); do [ -e /sys/class/infiniband/$LAB_DEV ] || break; sleep 0.05; done; \
-         rdma link add $LAB_DEV type ${LAB_DEV%0} netdev eth0 && KNOWS && \
+         rdma link add $LAB_DEV type ${LAB_DEV%0} netdev eth0 && AWAIT_GID && \
          for i in $(seq 1200); do grep -qs ACTIVE /sys/class/infiniband/$LAB_DEV/ports/1/state && exit 0; sleep 0.05; done; exit 1";
-    SCRIPT.replace("KNOWS", &KNOWS.replace("ADDRESS", "$LAB_ADDR"))
+    SCRIPT.replace("AWAIT_GID", &AWAIT_GID.replace("ADDRESS", "$LAB_ADDR"))
 }
 
 /// Returns the command that runs clients of other protocols against the server, some of them

@@ -126,7 +126,7 @@ impl Plan {
     }
 
     /// Returns the eager size of the connection in bytes, which is the minimum of both sides'
-    /// values.
+    /// values. If neither side sets a value, returns `u32::MAX`.
     pub(crate) fn eager_size(&self) -> u32 {
         let sizes = self.halves.iter().filter_map(|half| half.config.eager_size);
         sizes.min().unwrap_or(u32::MAX)
@@ -212,8 +212,9 @@ impl Content {
         pattern(id, self.len(id, last))
     }
 
-    /// Compares the length and every byte of a received message with the expected message. Returns
-    /// true if the message is the final one of its sender, and an error if the message differs.
+    /// Compares the received message `number` with the two messages that the sender may have sent:
+    /// an ordinary message and a final message. Returns false if it equals the ordinary message,
+    /// true if it equals the final message, and an error if it differs from both.
     pub(crate) fn check(&self, number: u64, message: &[u8]) -> Result<bool, String> {
         let as_one = |last| {
             let id = self.id(number, last);

@@ -39,8 +39,8 @@ pub(crate) struct Record {
 /// How a connection ended, as observed by one side.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum End {
-    /// No end is recorded: the connection is still open, or the server's process exits without
-    /// closing it.
+    /// No end has been recorded: the connection is still open, or the server's process exits
+    /// without closing the connection.
     #[default]
     Open,
     NotEstablished(String),
@@ -48,7 +48,8 @@ pub(crate) enum End {
     Dropped,
     LocallyClosed,
     PeerClosed,
-    /// Any other reason. The string is the name of the `CloseReason`.
+    /// Any other end. The string is the `Debug` text of the `CloseReason`, or describes another
+    /// error.
     Broken(String),
 }
 

@@ -22,8 +22,8 @@ pub(crate) struct Scenario {
 }
 
 /// A group of similar connections: their number, the messages of both sides, and how the server
-/// receives. The client receives as with [`Reading::Prompt`]. With [`Traffic::Any`], both sides
-/// receive in random ways.
+/// receives. The client receives as in [`Reading::Prompt`]. [`Traffic::Any`] is an exception: both
+/// sides then receive in random ways.
 pub(crate) type Group = (u32, Traffic, Reading);
 
 /// The messages that both sides send.
@@ -59,7 +59,7 @@ pub(crate) enum Reading {
     Receiving,
     /// With `Select`: one thread waits for the `completions` of several connections.
     Selecting,
-    /// With `try_recv`: one thread polls several connections, one after the other.
+    /// With `try_recv`: one thread polls several connections, one after another.
     Trying,
 }
 
@@ -88,8 +88,8 @@ pub(crate) enum Fault {
     ProcessKilled,
     /// The server's process is killed, and a new process listens on the same address.
     ProcessReplaced,
-    /// The client's process is killed the given number of times. After each kill except the final
-    /// one, a new client process connects.
+    /// The client's process is killed the given number of times. After each kill except the last, a
+    /// new client process connects.
     ClientsVanish(u32),
     /// The process of one side is stopped with SIGSTOP for the given number of seconds.
     ProcessStopped(Side, u64),
@@ -119,7 +119,7 @@ pub(crate) enum Expect {
     /// if a cut prevented the server from establishing it. All other connections complete, as for
     /// `Completes`.
     EndsOrResumes,
-    /// The client detects that the server does not know its sessions.
+    /// The client detects that its sessions are lost, because the new server process has none.
     SessionsEnd,
     /// The server retains a suspended session until the server stops, or until [`MOST_SUSPENDED`]
     /// newer sessions are suspended.
@@ -134,10 +134,10 @@ pub(crate) enum Expect {
     ServerDetectsLater,
     /// No expectation apart from the rules that hold for all scenarios.
     RulesOnly,
-    /// All messages of the server arrive. Then the client sees an orderly close.
+    /// All messages of the server arrive. Then the client detects an orderly close.
     AllOfServerArrives,
-    /// Each client reconnects until it has itself closed a connection, and all its messages on this
-    /// connection were delivered.
+    /// Each client reconnects until it has closed a connection itself and all its messages on that
+    /// connection have been delivered.
     Reconnects,
 }
 
@@ -209,7 +209,7 @@ pub(crate) fn all() -> Vec<Scenario> {
         row("corrupt",                SOME, Network("corrupt 1%"), Completes, usual, 4, false),
         row("everything",             SOME, Network(mixture), Completes, usual, 4, true),
         row("slow-wire", WIDE, Network("rate 1mbit"), Completes, tolerating_delay, 3, false),
-        // Many concurrent connects, and receivers that are slower than the senders.
+        // Many concurrent connection attempts, and receivers that are slower than the senders.
         row("storm-50", &[(50, Idle, Prompt)], Nothing, Completes, with_little_memory, 0, true),
         row("storm-100", &[(100, Idle, Prompt)], Nothing, Completes, with_little_memory, 0, false),
         row("storm-200", &[(200, Idle, Prompt)], Nothing, Completes, with_little_memory, 0, false),
@@ -231,7 +231,7 @@ pub(crate) fn all() -> Vec<Scenario> {
         row("stopped-process",        SOME, stopped(3), Completes, lasting, 2, false),
         row("long-stopped-process",   SOME, stopped(20), ServerDetectsLater, watchful, 2, true),
         row("leaving-process",        FULL, ProcessLeaves, AllOfServerArrives, lasting, 2, false),
-        // Connections with `Config::resume`, which resume over the same device and transport.
+        // Connections with `Config::resume`. They resume over the same device and transport.
         row("session-cut-0.1s",       SESSIONS, Cut(100), Completes, resuming, 2, false),
         row("session-cut-1s",         SESSIONS, Cut(1_000), Completes, resuming, 2, false),
         row("session-cut-6s",         SESSIONS, Cut(6_000), Resumes, resuming, 2, true),
@@ -390,7 +390,7 @@ fn lasting(config: &mut Config) {
 /// Makes connections detect a cut within a few seconds.
 fn watchful(config: &mut Config) {
     config.keepalive_interval = Some(Duration::from_secs(1));
-    // A busy machine may not run a virtual machine for seconds.
+    // If this machine is busy, a virtual machine may get no processor time for several seconds.
     config.keepalive_timeout = Duration::from_secs(5);
     config.close_timeout = Duration::from_secs(5);
 }

@@ -70,8 +70,7 @@ impl Bridge {
     ///
     /// # Errors
     ///
-    /// If no report contains `what` within [`TIME_LIMIT`]. The error contains the most recent
-    /// report.
+    /// If no report contains `what` within [`TIME_LIMIT`]. The error contains the last report.
     pub fn reports(&mut self, what: &str) -> Result<()> {
         let mut deadline = Deadline::after(TIME_LIMIT);
         let mut last_report = String::new();

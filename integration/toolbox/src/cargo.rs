@@ -18,7 +18,8 @@ pub struct TestProgram {
     pub program: PathBuf,
 }
 
-/// Runs cargo with the arguments of a build, and returns the test programs that it has built.
+/// Runs cargo with `arguments`, which must request a build. Returns the test programs that cargo
+/// has built.
 ///
 /// # Errors
 ///

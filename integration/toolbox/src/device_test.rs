@@ -13,8 +13,8 @@ use std::{
 
 use crate::{Deadline, Lab, TIME_LIMIT, lock};
 
-/// The time limit for a test in seconds, on an idle machine: about ten times the duration of a
-/// test.
+/// The time limit for a test in seconds, about ten times as long as a test takes. The [`Watchdog`]
+/// extends it on a busy machine.
 const SECONDS: u64 = 300;
 
 /// The counters at the end of the previous test. `None` before the first test, and after a test
@@ -44,10 +44,10 @@ struct Counts {
     rnr_naks: u64,
 }
 
-/// Reports a test that does not apply because the device lacks a capability. `able` states whether
-/// the device has `capability`. If `able` is false, prints that the test does not apply. The
-/// function writes directly to stderr: the test harness captures the output of `println` and
-/// `eprintln`, and hides the output of a test that passes. Returns `able`.
+/// Prints that a test does not apply if the device lacks a capability. `able` states whether the
+/// device has `capability`, and is also the return value. The function writes directly to stderr,
+/// because the test harness captures the output of `println` and `eprintln`, and hides the output
+/// of a test that passes.
 ///
 /// # Panics
 ///

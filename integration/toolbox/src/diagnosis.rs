@@ -47,7 +47,7 @@ impl Diagnosis {
     ///
     /// # Errors
     ///
-    /// If the output is not a report of the doctor.
+    /// If the shell fails, or if the output is not a report of the doctor.
     pub fn typed(shell: &mut Shell, line: &str) -> Result<Self> {
         let (status, printed) = shell.type_line(line)?;
         let report = serde_json::from_str(&printed);

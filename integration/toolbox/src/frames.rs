@@ -1,10 +1,10 @@
-//! An independent implementation of the wire format for tests. If tests used the library's codec, a
-//! mistake in the codec would affect both sides equally, and the tests would not detect the
-//! mistake.
+//! An implementation of the wire format that tests use instead of the library's codec. If tests
+//! used that codec, a mistake in it would affect both sides equally, and the tests would not detect
+//! the mistake.
 
 /// The protocol's version.
 pub const VERSION: u8 = 3;
-/// The number of receives for data frames that each side of these tests posts.
+/// The number of receives for data frames that each side posts in these tests.
 pub const WINDOW: u16 = 4;
 /// The largest payload of a data frame that either side accepts, in bytes.
 pub const EAGER_SIZE: u32 = 1000;
@@ -31,13 +31,13 @@ pub const REQUEST: u8 = 13;
 pub const ANSWER: u8 = 14;
 pub const RENDEZVOUS: u8 = 16;
 
-/// A frame. The constructors return valid frames. Tests then change single fields.
+/// A frame. The constructors return valid frames. Tests then change individual fields.
 #[derive(Debug, Clone)]
 pub struct Frame<'a> {
     pub kind: u8,
     pub flags: u8,
-    /// The difference between the frame number and the number that the receiver expects next, which
-    /// is 0 in a valid frame. `Peer::send` adds the expected number.
+    /// The frame number minus the number that the receiver expects next. This difference is 0 in a
+    /// valid frame. `Peer::send` adds the expected number.
     pub ahead: u16,
     pub grant: u32,
     /// The value of the length field. If `None`, the length of the payload is used.

@@ -83,7 +83,7 @@ impl Lab {
     }
 
     /// Returns the source address for a test that connects without the library, with direct calls
-    /// of the connection manager. On RoCE, returns `None`. iWARP shares its ports with TCP, but the
+    /// to the connection manager. On RoCE, returns `None`. iWARP shares its ports with TCP, but the
     /// kernel's connection manager can choose a port that TCP already uses. On iWARP, this function
     /// therefore returns an address with a port that is free for TCP.
     ///

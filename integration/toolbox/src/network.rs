@@ -24,7 +24,7 @@ pub fn impair(netem: &str) -> String {
 /// The command that undoes [`impair`].
 pub const REPAIR: &str = "tc qdisc del dev eth0 root";
 
-/// Returns the command that replaces the parameters of [`impair`] with `netem`.
+/// Returns the command that replaces the `netem` arguments of an earlier [`impair`] with new ones.
 pub fn change(netem: &str) -> String {
     format!("tc qdisc change dev eth0 parent 1:3 handle 30: netem limit 100000 {netem}")
 }

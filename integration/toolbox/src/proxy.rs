@@ -18,8 +18,9 @@ pub struct Proxy {
 /// The connections of a proxy.
 #[derive(Debug)]
 enum Connections {
-    /// The streams to the clients and to the server. One thread copies bytes from each stream, and
-    /// another thread copies bytes to it. The stream is closed when both threads have ended.
+    /// The streams to the clients and to the server. For each stream, one thread copies bytes from
+    /// it, and another thread copies bytes to it. The stream is closed when both threads have
+    /// ended.
     Open(Vec<Weak<TcpStream>>),
     /// The proxy closes new connections immediately.
     Cut,

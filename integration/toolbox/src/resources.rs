@@ -96,7 +96,7 @@ fn error(bytes: &[u8]) -> Result<io::Error> {
     ))
 }
 
-/// Returns the payload of the first `struct nlattr` in `bytes` with the type `wanted`.
+/// Returns the payload of the first `struct nlattr` of the type `wanted` in `bytes`.
 fn find(bytes: &[u8], wanted: u16) -> Result<&[u8]> {
     let all = attributes(bytes)?;
     let found = all.into_iter().find(|(kind, _)| *kind == wanted);

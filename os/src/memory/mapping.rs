@@ -62,8 +62,8 @@ impl Mapping {
         })
     }
 
-    /// Prepares the pages for use by a device. The caller calls this method before any code uses
-    /// the pages. The kernel then allocates them on the NUMA node `node` if possible, and the
+    /// Prepares the pages for use by a device. The caller must call this method before any code
+    /// uses the pages. The kernel then allocates them on the NUMA node `node` if possible, and the
     /// device can still use them after a fork(2).
     ///
     /// Linux 5.12 and newer give the child a copy of pages that a device has pinned. On older

@@ -1,6 +1,6 @@
 //! Memory that devices, the kernel or peers access concurrently with threads of this program.
 //!
-//! Only this module of the workspace maps pages and reads bytes that may change at any time.
+//! No other module of the workspace maps pages, or reads bytes that may change at any time.
 
 mod mapping;
 mod placement;

@@ -1,4 +1,4 @@
-//! Models one connection: the device, the engine's thread, and the application's threads.
+//! Models one connection, its device, the engine's thread, and the application's threads.
 
 use std::{
     ops::Deref,
@@ -29,7 +29,7 @@ pub(crate) enum Mistake {
     LostRenewal,
     /// No thread requests an event from the device.
     MissedArm,
-    /// The engine's thread becomes the connection's owner but does not poll it.
+    /// The engine's thread becomes the owner of the connection but does not poll the connection.
     UncheckedExpiry,
     /// A thread that delivers a message to a group does not wake the group's leader.
     UnwokenGroup,
@@ -185,8 +185,8 @@ impl Connection {
 
     // The engine calls the following methods.
 
-    /// Starts the engine's thread. After [`stop`](Self::stop) was called, the thread handles all
-    /// remaining input and then ends.
+    /// Starts the engine's thread. Once [`stop`](Self::stop) has been called, the thread handles
+    /// all remaining input and then ends.
     pub(crate) fn engine(connection: &Arc<Self>) -> JoinHandle<()> {
         let connection = Arc::clone(connection);
         thread::spawn(move || connection.run_engine())
@@ -330,7 +330,7 @@ impl Completions for &Connection {
     }
 }
 
-/// The queue of a group, as seen by a thread that waits for the group.
+/// The queue that a thread polls while it waits for the group.
 struct Members<'a> {
     connection: &'a Connection,
     group: &'a Group,

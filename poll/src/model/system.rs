@@ -63,7 +63,7 @@ struct System {
 }
 
 struct State {
-    /// Whether the leader's alarm was rung and is not cleared yet.
+    /// Whether the leader's alarm has been rung and not yet cleared.
     alarmed: bool,
     /// Whether the completion channel has a pending event.
     raised: bool,
@@ -93,7 +93,7 @@ impl System {
     }
 }
 
-/// The descriptor of an alarm. An alarm of the model has no descriptor.
+/// Replaces the type of an alarm's descriptor. In the model, an alarm has no descriptor.
 pub type AlarmFd = ();
 
 /// Ends the leader's sleep. Outside of the model, an eventfd does this.
@@ -256,7 +256,7 @@ impl NoticeSender {
         }
     }
 
-    /// Returns `left` unchanged, because the engine of the model has a thread.
+    /// Returns `left` unchanged, because the model's engine has its own thread.
     pub(crate) fn shorten(&self, left: Option<Duration>) -> Option<Duration> {
         left
     }
@@ -284,7 +284,7 @@ pub(crate) enum Input {
 }
 
 /// Waits for the next input of the engine. While an event loop owns the connection, a completion
-/// event is an input only if `expected` is false. If `timer` is true, a timer is set. The timer
+/// event is an input only if `expected` is false. If `timer` is true, a timer is running. It
 /// expires as soon as there is no other input.
 pub(crate) fn next_input(expected: bool, timer: bool) -> Input {
     let mut state = lock(&SYSTEM.state);

@@ -1,4 +1,4 @@
-//! Loom tests of each kind of waiter, together with the engine's thread.
+//! Loom tests of each kind of waiter. In most tests, the engine's thread also runs.
 
 use loom::{model::Builder, sync::Arc, thread};
 
@@ -22,7 +22,7 @@ fn spawn(
 }
 
 /// A thread waits for one message and returns, while a second message arrives. The engine's thread
-/// must poll the second message.
+/// must poll and deliver the second message.
 fn thread_waits(mistake: Option<Mistake>) {
     let connection = Connection::new(mistake);
     let engine = Connection::engine(&connection);
@@ -37,7 +37,7 @@ fn thread_waits(mistake: Option<Mistake>) {
 }
 
 /// A thread calls `try_recv` once and never polls again. If the message arrives after that call,
-/// the engine's thread must poll the message.
+/// the engine's thread must poll and deliver it.
 fn thread_stops_polling(mistake: Option<Mistake>) {
     let connection = Connection::new(mistake);
     let engine = Connection::engine(&connection);
@@ -170,7 +170,7 @@ fn engine_sends_what_a_thread_held_back() {
 }
 
 /// A thread waits for one message of a group and returns, while a second message arrives. The
-/// engine's thread must poll the second message.
+/// engine's thread must poll and deliver the second message.
 fn thread_waits_for_group(mistake: Option<Mistake>) {
     let connection = Connection::in_group(mistake);
     let engine = Connection::engine(&connection);

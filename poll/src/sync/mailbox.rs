@@ -41,7 +41,8 @@ pub trait Reader: fmt::Debug + Send + Sync + UnwindSafe + RefUnwindSafe {
     /// some messages may remain. The caller holds no lock.
     fn serve(&self);
 
-    /// Returns the time at which [`serve`](Self::serve) must be called even if no message arrives.
+    /// Returns the time at which [`serve`](Self::serve) must be called even if no message arrives,
+    /// or `None` if there is no such time.
     fn due(&self) -> Option<Instant>;
 }
 
@@ -90,8 +91,8 @@ pub enum NoticeKind {
     HeldBack,
     /// Become the owner of the connection.
     TakeOver,
-    /// Poll the connection: the peer in the same process has added completions to the connection's
-    /// queue.
+    /// Poll the connection, because its peer, which is in the same process, has added completions
+    /// to the connection's queue.
     Poll,
 }
 
@@ -136,8 +137,8 @@ impl<T> Mailbox<T> {
         })
     }
 
-    /// Queues a message and wakes the reading thread. Returns `false` if the reading thread has
-    /// ended.
+    /// Queues a message and wakes the reading thread. Returns `false` if the mailbox refuses
+    /// messages, for example because the reading thread has ended.
     pub fn send(&self, message: T) -> bool {
         self.queue(message, Urgency::Urgent)
     }
@@ -148,8 +149,8 @@ impl<T> Mailbox<T> {
         self.queue(message, Urgency::Deferrable);
     }
 
-    /// Queues a message, and wakes the reading thread if necessary. Returns `false` if that thread
-    /// has ended.
+    /// Queues a message, and wakes the reading thread if necessary. Returns `false` if the mailbox
+    /// refuses messages.
     fn queue(&self, message: T, urgency: Urgency) -> bool {
         let mut queue = lock(&self.queue);
         let Some(messages) = queue.as_mut() else {

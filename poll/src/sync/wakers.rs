@@ -4,8 +4,8 @@ use rdmsg_os::foreign::{self, Panicked};
 
 use super::primitives::{AtomicU8, AtomicU64, Mutex, Ordering, fence, lock};
 
-/// The maximum number of wakers that `wake` removes from the list while it holds the lock. After
-/// releasing the lock, `wake` calls these wakers.
+/// The maximum number of wakers that `wake` removes from the list each time it holds the lock.
+/// `wake` calls these wakers after releasing the lock.
 const BATCH: usize = 4;
 
 /// The wakers of waiting tasks. Each task waits for a set of events. The set is a `u8` with one bit
@@ -44,7 +44,7 @@ struct Waiting {
 
 impl WaiterId {
     /// Returns the waiter id shared by all tasks that wait for the same events and have no waiter
-    /// id of their own. Of these tasks, only the one that registered most recently is woken.
+    /// id of their own. Of these tasks, only the one that registered last is woken.
     #[inline]
     pub const fn common(awaited: u8) -> Self {
         Self(awaited as u64)
@@ -316,7 +316,7 @@ mod tests {
         wakers.unregister(WaiterId::common(1));
     }
 
-    /// A waker that panics when it is called or dropped.
+    /// A waker that panics when called if `in_wake` is true, and when dropped if `in_drop` is true.
     struct Fails {
         in_wake: bool,
         in_drop: bool,

@@ -1,5 +1,5 @@
-//! The passive side of a connection, from the arrival of the connect request to the reply or the
-//! rejection.
+//! The passive side of a connection, from the arrival of the connect request until the connection
+//! is established or the request is rejected.
 
 use std::{collections::VecDeque, mem, time::Instant};
 
@@ -20,8 +20,8 @@ use crate::{
     reject::{Reject, RejectCode},
 };
 
-/// A connect request from the peer. This state lasts from the arrival of the request until the
-/// event ESTABLISHED or the first frame.
+/// The state of the passive side from the arrival of a connect request until the event ESTABLISHED
+/// or the first frame.
 #[derive(Debug)]
 #[cfg_attr(test, derive(Clone, Hash))]
 pub(super) struct Accepting {

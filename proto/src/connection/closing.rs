@@ -13,10 +13,10 @@
 //! messages of the peer, and the peer's device has acknowledged this side's CloseAck. The peer
 //! waits for the event DISCONNECTED.
 //!
-//! Finally, the connection drains. A marker is posted behind all work requests of the send queue
-//! and of the receive queue. Draining ends when both markers have completed, and the event
-//! DISCONNECTED has arrived or is not expected. Counting completions would not suffice, because an
-//! unsignalled send that succeeded before the error produces no completion.
+//! Finally, the connection drains. One marker is posted behind all work requests of the send queue,
+//! and another behind those of the receive queue. Draining ends when both markers have completed,
+//! and the event DISCONNECTED has arrived or is not expected. Counting completions would not
+//! suffice, because an unsignalled send that succeeded before the error produces no completion.
 
 use std::time::{Duration, Instant};
 
@@ -47,8 +47,8 @@ pub(super) struct Closing {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(test, derive(Hash))]
 enum Role {
-    /// This side began to close before it received the peer's Close. It disconnects after both
-    /// sides have acknowledged each other's Close.
+    /// This side began to close before it received the peer's Close. This side disconnects after
+    /// each side has acknowledged the other's Close.
     Initiator,
     /// The peer closed first. This side waits until the peer disconnects.
     Responder,
@@ -82,7 +82,7 @@ impl Closing {
             //# messages of both sides are taken, and everything posted has completed.
             Role::Initiator => acknowledged && transfer.delivered() && transfer.is_quiescent(),
             Role::Aborter | Role::Abandoner => acknowledged,
-            // A responder does not disconnect itself, but waits for the peer.
+            // A responder does not disconnect: it waits until the peer disconnects.
             //= PROTOCOL.md#closing
             //# The other waits for the DISCONNECTED event.
             Role::Responder => false,
@@ -367,7 +367,7 @@ impl Open {
         match &self.phase {
             Phase::Established if is_key_violation => self.suspect(side, reason, now.now()),
             // The peer has disconnected, or its process has probably ended. In both cases the
-            // peer's memory was released, so a refused READ is not a violation.
+            // peer's memory has been released, so a refused READ is not a violation.
             Phase::Draining(draining)
                 if is_key_violation && draining.reason == CloseReason::PeerDisconnected => {}
             Phase::Greeting(_) | Phase::Established | Phase::Closing(_) | Phase::Draining(_) => {
@@ -429,9 +429,9 @@ impl Open {
     /// before it disconnects, to find out whether the peer disconnects.
     fn suspect(&mut self, side: &mut Side, suspected_violation: CloseReason, now: Instant) {
         //= PROTOCOL.md#violations
-        //# The kernel of a process that is killed may refuse a READ, too, since it revokes keys
-        //# before it destroys queue pairs: it is a violation if the peer has not disconnected two
-        //# seconds later.
+        //# The kernel of a process that is killed may refuse a READ, too, because it revokes keys
+        //# before it destroys queue pairs. Such a refusal is a violation only if the peer has not
+        //# disconnected two seconds later.
         self.start_draining(
             side,
             CloseReason::PeerDisconnected,
@@ -465,7 +465,7 @@ impl Open {
     }
 
     /// Disconnects if the peer is suspected of a violation. Records the violation as the reason for
-    /// the end if no more significant reason than `PeerDisconnected` is known.
+    /// the end unless a reason more significant than `PeerDisconnected` is known.
     pub(super) fn disconnect_suspect(&mut self, side: &mut Side, now: Instant) {
         if let Phase::Draining(draining) = &mut self.phase
             && let Some(suspected_violation) = draining.suspected_violation.take()

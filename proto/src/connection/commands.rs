@@ -51,8 +51,8 @@ impl Flush {
     }
 }
 
-/// An open connection that accepts receives. The driver holds this value while it reposts the
-/// receive of a delivered message.
+/// An open connection to which the driver can post receives. The driver holds this value while it
+/// reposts the receive of a delivered message.
 #[derive(Debug)]
 pub struct Releasing<'a> {
     open: &'a mut Open,
@@ -95,8 +95,8 @@ impl Connection {
     /// [`REJECT_DATA_MAX`](crate::REJECT_DATA_MAX) bytes. Returns false if the request can no
     /// longer be rejected.
     ///
-    /// If [`has_long_request`](Self::has_long_request) returns true, the application can reject the
-    /// request until it has accepted the request. Any other request can be rejected until the reply
+    /// If the private data of the request follow in a separate frame, the application can reject
+    /// the request until it accepts the request. Any other request can be rejected until the reply
     /// is about to be sent.
     pub fn reject(&mut self, data: &[u8], now: Instant) -> bool {
         let reject = Reject {
@@ -127,10 +127,10 @@ impl Connection {
         rejected
     }
 
-    /// Rejects the request or ends the established connection, because the program will not take
-    /// the connection. For example, the listener has ended. While the reply is being prepared or is
-    /// on its way to the peer, this function has no effect. In that case, the caller must call this
-    /// function again when the connection is established.
+    /// Rejects the request or ends the established connection. Called if the program will never
+    /// take the connection, for example because the listener has ended. While the reply is being
+    /// prepared or is on its way to the peer, this function has no effect. In that case, the caller
+    /// must call this function again when the connection is established.
     pub fn reject_untaken(&mut self, now: Instant) {
         match &mut self.state {
             State::Setup(_) => {
@@ -300,7 +300,7 @@ impl Connection {
         Ok(())
     }
 
-    /// Returns true if a send was refused as [`SendRefused::Blocked`] after the most recent
+    /// Returns true if a send has been refused as [`SendRefused::Blocked`] since the last
     /// [`Event::Writable`](crate::Event::Writable).
     pub fn is_blocked(&self) -> bool {
         matches!(&self.state, State::Open(open) if open.transfer.is_blocked())
@@ -491,8 +491,9 @@ impl Connection {
     }
 
     /// Does the same as [`batch_room`](Self::batch_room), but for messages that the driver holds
-    /// back. The call is permitted even after the application has finished or closed. After the
-    /// peer has closed, the call fails, because the peer then ignores messages.
+    /// back. The call is permitted even after a call of [`finish`](Self::finish) or
+    /// [`close`](Self::close). After the peer has closed the connection, the call fails, because
+    /// the peer then ignores messages.
     pub fn held_room(&mut self) -> Result<BatchRoom, SendRefused> {
         let (open, _) = self.open_for_sending()?;
         open.sending_held()?.batch_room()
@@ -538,8 +539,8 @@ impl Connection {
 
     /// Returns the maximum number of bytes of a byte stream that the driver may hold back. Half of
     /// the stream buffer is available for these bytes and for the large messages that the peer has
-    /// not taken. The result is at least the length of one frame, or 0 if the connection is not
-    /// open.
+    /// not taken. If the connection is open, the result is at least the length of one frame.
+    /// Otherwise, the result is 0.
     pub fn most_held_back(&self) -> u64 {
         let Some(open) = self.opened() else {
             return 0;

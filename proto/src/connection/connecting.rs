@@ -35,8 +35,8 @@ pub(super) struct Connecting {
     /// The generator of the random numbers that vary the waits. Without variation, clients that
     /// lost the same server would all reconnect at the same moment.
     jitter: Jitter,
-    /// The failure of the previous attempt. If the deadline passes, this failure is reported, and
-    /// not the timeout, because the failure is more specific.
+    /// The failure of the previous attempt. If the deadline passes, this failure is reported
+    /// instead of the timeout, because the failure is more specific.
     last: Option<CloseReason>,
     /// The application's private data for the request.
     data: PrivateBytes,
@@ -59,7 +59,7 @@ enum Step {
 
 /// The maximum wait before the second attempt. The maximum doubles with each further attempt.
 const FIRST_BACKOFF: Duration = Duration::from_millis(50);
-/// The limit above which the maximum wait does not grow.
+/// The upper limit of the maximum wait, at which the doubling stops.
 const LONGEST_BACKOFF: Duration = Duration::from_secs(1);
 
 /// A generator of pseudo-random numbers (SplitMix64).
@@ -93,8 +93,9 @@ const fn is_local_port_error(errno: i32) -> bool {
 
 impl Connection {
     /// Creates the active side of a connection. The peer receives the application's `data`, at most
-    /// [`PRIVATE_DATA_MAX`](crate::PRIVATE_DATA_MAX) bytes. Up to [`REQUEST_DATA_MAX`] bytes are
-    /// sent in the request, and longer data in a separate frame after the request.
+    /// [`PRIVATE_DATA_MAX`](crate::PRIVATE_DATA_MAX) bytes. If the data have at most
+    /// [`REQUEST_DATA_MAX`] bytes, they are sent in the request. Longer data are sent in a separate
+    /// frame after the peer's reply.
     pub fn connect(params: Params, seed: u64, data: &[u8], now: Instant) -> Self {
         let connecting = Connecting {
             deadline: now + params.connect_timeout,
@@ -110,10 +111,11 @@ impl Connection {
         Self::new(side, Setup::Connecting(connecting))
     }
 
-    /// Creates the active side of a connection like [`connect`](Self::connect), but for a retry
-    /// after the peer has refused `refused` attempts. The retry starts after a random wait, whose
-    /// maximum grows with `refused`. `cause` is the reason for the most recent refusal. If the
-    /// deadline passes before another attempt fails, the connection fails with `cause`.
+    /// Creates the active side of a connection like [`connect`](Self::connect), but for a retry.
+    /// `refused` is the number of attempts that the peer has already refused, at least 1. The retry
+    /// starts after a random wait, whose maximum grows with `refused`. `cause` is the reason for
+    /// the last refusal. If the deadline passes before another attempt fails, the connection fails
+    /// with `cause`.
     pub fn connect_again(
         params: Params,
         seed: u64,
@@ -312,7 +314,7 @@ impl Connecting {
     ) -> Progress {
         match &mut self.step {
             //= PROTOCOL.md#violations
-            //# | `frames before the hello` | their number does not exceed that of the receives |
+            //# | `frames before the hello` | their number does not exceed the number of receives |
             Step::Requested(early) if early.len() as u32 >= side.params.first_receives() => {
                 let violation = Violation::new(
                     "frames before the hello",
@@ -384,8 +386,8 @@ impl Connecting {
         self.on_cm_event(side, event, now)
     }
 
-    /// Schedules the next attempt after a wait if `is_transient` is true. Otherwise returns `cause`
-    /// as an error.
+    /// If `is_transient` is true, schedules the next attempt, which starts after a wait. Otherwise
+    /// returns `cause` as an error.
     fn try_again_if(
         &mut self,
         is_transient: bool,

@@ -13,9 +13,10 @@ impl Connection {
         self.fail(CloseReason::DeviceFault(fault), now);
     }
 
-    /// Suspects that the path to the peer is interrupted, and sends a Ping if no earlier Ping is
-    /// unanswered. The peer is considered dead if no sign of life arrives on this connection within
-    /// `timeout`. If the peer is already silent, `keepalive_timeout` can end this wait earlier.
+    /// Suspects that the path to the peer is interrupted, and sends a Ping unless an earlier Ping
+    /// is still unanswered. The peer is considered dead if no sign of life arrives on this
+    /// connection within `timeout`. If the peer is already silent, `keepalive_timeout` can end this
+    /// wait earlier.
     ///
     /// Before this call, the caller must report all available completions. If the keepalive is off,
     /// the Ping still detects an interruption, because the device retransmits the Ping and finally

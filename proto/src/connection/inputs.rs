@@ -239,8 +239,8 @@ impl Connection {
         }
     }
 
-    /// Handles the completion of a read, which implies the completion of everything that was posted
-    /// earlier.
+    /// Handles the completion of a read, which implies the completion of all work requests that
+    /// were posted earlier on the send queue.
     pub fn handle_read(&mut self, slot: u32, now: impl Clock) {
         if let Some((open, side)) = self.open() {
             open.on_read(side, slot, now);

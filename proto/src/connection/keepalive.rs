@@ -20,14 +20,14 @@ const CHECKS_PER_PING: u64 = 32;
 /// The maximum time between a retransmission by the transport and the peer's answer.
 const ANSWER: Duration = Duration::from_millis(100);
 
-/// Checks twice per interval whether the peer gave a sign of life. Because the checks are periodic,
-/// the code that handles a frame need not read the clock.
+/// Checks twice per interval whether the peer has given a sign of life. Because the checks are
+/// periodic, the code that handles a frame need not read the clock.
 ///
 /// A silence is detected at least half an interval, and at most one interval, after the last sign
 /// of life. If the peer then gives no sign of life within one timeout, the peer is considered dead.
 /// A dead peer is therefore detected at most `interval + timeout` after its last sign of life.
 ///
-/// Over TCP, the peer's system might not have been able to answer in this time, because the kernel
+/// Over TCP, even a living peer might not be able to answer in this time, because the kernel
 /// retransmits lost bytes after increasing pauses. The timeout is therefore extended in two cases:
 ///
 /// - If the peer's system has not acknowledged all bytes, and the next retransmission is due within
@@ -40,7 +40,7 @@ pub(super) struct Keepalive {
     interval: Duration,
     timeout: Duration,
     deadline: Instant,
-    /// The counters of signs of life at the most recent check.
+    /// The counters of signs of life at the last check.
     activity: PeerActivity,
     /// The time of the check that detected the current silence and sent a Ping. `None` while the
     /// peer gives signs of life.
@@ -235,7 +235,7 @@ impl Keepalive {
         self.deadline = since + timeout;
     }
 
-    /// Stops suspecting the path, and ends the current silence.
+    /// If the path is suspected, stops suspecting it and ends the current silence.
     pub(super) fn trust(&mut self, now: Instant) {
         if self.suspected.take().is_some() {
             self.silent_since = None;
@@ -279,7 +279,7 @@ impl Keepalive {
 }
 
 /// The state of the Pings. A Ping is sent only if no earlier Ping is unanswered, so that each Pong
-/// answers the most recent Ping.
+/// answers the last Ping.
 ///
 /// A Pong proves that the peer's library has processed everything that was sent before the Ping.
 #[derive(Debug, Default)]
@@ -297,9 +297,9 @@ enum ProbeState {
     Idle,
     /// A Ping must be sent as soon as a slot is free.
     Due,
-    /// A Ping was sent and is unanswered.
+    /// A Ping has been sent and is still unanswered.
     Sent,
-    /// A Ping was sent and is unanswered, and another Ping must follow it.
+    /// A Ping has been sent and is still unanswered. Another Ping must be sent after its Pong.
     SentAndDue,
 }
 

@@ -121,7 +121,7 @@ impl Connection {
         }
     }
 
-    /// Makes the connection share the receives of this account. Before the call, the caller must
+    /// Makes the connection use the shared receives of `account`. Before the call, the caller must
     /// reserve the connection's minimum number of receives with [`Account::open`].
     pub fn use_account(&mut self, account: Arc<Account>) {
         self.side.account = Some(account);
@@ -130,9 +130,9 @@ impl Connection {
     /// Returns the promised receives to the account.
     ///
     /// Before the call, the caller must destroy the queue pair and repost all its receives, except
-    /// those of the `held` messages that the application holds. When the application releases one
-    /// of these messages, the caller must repost the message's receive and free the receive in the
-    /// account.
+    /// those of the messages that the application still holds. `held` is the number of these
+    /// messages. When the application releases one of them, the caller must repost the message's
+    /// receive and free the receive in the account.
     pub fn release_account(&mut self, held: u32) {
         if let Some(account) = self.side.account.take() {
             let window = self.side.params.window;
@@ -195,8 +195,8 @@ impl Connection {
         Some(Output::Timer)
     }
 
-    /// Returns the time at which the driver must call [`handle_timeout`](Self::handle_timeout).
-    /// [`Output::Timer`] reports each change of this time.
+    /// Returns the time at which the driver must call [`handle_timeout`](Self::handle_timeout), or
+    /// `None` if the connection has no deadline. [`Output::Timer`] reports each change.
     pub fn next_timeout(&self) -> Option<Instant> {
         match &self.state {
             State::Setup(setup) => Some(setup.deadline()),
@@ -238,7 +238,7 @@ impl Connection {
         })
     }
 
-    /// Returns whether the driver must repost a free receive buffer.
+    /// Returns whether the driver must repost free receive buffers.
     #[inline]
     pub fn accepts_receives(&self) -> bool {
         match &self.state {
@@ -249,8 +249,8 @@ impl Connection {
     }
 
     /// Returns whether the setup counts against the limit on concurrent setups. A setup does not
-    /// count while it waits for the application's decision, for the limit's permission, or for the
-    /// start of the next attempt.
+    /// count while it waits for the application's decision, for its turn under the limit, or for
+    /// the start of the next attempt.
     pub fn counts_as_setup(&self) -> bool {
         matches!(&self.state, State::Setup(setup) if setup.counts_as_setup())
     }
@@ -327,8 +327,8 @@ impl Connection {
         }
     }
 
-    /// Completes the setup, and begins the exchange of messages. If private data must be sent in
-    /// frames, begins the exchange of private data first.
+    /// Completes the setup. Then begins the exchange of private data if private data must be sent
+    /// in frames, and otherwise the exchange of messages.
     fn establish(&mut self, agreed: Agreed, now: Instant) {
         let side = &mut self.side;
         let mut open = Box::new(Open::new(side, &agreed.hello, agreed.greeting, now));

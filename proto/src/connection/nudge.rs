@@ -2,20 +2,21 @@
 //! frame.
 //!
 //! On iWARP, the active side sends as soon as the passive side has replied, so the first frame can
-//! arrive while the peer's driver takes over the TCP stream. Linux's software iWARP then does not
-//! read the frame until more bytes arrive. If the application sends nothing else, both sides would
-//! wait for each other.
+//! arrive while the peer's driver is still taking over the TCP stream. Linux's software iWARP then
+//! does not read the frame until more bytes arrive. If the application sent nothing else, both
+//! sides would wait for each other.
 
 use std::time::{Duration, Instant};
 
 use super::{open::Open, side::Side};
 use crate::Output;
 
-/// The time before the first nudge. The time doubles after each nudge.
+/// The wait before the first nudge. Each further wait is twice as long as the previous one, up to
+/// [`LONGEST`].
 const FIRST: Duration = Duration::from_millis(20);
 
-/// The maximum time between two nudges.
-const LAST: Duration = Duration::from_secs(1);
+/// The maximum wait between two nudges.
+const LONGEST: Duration = Duration::from_secs(1);
 
 /// The timer of the nudges, which are repeated until the peer has answered a Ping.
 #[derive(Debug)]
@@ -38,7 +39,7 @@ impl Nudge {
     }
 
     fn next(&self, now: Instant) -> Self {
-        let wait = (self.wait * 2).min(LAST);
+        let wait = (self.wait * 2).min(LONGEST);
         Self {
             deadline: now + wait,
             wait,
@@ -48,9 +49,9 @@ impl Nudge {
 
 impl Open {
     /// Posts a signalled write of 0 bytes if a refused send waits for slots and no frame in flight
-    /// is signalled. The completion of this write frees the slots. Without this write, the refused
-    /// send could wait forever: a message in fragments needs a slot for each fragment, and the
-    /// application might send nothing else that is signalled.
+    /// is signalled. The completion of this write also frees the slots of all earlier frames.
+    /// Without this write, the refused send could wait forever: a message in fragments needs a slot
+    /// for each fragment, and the application might send nothing else that is signalled.
     #[cold]
     pub(super) fn signal_last_frame(&mut self, side: &mut Side) {
         let transfer = &mut self.transfer;

@@ -1,4 +1,5 @@
-//! A connection whose setup is complete, until its last work request has completed.
+//! The state of a connection from the completion of its setup to the completion of its last work
+//! request.
 
 use std::time::Instant;
 
@@ -25,8 +26,8 @@ pub(super) struct Open {
     /// Whether the connection has ever been in the phase [`Phase::Established`].
     was_established: bool,
     pub(super) transfer: Transfer,
-    /// Which side might not know the result of the close handshake, because the connection was lost
-    /// during the handshake.
+    /// Whether this side or the peer might not know the result of the close handshake, because the
+    /// connection was lost during the handshake.
     pub(super) lost_in_close: LostInClose,
 }
 
@@ -43,8 +44,8 @@ pub(super) enum Phase {
     Draining(Draining),
 }
 
-/// Which side might not know the result of the close handshake, because the connection was lost
-/// during the handshake.
+/// Whether this side or the peer might not know the result of the close handshake, because the
+/// connection was lost during the handshake.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(test, derive(Hash))]
 pub(super) enum LostInClose {
@@ -125,7 +126,7 @@ impl Open {
         matches!(self.phase, Phase::Closing(_) | Phase::Draining(_))
     }
 
-    /// Returns false if this side knows that the queue pair no longer works.
+    /// Returns true until this side learns that the queue pair no longer works.
     #[inline]
     pub(super) fn is_connected(&self) -> bool {
         !matches!(self.phase, Phase::Draining(_))

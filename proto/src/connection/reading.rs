@@ -77,8 +77,8 @@ impl Open {
         self.disconnect_if_done(side, now);
     }
 
-    /// Starts a timer if fragments of a message are missing. The timer limits the time within which
-    /// the peer must send these fragments.
+    /// Starts the read watchdog if fragments of a message are missing, because the peer must send
+    /// these fragments within a limited time. Has no effect if the watchdog is already active.
     pub(super) fn watch_fragments(&mut self, now: impl Clock) {
         let transfer = &mut self.transfer;
         if transfer.inbound.missing().is_some() && transfer.timers.read_watchdog.is_off() {
@@ -93,8 +93,8 @@ impl Open {
         self.act_on(side, verdict, now);
     }
 
-    /// Repeats the output for which no memory was available. Called when the read watchdog demands
-    /// a retry, and when other connections might have released memory.
+    /// Repeats the output that failed because no memory was available. Called when the read
+    /// watchdog demands a retry, and when other connections might have released memory.
     pub(super) fn retry_memory(&mut self, side: &mut Side) {
         let is_connected = self.is_connected();
         if let Some(step) = self.transfer.inbound.pending_step()
@@ -105,14 +105,14 @@ impl Open {
         }
     }
 
-    /// Returns whether a call of [`on_timeout`](Self::on_timeout) at the time `now` checks the
+    /// Returns whether a call of [`on_timeout`](Self::on_timeout) at the time `now` would check the
     /// progress of reads.
     pub(super) fn judges_reads_at(&self, now: Instant) -> bool {
         let deadline = self.transfer.timers.read_watchdog.deadline();
         deadline.is_some_and(|deadline| deadline <= now)
     }
 
-    /// Handles the expired deadline of the read watchdog.
+    /// Checks the progress of reads, if the deadline of the read watchdog has passed.
     pub(super) fn on_reading_timeout(&mut self, side: &mut Side, now: Instant) {
         let transfer = &mut self.transfer;
         let (progress, reading) = (transfer.progress(), transfer.inbound.awaits_bytes());

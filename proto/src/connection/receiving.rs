@@ -41,8 +41,8 @@ impl Incoming {
             Kind::Data => Self::Data(header),
             Kind::Rendezvous => Self::Rendezvous(header, Descriptor::parse(frame)?),
             Kind::Batch => Self::Batch(header, Batch::parse(&frame[HEADER_LEN..])?),
-            // The cast loses no bits, because a fragment is no longer than its message, whose
-            // length is a `u32`.
+            // The cast loses no bits, because the message's length is a `u32`, and a fragment is at
+            // most as long as its message.
             Kind::Fragment => Self::Fragment(header, (frame.len() - HEADER_LEN) as u32),
             Kind::ControlMessage => Self::ControlMessage(header),
             Kind::Request | Kind::Answer => Self::PrivateData(header, frame[HEADER_LEN..].into()),
@@ -276,7 +276,8 @@ impl Open {
         transfer.take_credits(Kind::Fragment, 1)?;
         let rest = header.len;
         //= PROTOCOL.md#frames
-        //# The length in each is the length in the one before it, less the payload of that.
+        //# The `length` of each further Fragment is the `length` of the previous one, minus the
+        //# number of payload bytes of the previous one.
         let (fits, expected) = match transfer.inbound.missing() {
             _ if len > side.params.eager_size => {
                 (false, "no more than the largest eager frame of the hello")
@@ -371,7 +372,8 @@ impl Open {
 
     /// Sends a grant for control messages, if one is due.
     pub(super) fn grant_control_messages(&mut self, side: &mut Side) {
-        // A peer that has sent its Close must not send further control messages.
+        // A peer that has sent its Close must not send further control messages, so it needs no
+        // grant.
         if side.control_messages.grant_due() && !self.transfer.has_peer_closed() {
             self.send_control(side);
         }
@@ -496,9 +498,10 @@ impl Open {
         }
     }
 
-    /// Returns whether the driver must repost free buffers. Shared buffers are reposted until the
-    /// connection ends, because other connections use them. After the end, the driver reposts the
-    /// remaining shared buffers without further outputs.
+    /// Returns whether the driver must repost free buffers. Buffers that are not shared are
+    /// reposted only while the queue pair works. Shared buffers are reposted until the connection
+    /// ends, because other connections use them. After the end, the driver reposts the remaining
+    /// shared buffers without further outputs.
     fn reposts(&self, side: &Side) -> bool {
         side.params.shared || self.is_connected()
     }

@@ -23,8 +23,8 @@ pub(super) fn unreadable(error: HelloError) -> CloseReason {
     }
 }
 
-/// Returns the reason for the end after the peer has sent a request to resume a session, and this
-/// request has the wrong length `len`.
+/// Returns the reason for the end if the peer's request to resume a session has the wrong length.
+/// `len` is this length in bytes.
 pub(super) fn malformed_resume(len: usize) -> CloseReason {
     let field = RejectCode::Session.field();
     let violation = Violation::new(
@@ -91,7 +91,7 @@ pub(super) fn compatible(
     Ok(())
 }
 
-/// Returns the reason for the end that follows from a REJECTED event.
+/// Returns the reason for the end after a REJECTED event.
 pub(super) fn rejection(reason: RejectReason, private_data: &[u8]) -> CloseReason {
     match Reject::parse(private_data).filter(|_| reason.is_consumer()) {
         Some((
@@ -147,8 +147,8 @@ pub(super) fn is_transient(cause: &CloseReason, reason: RejectReason) -> bool {
 }
 
 /// Returns whether the cause is a refusal: no program accepted the request, or the peer lacked
-/// resources for another connection. If a listener's process has ended, the kernel of its host
-/// refuses the requests that wait for the listener. Over RDMA, the kernel rejects these requests
+/// resources for another connection. If a listener's process ends, the kernel of its host refuses
+/// the requests that are waiting for the listener. Over RDMA, the kernel rejects these requests
 /// without private data. Over TCP, the kernel closes the TCP connections of these requests.
 pub(super) fn is_refusal(cause: &CloseReason) -> bool {
     matches!(

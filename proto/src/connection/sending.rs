@@ -28,7 +28,7 @@ impl Open {
         }
     }
 
-    /// Sends a message if it fits into a frame and can be sent now.
+    /// Sends a message if it fits into a frame and can be sent now. Otherwise returns `None`.
     #[inline(always)]
     pub(super) fn send_at_once(&mut self, len: usize) -> Option<Transmit> {
         match self.phase {

@@ -8,7 +8,6 @@ use crate::{
     outbound::LARGE_IN_FLIGHT,
 };
 
-/// Functions for sessions.
 impl Connection {
     /// Parses the private data of a connect request. Returns the resume request in it, or `None` if
     /// the connect request does not resume a session.

@@ -69,8 +69,8 @@ impl Setup {
     }
 
     /// Returns whether the setup counts against the limit on concurrent setups. A setup does not
-    /// count while it waits for the application's decision, for the limit's permission, or for the
-    /// start of the next attempt.
+    /// count while it waits for the application's decision, for its turn under the limit, or for
+    /// the start of the next attempt.
     pub(super) fn counts_as_setup(&self) -> bool {
         match self {
             Self::Connecting(connecting) => connecting.counts_as_setup(),

@@ -24,8 +24,8 @@ pub(super) struct Timers {
 pub(super) struct DelayedGrant {
     /// The time at which this side sends the grant, if no other frame has carried it.
     pub(super) deadline: Instant,
-    /// The credit limit that the peer knew when the timer started. If the peer knows a different
-    /// limit at the deadline, another frame has carried the grant.
+    /// The last announced credit limit at the start of the timer. If a different limit has been
+    /// announced by the deadline, another frame has carried the grant.
     pub(super) announced: u32,
 }
 
@@ -70,11 +70,11 @@ pub(super) fn earlier(one: Option<Instant>, other: Option<Instant>) -> Option<In
     }
 }
 
-/// A value that records whether it was borrowed mutably.
+/// A value that records whether it has been borrowed mutably.
 ///
 /// A mutable borrow marks the value as changed. While the timers are not marked, the connection
-/// does not compare its deadline with the deadline that the driver knows. Most messages do not
-/// change the timers.
+/// does not compare its deadline with the deadline that was last reported to the driver. This saves
+/// the comparison for most messages, because they do not change the timers.
 #[derive(Debug)]
 #[cfg_attr(test, derive(Clone, Hash))]
 pub(super) struct Tracked<T> {
@@ -91,15 +91,15 @@ impl<T> Tracked<T> {
         }
     }
 
-    /// Returns whether the value was borrowed mutably since the last call of
+    /// Returns whether the value has been borrowed mutably since the last call of
     /// [`take_changed`](Self::take_changed).
     #[inline]
     pub(super) fn is_changed(&self) -> bool {
         self.touched
     }
 
-    /// Returns whether the value was borrowed mutably since the last call of this function, and
-    /// clears the mark.
+    /// Returns whether the value has been borrowed mutably since the last call of this function,
+    /// and clears the mark.
     #[inline]
     pub(super) fn take_changed(&mut self) -> bool {
         std::mem::take(&mut self.touched)

@@ -69,7 +69,7 @@ pub(super) struct Transfer {
     /// The number of received Fragment frames that were not the final fragment of their message.
     pub(super) incomplete_frames: u32,
     /// The resources that a refused send needs. If several sends were refused, each value is the
-    /// smallest that any of them needs. `None` if no send was refused with
+    /// smallest that any of them needs. `None` if no send has been refused with
     /// [`SendRefused::Blocked`] since the last [`Event::Writable`](crate::Event::Writable).
     blocked: Option<RequiredResources>,
     pub(super) control: ControlQueue,
@@ -257,7 +257,7 @@ impl Transfer {
         }
     }
 
-    // Closing.
+    // Methods for closing:
 
     /// Returns whether this side knows that the peer's library has received everything that this
     /// side sent.
@@ -283,8 +283,8 @@ impl Transfer {
         } else {
             receives / 2
         };
-        // An empty message is never copied, so it keeps its receive until the application takes the
-        // message. The receives are the only limit on the number of empty messages.
+        // An empty message is never copied, because the receives that empty messages occupy are the
+        // only limit on the number of empty messages.
         len > 0 && held > enough && self.inbound.has_room_for(len.into(), buffered)
     }
 
@@ -332,7 +332,7 @@ impl Transfer {
         self.timers.keepalive = None;
     }
 
-    // Sending.
+    // Methods for sending:
 
     #[inline]
     pub(super) fn is_eager(&self, len: usize) -> bool {
@@ -343,14 +343,16 @@ impl Transfer {
     #[inline]
     pub(super) fn send_method(&self, len: usize) -> SendMethod {
         //= PROTOCOL.md#hello
-        //# A message of at most the receiver's eager size may be sent as a data frame, a longer one
-        //# must be sent in Fragments or announced (see [Large messages](#large-messages)).
+        //# A message of at most the receiver's eager size may be sent in a Data or Batch frame. A
+        //# longer message must be sent in Fragments or announced (see [Large
+        //# messages](#large-messages)).
         if self.is_eager(len) {
             return SendMethod::Frame;
         }
         let count = (len as u64).div_ceil(self.negotiated.send_eager.into());
         //= PROTOCOL.md#frames
-        //# The first must not be sent before there are credits for all of them.
+        //# The first Fragment must not be sent before there are credits for all Fragments of the
+        //# message.
         if count <= u64::from(self.max_fragments.min(self.send_credit.available())) {
             SendMethod::Fragments(count as u32)
         } else {
@@ -365,7 +367,7 @@ impl Transfer {
     #[inline(never)]
     fn check_room(&mut self, len: u64, method: SendMethod) -> Result<(), SendRefused> {
         //= PROTOCOL.md#hello
-        //# One longer than the receiver's largest message must not be sent at all.
+        //# A message that is longer than the receiver's largest message must not be sent.
         if len > self.negotiated.send_limit {
             return Err(SendRefused::TooLong {
                 limit: self.negotiated.send_limit,
@@ -431,7 +433,7 @@ impl Transfer {
         self.blocked.is_some_and(lacks_slots) && self.ring.is_unsignalled()
     }
 
-    /// Returns whether a send was refused since the record of refused sends was last cleared.
+    /// Returns whether a send has been refused since the record of refused sends was last cleared.
     #[inline]
     pub(super) fn is_blocked(&self) -> bool {
         self.blocked.is_some()
@@ -451,9 +453,9 @@ impl Transfer {
         })
     }
 
-    /// Sends a message if it fits into a frame, and a credit and a slot are available. A message
-    /// that fits into a frame never exceeds the maximum message length, because this length is at
-    /// least the eager size.
+    /// Sends a message if it fits into a frame, and a credit and a slot are available. Otherwise
+    /// returns `None`. A message that fits into a frame never exceeds the maximum message length,
+    /// because that maximum is at least the eager size.
     #[inline(always)]
     pub(super) fn send_at_once(&mut self, len: usize) -> Option<Transmit> {
         let fits =
@@ -474,8 +476,8 @@ impl Transfer {
         let credits = self.send_credit.available() as usize;
         Ok(BatchRoom {
             //= PROTOCOL.md#frames
-            //# It takes a credit for each message, and must not be sent to a side whose hello lacks
-            //# bit 1 of `features`.
+            //# A Batch takes a credit for each message, and must not be sent to a side whose hello
+            //# lacks bit 1 of `features`.
             messages: if self.takes_batches { credits } else { 1 },
             bytes: self.negotiated.send_eager as usize,
         })
@@ -491,9 +493,9 @@ impl Transfer {
         self.data_frame(Kind::Batch, len as u32)
     }
 
-    /// Sends a part of a message of `len` bytes. The part begins at `offset`. Returns the frame and
-    /// the length of the part. The caller has checked with `send_method` and `may_send` that
-    /// credits and slots for all parts are available.
+    /// Sends one part of a message. The message has `len` bytes, and the part begins at `offset`.
+    /// Returns the frame and the length of the part. The caller has checked with `send_method` and
+    /// `may_send` that credits and slots for all parts are available.
     pub(super) fn send_fragment(&mut self, len: u32, offset: u32) -> (Transmit, u32) {
         let rest = len - offset;
         if offset == 0 {
@@ -543,7 +545,7 @@ impl Transfer {
     /// peer does not accept control messages.
     pub(super) fn longest_control_message(&self) -> Option<u32> {
         //= PROTOCOL.md#control-messages
-        //# They must not be sent to a side whose hello lacks bit 7 of `features`.
+        //# Control messages must not be sent to a side whose hello lacks bit 7 of `features`.
         let takes = self.hello.features & CONTROL_MESSAGES != 0;
         takes.then(|| self.negotiated.send_eager.min(MAX_CONTROL_MESSAGE))
     }
@@ -619,12 +621,12 @@ impl Transfer {
         //= PROTOCOL.md#leaving
         //# It must not be sent to a side whose hello lacks bit 7 of `features`, and is sent once at
         //# most.
-        let knows = self.longest_control_message().is_some();
-        if knows && self.leave == Leave::No {
+        let supported = self.longest_control_message().is_some();
+        if supported && self.leave == Leave::No {
             self.leave = Leave::Due;
             self.probe.request_pong();
         }
-        knows
+        supported
     }
 
     #[inline(always)]
@@ -658,7 +660,7 @@ impl Transfer {
     pub(super) fn sent(&mut self, slot: u32, acknowledges: bool) {
         // The receipt of data is a sign of life, because the peer's device receives data only while
         // the peer's library grants credit. The receipt of a control frame is no sign of life,
-        // because the device also receives control frames after the library has stopped. After a
+        // because the device receives control frames even after the library has stopped. After a
         // Ping, the sign of life is the peer's Pong, not the receipt of the Ping.
         if self.ring.complete(slot) && acknowledges {
             self.activity.on_connection += 1;
@@ -666,10 +668,11 @@ impl Transfer {
         self.control.acknowledged(slot);
     }
 
-    // Receiving.
+    // Methods for receiving:
 
     /// Consumes the peer's credits for `count` messages in a frame, or one credit for a write with
-    /// immediate data. Returns a violation if the peer was not allowed to send this frame or write.
+    /// immediate data. Returns a violation if the peer was not allowed to send this frame or this
+    /// write.
     #[inline]
     pub(super) fn take_credits(&mut self, kind: Kind, count: u32) -> Result<(), Violation> {
         if self.has_peer_closed() {

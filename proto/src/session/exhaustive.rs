@@ -88,14 +88,15 @@ struct Found {
     violation: Option<String>,
 }
 
-/// Returns the text `last`, followed by the steps that lead to the state with the number `number`.
-fn explain(origins: &[(u32, Option<Act>)], mut number: usize, last: &str) -> String {
+/// Returns the text `problem`, followed by the steps that lead to the state with the number
+/// `number`.
+fn explain(origins: &[(u32, Option<Act>)], mut number: usize, problem: &str) -> String {
     let mut acts = Vec::new();
     while let (from, Some(act)) = origins[number] {
         acts.push(act);
         number = from as usize;
     }
-    let mut text = String::from(last);
+    let mut text = String::from(problem);
     for act in acts.iter().rev() {
         let _ = write!(text, "\n    {act:?}");
     }

@@ -229,8 +229,8 @@ pub(super) mod testing {
     };
     use crate::measure::Times;
 
-    /// Returns plots of a bandwidth that doubles with the message size. RDMA has twice the
-    /// bandwidth of TCP.
+    /// Returns plots of a bandwidth that doubles each time the message size quadruples. RDMA has
+    /// twice the bandwidth of TCP.
     pub(in super::super) fn plots() -> Vec<Plot> {
         let mut all = Vec::new();
         for (carrier, factor) in [(Carrier::Rdma, 2.0), (Carrier::Tcp, 1.0)] {

@@ -280,8 +280,8 @@ impl Shared {
     }
 }
 
-/// Waits until all connections have ended. Stops waiting when `drain` has elapsed, or when a
-/// further signal ends the bridge. Returns the exit status of the process.
+/// Waits until all connections have ended. Stops waiting when `drain` has elapsed, or when a second
+/// signal to end the bridge arrives. Returns the exit status of the process.
 async fn finish(
     connections: &mut JoinSet<()>,
     shared: &Arc<Shared>,

@@ -56,7 +56,7 @@ enum End {
     Stream,
 }
 
-/// The first failure of an end, and the progress of both directions.
+/// The first failure of either end, and the progress of both directions.
 #[derive(Debug, Default)]
 struct Progress {
     failure: OnceLock<(End, io::Error)>,
@@ -388,8 +388,8 @@ async fn failure_of_stream(endpoint: &Endpoint) -> io::Error {
         match poll_fn(|cx| endpoint.poll_next_completion(cx)).await {
             Ok(Completion::Disconnected(reason)) | Err(Error::Disconnected(reason)) => {
                 if reason.is_clean() {
-                    // A close by the peer is no failure. If a later write to the stream fails, that
-                    // write reports the error.
+                    // A close by the peer is not a failure. If a later write to the stream fails,
+                    // that write reports the error.
                     return pending().await;
                 }
                 return Error::Disconnected(reason).into();

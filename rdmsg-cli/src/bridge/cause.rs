@@ -10,7 +10,7 @@ pub(super) enum Cause {
     Limit,
     /// The plain end failed.
     Plain,
-    /// The bridge itself ends.
+    /// The bridge itself is ending.
     Ending,
 }
 

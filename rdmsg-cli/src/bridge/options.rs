@@ -112,11 +112,11 @@ const LARGE_MEMORY: u64 = 256 << 10;
 /// The maximum length in bytes of a message that carries bytes of a stream.
 const LONGEST_PIECE: u64 = 1 << 20;
 
-/// The maximum number of bytes that both bridges together hold in addition to the window, for each
-/// direction. Each bridge holds at most half of this number.
+/// The maximum number of bytes that both bridges together hold in addition to the messages in the
+/// window, for each direction. Each bridge holds at most half of this number.
 const STREAM_BUFFER: u64 = 1 << 20;
 
-/// The maximum of `Config::close_timeout`.
+/// The maximum value of `Config::close_timeout`.
 const LONGEST_CLOSE: Duration = Duration::from_secs(600);
 
 /// The maximum number of messages in flight in each direction.

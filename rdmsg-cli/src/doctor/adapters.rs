@@ -1,5 +1,5 @@
-//! Examines adapters, which are RDMA devices implemented in hardware: driver, firmware, slot,
-//! interrupts, and known problems.
+//! Examines the driver, firmware, slot, interrupts and known problems of adapters, which are RDMA
+//! devices implemented in hardware.
 
 use std::collections::BTreeSet;
 
@@ -282,8 +282,8 @@ fn is_node(name: &str) -> bool {
     number.is_some_and(|number| number.parse::<u32>().is_ok())
 }
 
-/// Returns ten times the number at the start of a text such as `16.0 GT/s PCIe`. The factor keeps
-/// the decimal of a speed such as 2.5 GT/s.
+/// Returns ten times the number at the start of a text such as `16.0 GT/s PCIe`. The factor
+/// preserves the first decimal of a speed such as 2.5 GT/s.
 fn number(text: &Option<String>) -> Option<u64> {
     let number: f64 = text.as_ref()?.split(' ').next()?.parse().ok()?;
     Some((number * 10.0) as u64)

@@ -55,7 +55,7 @@ struct Port {
     losses: u64,
 }
 
-/// An entry of the GID table, which is a source address of the port.
+/// An entry of the GID table: a source address of the port.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Gid {
     index: String,
@@ -91,7 +91,8 @@ impl Device {
         Self {
             is_iwarp,
             made_on: root.text(format!("{at}/parent")),
-            // In sysfs, only an adapter has the symbolic link `device`, to its device on a bus.
+            // In sysfs, only an adapter has the symbolic link `device`, which points to its device
+            // on a bus.
             is_software: !root.has(format!("{at}/device")),
             ports: ports.into_iter().map(read).collect(),
             name,

@@ -57,7 +57,7 @@ pub(super) fn over_tcp(timeout: Duration) -> Finding {
     }
 }
 
-/// Converts the error of a failed attempt to start a thread.
+/// Converts the I/O error of a failed thread start to an [`Error`].
 fn no_thread(error: io::Error) -> Error {
     let errno = error.raw_os_error().unwrap_or_default();
     Error::Os(OsError::new("pthread_create", errno))

@@ -25,7 +25,7 @@ pub(crate) struct Finding {
     pub(crate) hint: Option<String>,
 }
 
-/// The severity of a finding. Later variants are worse.
+/// The severity of a finding. Later variants are more severe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum State {

@@ -79,10 +79,10 @@ impl Interfaces {
         self.0.iter()
     }
 
-    /// Returns the interface for a new software device. An interface is suitable if it is up and is
-    /// not a loopback interface. If the interface with this address is suitable, returns this
-    /// interface. Otherwise, prefers suitable interfaces that have an address. Between equal
-    /// interfaces, prefers network adapters.
+    /// Returns the interface for a new software device, or `None` if no interface is suitable. An
+    /// interface is suitable if it is up and is not a loopback interface. If the interface that has
+    /// `address` is suitable, returns this interface. Otherwise, prefers suitable interfaces that
+    /// have any address, and among these, prefers network adapters.
     pub(super) fn for_software(&self, address: Option<IpAddr>) -> Option<&Interface> {
         let routed = address.and_then(|address| self.with_address(address));
         let fits = |interface: &&Interface| !interface.is_loopback && interface.is_up;

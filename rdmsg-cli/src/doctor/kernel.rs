@@ -12,7 +12,7 @@ const SUBJECT: &str = "kernel";
 const WHY: &str = "the kernel's connection manager establishes connections; programs use the \
                    manager through rdma_ucm, and use devices through ib_uverbs";
 
-/// The kernel modules that programs use for RDMA.
+/// The state of the kernel modules that programs use for RDMA.
 #[derive(Clone, Debug)]
 pub(super) struct Kernel {
     release: String,

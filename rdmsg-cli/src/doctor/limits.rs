@@ -12,8 +12,8 @@ use super::{
 /// The locked memory in bytes of a connection with the default configuration.
 const CONNECTION_MEMORY: u64 = 1_269_760;
 
-/// If the limit on locked memory is below this number of bytes, the doctor warns, because a service
-/// usually has several connections.
+/// If the limit on locked memory is below this number of bytes, the doctor reports a warning or an
+/// error, because a service usually has several connections.
 const FEW: u64 = 64 << 20;
 
 /// The subject of the finding about open files. This finding concerns all transports.

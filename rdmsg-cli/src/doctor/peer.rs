@@ -18,7 +18,7 @@ use super::{
 };
 use crate::service::{self, Request, Unserved};
 
-/// The sizes in bytes of the messages that are sent to the peer. Longer messages fill whole
+/// The sizes in bytes of the messages that are sent to the peer. The longer messages fill whole
 /// packets, and the peer reads the longest message from this host's memory.
 const SIZES: [usize; 4] = [64, 4096, 16_000, 300_000];
 
@@ -347,8 +347,8 @@ impl Peer {
             self.address
         );
         findings.push(Finding::ok("connection", what));
-        // A software device retries packets longer than its interface's MTU forever, and occupies a
-        // processor. Therefore send no long messages if a finding reports an MTU problem.
+        // A software device retries packets longer than its interface's MTU forever, which keeps a
+        // processor busy. Therefore send no long messages if a finding reports an MTU problem.
         let of_mtu = |it: &&Finding| ["path MTU", "both MTUs"].contains(&&*it.subject);
         let mut errors = findings.iter().filter(|it| it.state == State::Error);
         let mtu_problem = errors.find(of_mtu).map(|it| it.subject.clone());

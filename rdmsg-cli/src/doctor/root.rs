@@ -25,8 +25,9 @@ impl Root {
         self.path(path).exists()
     }
 
-    /// Returns the text of a file, trimmed. Returns `None` if the file cannot be read. For example,
-    /// the kernel returns an error if a program reads an empty entry of a GID table.
+    /// Returns the text of a file, without white space at its start and end. Returns `None` if the
+    /// file cannot be read. For example, the kernel returns an error if a program reads an empty
+    /// entry of a GID table.
     pub(super) fn text(&self, path: impl AsRef<Path>) -> Option<String> {
         let text = fs::read_to_string(self.path(path)).ok()?;
         Some(text.trim().to_owned())

@@ -14,7 +14,7 @@ pub(super) struct Outages {
     resumes: u64,
 }
 
-/// A change of the connection since the previous check.
+/// A change in the state of the connection since the previous check.
 #[derive(Debug)]
 pub(super) enum Change {
     Suspended,
@@ -38,13 +38,14 @@ impl Outages {
         }
     }
 
-    /// Checks the connection. Returns the change since the previous check.
+    /// Checks the connection. Returns the change since the previous check, or `None` if nothing has
+    /// changed.
     pub(super) fn look(&mut self, endpoint: &Endpoint) -> Option<Change> {
         let resumes = endpoint.statistics().resumes;
         self.change(resumes, endpoint.info().is_suspended)
     }
 
-    /// Returns how often the connection had been resumed before the most recent check.
+    /// Returns the number of times that the connection had been resumed by the last check.
     pub(super) fn resumes(&self) -> u64 {
         self.resumes
     }

@@ -126,7 +126,8 @@ impl Summary {
 }
 
 /// Returns a bar whose length is proportional to `count`, in steps of one eighth of a character.
-/// The bar for `most` has `room` characters. The bar for a `count` above 0 has at least one eighth.
+/// The bar for `most` has `room` characters. The bar for a `count` above 0 is at least one eighth
+/// of a character long.
 fn bar(count: u64, most: u64, room: usize) -> String {
     const EIGHTHS: [&str; 8] = ["", "▏", "▎", "▍", "▌", "▋", "▊", "▉"];
     let eighths = count as u128 * room as u128 * 8 / u128::from(most.max(1));

@@ -10,8 +10,8 @@ use crate::doctor::Examination;
 /// must not be able to trigger an examination with each request.
 const AGE: Duration = Duration::from_secs(2);
 
-/// The most recent examination of this host, and the time of that examination. The server sends
-/// examinations to `rdmsg doctor` on other hosts.
+/// The last examination of this host, and its time. The server sends examinations to `rdmsg doctor`
+/// on other hosts.
 #[derive(Debug, Default)]
 pub(super) struct Reports(Mutex<Option<(Instant, Examination)>>);
 

@@ -12,7 +12,7 @@ const TIME_LIMIT: Duration = Duration::from_secs(10);
 /// The abort code for a client whose first message is not a request, or does not arrive in time.
 const UNKNOWN: u32 = 2;
 
-/// The reason why a connection ended, and the service that the client had requested.
+/// The reason why a connection ended, and the service that the client requested.
 #[derive(Debug)]
 pub(super) struct Ended {
     request: Option<Request>,

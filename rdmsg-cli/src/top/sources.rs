@@ -20,8 +20,8 @@ const TIME_LIMIT: Duration = Duration::from_secs(1);
 /// The maximum length of a reply in bytes. The statistics of a process are much shorter.
 const LONGEST: usize = 16 << 20;
 
-/// Returns the directories that contain sockets: the directory of this user, or for root the
-/// directories of all users.
+/// Returns the directories that contain sockets: the directory of this user and, if this user is
+/// root, the directories of all users.
 pub(super) fn folders() -> BTreeSet<PathBuf> {
     let mut folders = BTreeSet::from([Export::folder()]);
     if geteuid().is_root() {

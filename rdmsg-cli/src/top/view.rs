@@ -104,7 +104,7 @@ const COLUMNS: [Column; 14] = [
 ];
 
 /// The columns that a narrow table omits, in this order, until the remaining columns fit the
-/// terminal. The columns that are not in this list always fit 80 characters.
+/// terminal. The columns that are not in this list always fit into 80 characters.
 const OMITTABLE: [&str; 7] = ["RESENT", "RESUMES", "AGE", "CONN", "COMMAND", LABEL, "OVER"];
 
 impl Column {
@@ -133,8 +133,8 @@ impl Column {
     }
 }
 
-/// Returns the indices of the columns that fit a line of `width` characters. `has_labels` is true
-/// if any connection has a label.
+/// Returns the indices of the columns that fit into a line of `width` characters. `has_labels` is
+/// true if any connection has a label.
 fn columns_for(width: usize, has_labels: bool) -> Vec<usize> {
     let mut columns: Vec<usize> = (0..COLUMNS.len())
         .filter(|at| has_labels || COLUMNS[*at].head != LABEL)
@@ -292,14 +292,14 @@ impl View {
     }
 
     /// Writes the table. Truncates its rows to `width` characters, and omits rows so that the table
-    /// and the help line fit `lines` lines.
+    /// and the help line fit into `lines` lines.
     pub(super) fn write(
         &self,
         out: &mut impl Write,
         width: usize,
         lines: Option<usize>,
     ) -> io::Result<()> {
-        let (bold, dim) = (Style::new().bold(), Style::new().invert());
+        let (bold, inverted) = (Style::new().bold(), Style::new().invert());
         let plural = |number: usize, one: &str, more: &str| match number {
             1 => format!("1 {one}"),
             _ => format!("{number} {more}"),
@@ -332,7 +332,7 @@ impl View {
             line.chars().take(width).collect::<String>()
         };
         let head = fit(COLUMNS.map(|column| column.head.to_owned()));
-        writeln!(out, "{dim}{head}{dim:#}")?;
+        writeln!(out, "{inverted}{head}{inverted:#}")?;
         let most = lines.map_or(usize::MAX, |lines| lines.saturating_sub(5));
         for row in self.rows.iter().take(most) {
             let text = fit(row.cells());

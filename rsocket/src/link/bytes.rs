@@ -96,7 +96,7 @@ impl Link {
         }
     }
 
-    /// Sends the updates of credits and windows that are due.
+    /// Sends all updates of credits and windows that are due now.
     pub(crate) fn update(&mut self) {
         while self.is_established() && self.end.is_none() && self.free_control > CLOSING {
             let Some(peer) = &self.peer else { return };

@@ -12,7 +12,7 @@ use super::{
 };
 use crate::wire::{ConnData, Immediate, Window, is_rejection_of_endpoints};
 
-/// The error if the connection ends before the peer has closed the stream.
+/// The error message if the connection ends before the peer has closed the stream.
 const LOST: &str = "the peer disconnected without closing the stream";
 const NO_RSOCKET: &str = "the peer is not an rsocket of this protocol version";
 
@@ -168,7 +168,7 @@ impl Link {
             }
             Some(Immediate::Mapping | Immediate::Keepalive) => {}
             // The message shuts down the direction from the peer. If this side has already shut
-            // down the direction to the peer, the next arm ends the connection.
+            // down the direction to the peer, the next `match` arm ends the connection.
             Some(Immediate::Shutdown) if self.writable => self.readable = false,
             Some(Immediate::Shutdown | Immediate::Disconnect) => {
                 self.end.get_or_insert(End::Disconnected);

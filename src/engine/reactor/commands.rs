@@ -38,9 +38,10 @@ const FREE_PORT_TRIES: u32 = 64;
 /// The ids of a listener over RDMA and over TCP.
 type ListenIds = (Option<ListenId>, Option<ListenId>);
 
-/// The reason why a listener with `TransportChoice::Auto` lacks one transport, and the log level
-/// for this reason.
-type Missing = Option<(Level, String)>;
+/// The level and the text of the log line about a listener with `TransportChoice::Auto` that lacks
+/// one transport. The text names the only transport and the reason why the other one is missing.
+/// `None` for any other listener.
+type OnlyTransport = Option<(Level, String)>;
 
 impl Reactor {
     pub(super) fn take_commands(&mut self) {
@@ -172,7 +173,7 @@ impl Reactor {
         if config.transport.resolved() == TransportChoice::Memory {
             return self.listen_in_memory(key, address, config, listener_items, engine);
         }
-        let (ids, local, missing) = match config.transport.resolved() {
+        let (ids, local, only) = match config.transport.resolved() {
             TransportChoice::Rdma => {
                 let (id, local) = self.listen_on_rdma(key, address, &config)?;
                 ((Some(id), None), local, None)
@@ -191,7 +192,7 @@ impl Reactor {
             (None, _) => &[Transport::Tcp],
         };
         let listening = Listening::new(ids, local, config, listener_items, engine);
-        Ok(self.begin_listening(key, listening, transports, missing))
+        Ok(self.begin_listening(key, listening, transports, only))
     }
 
     fn begin_listening(
@@ -199,12 +200,12 @@ impl Reactor {
         key: u64,
         listening: Listening,
         transports: &'static [Transport],
-        missing: Missing,
+        only: OnlyTransport,
     ) -> Bound {
         let name = listening.name(key);
-        match missing {
-            Some((Level::Warn, missing)) => warn!(Listener, "{name}: listens over {missing}"),
-            Some((_, missing)) => info!(Listener, "{name}: listens over {missing}"),
+        match only {
+            Some((Level::Warn, only)) => warn!(Listener, "{name}: listens over {only}"),
+            Some((_, only)) => info!(Listener, "{name}: listens over {only}"),
             None => info!(Listener, "{name}: listens over {}", names_of(transports)),
         }
         let local = listening.local;
@@ -243,7 +244,7 @@ impl Reactor {
         key: u64,
         address: SocketAddr,
         config: &Config,
-    ) -> Result<(ListenIds, SocketAddr, Missing), Error> {
+    ) -> Result<(ListenIds, SocketAddr, OnlyTransport), Error> {
         let mut tries = if address.port() == 0 {
             FREE_PORT_TRIES
         } else {
@@ -265,8 +266,8 @@ impl Reactor {
             tries -= 1;
             match self.listen_on_rdma(key, local, config) {
                 Ok((rdma, local)) => {
-                    let missing = "RDMA only, because iWARP itself uses the TCP port".to_owned();
-                    return Ok(((Some(rdma), None), local, Some((Level::Warn, missing))));
+                    let only = "RDMA only, because iWARP itself uses the TCP port".to_owned();
+                    return Ok(((Some(rdma), None), local, Some((Level::Warn, only))));
                 }
                 Err(error) if tries == 0 || !error.is_address_in_use() => return Err(error),
                 Err(_) => {
@@ -376,10 +377,11 @@ impl Reactor {
         }
     }
 
-    /// Closes a listener, and rejects its requests to which no reply was sent yet, except requests
-    /// that the program has taken from the queue. After a reply, the peer may already consider the
-    /// connection established. The listener's queue therefore still receives such connections, and
-    /// ends when all of them are established or have failed.
+    /// Closes a listener. Rejects the listener's requests to which no reply was sent yet, except
+    /// requests that the program has removed from the queue. After a reply, the peer may already
+    /// consider the connection established. The listener's queue therefore still receives the
+    /// connections for which a reply was sent, and ends when all of them are established or have
+    /// failed.
     fn unlisten(&mut self, key: u64) {
         self.timers.set(key, None);
         let Some(mut listener) = self.listeners.remove(&key) else {
@@ -388,9 +390,9 @@ impl Reactor {
         if listener.config.listening.is_of_pair {
             self.closed_bindings.push(listener.take_binding());
         }
-        // When the id is destroyed, the kernel rejects the requests in its queue without giving a
-        // reason. The engine therefore reads these requests first, and rejects them as busy because
-        // this listener is no longer in the table.
+        // When the listener's id is destroyed, the kernel rejects the requests in the id's queue
+        // without giving a reason. The engine therefore reads these requests first, and rejects
+        // them as busy because this listener is no longer in the table.
         self.handle_pending_cm_events(Transport::Rdma);
         let accepting: Vec<u64> = self
             .links

@@ -18,7 +18,7 @@ use crate::{
 
 impl Reactor {
     /// Starts a connection attempt. If the peer has already refused the request, `refusal` is the
-    /// reason of the latest refusal, and the attempt starts after a wait.
+    /// reason for the last refusal, and the attempt starts after a wait.
     pub(super) fn connect(
         &mut self,
         path: PeerPath,
@@ -76,7 +76,7 @@ impl Reactor {
         (may && has_time && entry.reply.is_some() && !self.refusing).then_some(request)
     }
 
-    /// Repeats the request of an ended connection. `reason` tells why the peer refused the request.
+    /// Repeats the request of an ended connection. `reason` is the reason for the refusal.
     pub(super) fn connect_again(
         &mut self,
         mut entry: Box<Entry>,

@@ -3,7 +3,7 @@
 //! | event | effect |
 //! |---|---|
 //! | `PORT_ERR` | pings those connections of the port that can resume; see [`SUSPICION`] |
-//! | `PORT_ACTIVE` | cancels the time limit of these pings: restarts the keepalive timers |
+//! | `PORT_ACTIVE` | cancels the time limit of these pings by restarting the keepalive timers |
 //! | `QP_FATAL`, `QP_REQ_ERR`, `QP_ACCESS_ERR` | ends the connection of the queue pair |
 //! | `CQ_ERR` | ends the connection of the completion queue |
 //! | `SRQ_ERR` | ends the connections that share the receive queue |
@@ -38,8 +38,8 @@ fn concerns(effect: Effect, config: &Config) -> bool {
 }
 
 impl Reactor {
-    /// Reads and handles the events of a device. Only one engine can read an event, so this engine
-    /// passes each event to the other engines.
+    /// Reads and handles the events of a device. Only one engine can read each event, so this
+    /// engine passes the events to the other engines.
     pub(super) fn handle_device_events(&mut self, device: u64) {
         for _ in 0..BATCH {
             let Some(event) = self.manager.poll_device(device) else {

@@ -264,7 +264,7 @@ impl Reactor {
     }
 
     /// Handles the removal of a listener's device or address: ends the listener, or schedules an
-    /// attempt to bind it again.
+    /// attempt to bind it again. Ignores all other events.
     pub(super) fn handle_listener_event(&mut self, key: u64, event: &Event) {
         let Some(listener) = self.listeners.get_mut(&key) else {
             return;
@@ -303,8 +303,8 @@ impl Reactor {
         }
     }
 
-    /// Begins to set up a connection that has got its turn, or rejects the peer's request if the
-    /// backlog has filled up since the request arrived.
+    /// Begins to set up a connection that waited for its turn. Instead rejects the peer's request
+    /// if the backlog has filled up since the request arrived.
     pub(super) fn begin_setup(&mut self, key: u64, now: Instant) {
         let is_full = self.finds_backlog_full(key);
         let Some(entry) = self.links.get(&key) else {
@@ -324,9 +324,9 @@ impl Reactor {
         self.drive(key);
     }
 
-    /// Returns true if an incoming request exceeds its listener's backlog. The backlog consists of
-    /// the connections in the listener's queue, and of the connections that the engine is
-    /// establishing for the same listener.
+    /// Returns true if an incoming request would exceed its listener's backlog limit. The backlog
+    /// consists of the connections in the listener's queue, and of the connections that the engine
+    /// is establishing for the same listener.
     fn finds_backlog_full(&self, key: u64) -> bool {
         let Some(entry) = self.links.get(&key) else {
             return false;

@@ -80,8 +80,8 @@ impl Reactor {
         }
     }
 
-    /// Schedules another poll soon, because an application thread is polling the connection now. A
-    /// disconnect `event` is handled after that poll.
+    /// Schedules another poll soon, because an application thread is polling the connection now. If
+    /// `event` contains a disconnect event, the event is handled after the scheduled poll.
     pub(super) fn poll_soon(&mut self, key: u64, event: Option<Event>) {
         self.delayed_disconnects
             .extend(event.map(|event| (key, event)));
@@ -89,7 +89,7 @@ impl Reactor {
         self.timers.set(ATTENDED, self.attended.next());
     }
 
-    /// Checks the attended connections, which the application polls.
+    /// Checks the attended connections that are due.
     pub(super) fn check_attended(&mut self, now: Instant) {
         let Self {
             attended,

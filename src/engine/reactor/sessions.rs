@@ -1,5 +1,5 @@
-//! Resumes sessions: replaces a lost connection with a new connection. The key and the handles stay
-//! the same.
+//! Resumes sessions: replaces a lost connection with a new connection. The connection's key and the
+//! program's handles stay the same.
 
 use std::{
     fs::File,
@@ -200,9 +200,9 @@ impl Reactor {
         params
     }
 
-    /// Makes a trial connection to test whether RDMA to the peer works. The connection sends an
-    /// outdated request, which the peer refuses. An engine makes at most one trial connection at a
-    /// time, so that trials hardly delay the program's connections.
+    /// Makes a trial connection to test whether RDMA to the peer works. The trial connection sends
+    /// an outdated request to resume the session, which the peer refuses. An engine makes at most
+    /// one trial connection at a time, so that trials hardly delay the program's connections.
     fn try_rdma(&mut self, session_key: u64, path: PeerPath, request: &ResumeRequest) {
         let key = new_key();
         let Some(entry) = self.links.get(&session_key) else {
@@ -232,8 +232,8 @@ impl Reactor {
     /// key of the connection whose session uses the result.
     pub(super) fn record_trial(&mut self, session_key: u64, reason: &CloseReason) {
         self.trial = None;
-        // The peer answers "busy" only if it knows the session, so its answer shows that RDMA
-        // works.
+        // The peer refuses the request as busy only if it finds the session. This refusal therefore
+        // shows that RDMA works.
         let works = matches!(reason, CloseReason::PeerBusy);
         if let Some(entry) = self.links.get(&session_key) {
             let result = if works { "works" } else { "does not work" };

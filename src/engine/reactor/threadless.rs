@@ -6,8 +6,8 @@ use super::Reactor;
 use crate::transport_choice::Transport;
 
 /// The maximum number of iterations in one call. Other threads can add work faster than this thread
-/// handles it, so without a limit the call might never return. The threads that added the remaining
-/// work handle it.
+/// handles it, so without a limit the call might never return. The other threads then handle the
+/// remaining work that they added.
 const MAX_ROUNDS: u32 = 64;
 
 impl Reactor {

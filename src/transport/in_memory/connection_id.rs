@@ -34,8 +34,8 @@ pub(crate) struct ConnectionId {
 /// The error of `accept` after the peer has left the connection.
 const GONE: OsError = OsError::new("accept", libc::ECONNRESET);
 
-/// The error of a call while the id has no connection, which is so after a failed attempt to
-/// connect and before the next attempt.
+/// The error of a call while the id has no connection, that is, between a failed attempt to connect
+/// and the next attempt.
 const NO_WIRE: OsError = OsError::new("connect", libc::ENOTCONN);
 
 impl ConnectionId {

@@ -3,7 +3,7 @@ use std::net::SocketAddr;
 use super::connection_manager::ConnectionManager;
 use crate::transport::no_transport::NoTransport;
 
-/// A listener of an engine for in-memory connections. Dropping the id ends the listener.
+/// An engine's listener for in-memory connections. Dropping the id ends the listener.
 #[derive(Debug)]
 pub(crate) struct ListenId {
     manager: ConnectionManager,

@@ -66,8 +66,9 @@ impl QueuePair {
         Ok(())
     }
 
-    /// Lets the queue post the receives with the index `next` and higher indices on demand. When
-    /// all posted receives are in use, the queue posts the receives in the next piece of memory.
+    /// Lets the queue post receives on demand, beginning with the receive with the index `next`.
+    /// When all posted receives are in use, the queue posts the receives in the next piece of
+    /// memory.
     ///
     /// # Safety
     ///

@@ -71,7 +71,7 @@ pub(super) struct End {
     /// Posted requests that have not been carried out, oldest first.
     requests: VecDeque<Request>,
     done: VecDeque<Done>,
-    /// Whether a notice was sent to the engine since `done` was most recently polled.
+    /// Whether a notice was sent to the engine after the last poll of `done`.
     has_notice: bool,
 }
 

@@ -67,8 +67,8 @@ impl Allocator {
     }
 
     /// Exposes a buffer to the peer. The peer reads the buffer with the key of the result. If the
-    /// result has a window, the key is valid only after the window was bound. On failure, returns
-    /// the buffer and the error.
+    /// result has a window, the key becomes valid when the window is bound. On failure, returns the
+    /// buffer and the error.
     pub(crate) fn expose(
         &self,
         buffer: OutboundBuffer,

@@ -8,7 +8,8 @@ use crate::{proto::TransportTraits, remote_access::RemoteAccess, status::OsError
 #[cfg(feature = "rdma")]
 use crate::transport::rdma;
 
-/// A protection domain. Only connections in a domain can access memory that is registered in it.
+/// A protection domain. Memory that is registered in a domain is accessible only over connections
+/// in the same domain.
 #[derive(Clone, Debug)]
 pub(crate) enum Domain {
     #[cfg(feature = "rdma")]

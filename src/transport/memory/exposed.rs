@@ -235,7 +235,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn places_of_windows_are_limited_and_return() {
+    fn number_of_windows_in_use_is_limited() {
         let in_use = InUse::default();
         let mut permits: Vec<_> = std::iter::from_fn(|| in_use.take()).collect();
         assert_eq!(permits.len(), WINDOWS as usize);

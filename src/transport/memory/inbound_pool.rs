@@ -33,8 +33,8 @@ use crate::{
 /// Lengths of up to this number of bytes are rounded up to a power of two, so that messages of
 /// different lengths can reuse a mapping. Larger lengths are rounded up to a multiple of 64 KiB.
 const LARGEST_CLASS: usize = 16 << 20;
-/// While a message arrives, its mapping is made accessible in steps of this length in bytes.
-const USABLE_STEP: usize = 1 << 20;
+/// While a message arrives, its mapping is made accessible in units of this number of bytes.
+const USABLE_UNIT: usize = 1 << 20;
 /// The maximum number of free mappings that are kept. The number is small, so that a search through
 /// the mappings is fast.
 const MAX_KEPT: usize = 16;
@@ -73,7 +73,7 @@ impl Memory {
     /// Makes at least the first `end` bytes of the mapping accessible.
     fn make_usable(&mut self, end: usize) -> Result<(), OsError> {
         if end > self.usable {
-            let end = end.next_multiple_of(USABLE_STEP).min(self.mapping.len());
+            let end = end.next_multiple_of(USABLE_UNIT).min(self.mapping.len());
             self.mapping.make_usable(self.usable..end)?;
             self.usable = end;
         }
@@ -120,7 +120,7 @@ impl InboundPool {
             Some(memory) => memory,
             None => {
                 let class = class(len);
-                let (mapping, usable) = if class <= USABLE_STEP {
+                let (mapping, usable) = if class <= USABLE_UNIT {
                     (Mapping::new(class)?, class)
                 } else {
                     (Mapping::reserve(class)?, 0)
@@ -154,8 +154,8 @@ impl InboundPool {
         self.client.copy(len)
     }
 
-    /// Requests a notice that another connection has released memory. Called after the operating
-    /// system has refused memory.
+    /// Makes the budget notify this connection when a connection releases memory. Called after the
+    /// operating system has refused memory.
     pub(crate) fn await_memory(&self) {
         self.client.await_memory();
     }
@@ -171,7 +171,7 @@ impl InboundPool {
     }
 
     /// Takes the shortest free mapping that is long enough. Returns `None` if each free mapping is
-    /// too short, or exceeds twice the length of a new mapping for `len` bytes.
+    /// too short, or is more than twice as long as a new mapping for `len` bytes would be.
     fn take(&self, len: usize) -> Option<Memory> {
         let most = class(len).saturating_mul(2);
         let mut spare = lock(&self.spare);

@@ -32,7 +32,7 @@ use crate::{
     transport::budget::BudgetClient,
 };
 
-/// The minimum length of a piece in bytes. Mapping a shorter piece would take the same time.
+/// The minimum length of a piece in bytes. Mapping a shorter piece would take just as long.
 const SMALLEST: usize = 64 << 10;
 /// Lengths of up to this number of bytes are rounded up to a power of two, so that messages of
 /// different lengths can reuse a piece. Larger lengths are rounded up to whole pages.
@@ -158,8 +158,8 @@ impl OutboundPool {
     }
 
     /// Takes the shortest free piece with room for `len` bytes. Among pieces of equal length,
-    /// prefers a registered one. Returns `None` if each free piece is too short, or exceeds twice
-    /// the length of a new piece for `len` bytes.
+    /// prefers a registered one. Returns `None` if each free piece is too short, or is more than
+    /// twice as long as a new piece for `len` bytes would be.
     fn take(&self, len: usize) -> Option<Piece> {
         let most = class(len).saturating_mul(2);
         let mut free = lock(&self.free);

@@ -14,7 +14,7 @@ use crate::remote_access::RemoteAccess;
 /// bytes are copied in and out. The two programs must coordinate their accesses, for example by
 /// messages or by [`write_with_imm`](crate::OneSided::write_with_imm).
 ///
-/// Clones are handles of the same region. The region is deregistered after all handles have been
+/// Clones are handles to the same region. The region is deregistered after all handles have been
 /// dropped and all operations of this side on the region have completed. If the peer accesses the
 /// region afterwards, the peer's operation fails and the connection ends.
 #[derive(Clone)]
@@ -49,7 +49,7 @@ impl Region {
     ///
     /// # Panics
     ///
-    /// Panics if `bytes` exceed the region.
+    /// Panics if `bytes` do not fit into the region at `offset`.
     pub fn copy_in(&self, offset: usize, bytes: &[u8]) {
         self.memory.copy_in(offset, bytes);
     }

@@ -8,8 +8,8 @@ use crate::{
 
 /// The receive and send buffers of one connection.
 ///
-/// The memory of the buffers is divided into pieces. A piece is allocated when any of its buffers
-/// is needed for the first time.
+/// The memory of the buffers is divided into pieces. Each piece is allocated when one of its
+/// buffers is first needed.
 #[derive(Debug)]
 pub(crate) struct Buffers {
     domain: Domain,

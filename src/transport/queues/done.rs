@@ -3,16 +3,16 @@ use crate::{
     status::{OsError, WcStatus},
 };
 
-/// The maximum number of completions that one poll takes from the queue.
+/// The maximum number of completions that one poll removes from the queue.
 pub(crate) const BATCH: usize = 16;
 
-/// A completion.
+/// A completion that a poll of the completion queue has returned.
 #[derive(Clone, Debug)]
 pub(crate) enum Done {
     /// A frame of `len` bytes was received in this receive buffer.
     Received { buffer: u32, len: u32 },
-    /// The peer wrote to a region of this side with immediate data. The immediate data consumed
-    /// this receive buffer.
+    /// The peer has sent a WRITE of `len` bytes with immediate data. The bytes are in a region of
+    /// this side. The immediate data consumed this receive buffer.
     Immediate {
         buffer: u32,
         imm_data: u32,
@@ -37,8 +37,8 @@ pub(crate) enum Done {
     Invalidated,
     /// The invalidation of a memory window failed.
     InvalidationFailed { status: WcStatus, vendor_err: u32 },
-    /// All work requests that were posted on the send queue or on the receive queue have completed.
-    /// The value names the queue.
+    /// All work requests that were posted on one queue have completed. The value names this queue:
+    /// the send queue or the receive queue.
     Drained(DrainSide),
     /// The peer has ended the TCP stream, or the stream has failed. All completions of received
     /// frames precede this completion.

@@ -17,8 +17,8 @@ pub(super) struct Exposures {
 
 /// Messages that the peer has read and that are not reported yet, oldest first. An entry is `Some`
 /// while the window of its message is being invalidated, and `None` when the peer can no longer
-/// access the message. Messages are reported in order: an entry `None` waits here only while an
-/// entry before it is `Some`.
+/// access the message. Messages are reported in order: a `None` entry stays here only while an
+/// earlier entry is `Some`.
 #[derive(Debug)]
 struct Taken<T>(VecDeque<Option<T>>);
 
@@ -53,16 +53,17 @@ impl<T> Taken<T> {
 }
 
 impl WorkQueues {
-    /// Announces a large message. If the message has a window, binds the window. Then posts the
-    /// frame. The caller afterwards passes the message to [`expose`](Self::expose).
+    /// Announces a large message to the peer. If the message has a window, first binds the window.
+    /// Then posts the frame with the message's descriptor. After this call, the caller passes the
+    /// message to [`expose`](Self::expose).
     pub(crate) fn announce(
         &mut self,
         transmit: &Transmit,
         exposed: &mut Exposed,
     ) -> Result<(), PostError> {
         if let Some((window, region, len)) = exposed.window() {
-            // The bind has a completion only if it fails. This completion contains the id of the
-            // frame that follows, so the failure is handled as a failure of the frame.
+            // The bind generates a completion only if it fails. This completion contains the id of
+            // the frame that follows, so the failure is handled as a failure of the frame.
             let id = WorkId::Send(transmit.slot);
             self.qp.bind(id, window, region, len)?;
         }
@@ -87,12 +88,12 @@ impl WorkQueues {
     /// [`end_exposures`](Self::end_exposures).
     pub(crate) fn taken(&mut self, count: u32) -> u32 {
         let Exposures { untaken, taken } = &mut self.exposures;
-        let mut hidden = 0;
+        let mut to_report = 0;
         for mut exposed in untaken.drain(..count as usize) {
             let posted = exposed
                 .window()
                 .map(|(window, ..)| self.qp.invalidate(window));
-            hidden += match posted {
+            to_report += match posted {
                 Some(Ok(())) => taken.push(Some(exposed)),
                 Some(Err(_)) | None => {
                     // This deregisters the memory of the message, or frees its window.
@@ -101,17 +102,17 @@ impl WorkQueues {
                 }
             };
         }
-        hidden
+        to_report
     }
 
     /// Handles the completion of the oldest pending invalidation. Returns the number of messages to
     /// report.
     pub(crate) fn invalidated(&mut self) -> u32 {
-        let (exposed, hidden) = self.exposures.taken.pop();
+        let (exposed, to_report) = self.exposures.taken.pop();
         if let Some(exposed) = exposed {
             exposed.invalidated();
         }
-        hidden
+        to_report
     }
 
     /// Frees the windows that are being invalidated. Called after the connection has ended. Returns

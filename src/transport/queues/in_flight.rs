@@ -15,7 +15,7 @@ use crate::{
 pub(crate) struct InFlight {
     /// The work requests, by slot of the send ring.
     pub(crate) slots: SendSlots,
-    /// Allocates the memory for the peer's large messages.
+    /// The pool that allocates the memory for the peer's large messages.
     inbound_pool: Arc<InboundPool>,
     /// The ids and the memory of the peer's large messages that are being received, oldest first.
     inbound: VecDeque<(u32, Box<InboundBuffer>)>,
@@ -32,8 +32,8 @@ impl InFlight {
 
     /// Reserves memory for the peer's large message with this id.
     pub(crate) fn begin(&mut self, id: u32, len: u64) -> Result<(), OsError> {
-        // If the length exceeds `usize`, the mapping of `usize::MAX` bytes fails and returns the
-        // error.
+        // A length that exceeds `usize` is replaced by `usize::MAX`. The allocation of `usize::MAX`
+        // bytes always fails, so the caller gets an error.
         let len = usize::try_from(len).unwrap_or(usize::MAX);
         let buffer = self.inbound_pool.allocate(len)?;
         self.inbound.push_back((id, buffer));
@@ -60,8 +60,8 @@ impl InFlight {
         self.inbound.pop_front()
     }
 
-    /// Requests a notice that another connection has released memory. Called after the operating
-    /// system has refused memory for a large message.
+    /// Requests a notice that is sent when another connection releases memory. Called after the
+    /// operating system has refused memory for a large message.
     pub(crate) fn await_memory(&self) {
         self.inbound_pool.await_memory();
     }

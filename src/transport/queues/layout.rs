@@ -8,8 +8,8 @@ use crate::{
 /// The alignment of buffers in bytes. With this alignment, no two buffers share a cache line.
 const ALIGN: usize = 64;
 
-/// The maximum length in bytes of a piece of memory with several buffers, if the memory is divided
-/// by [`Layout::in_pieces`].
+/// The maximum length in bytes of the pieces into which [`Layout::in_pieces`] divides the memory. A
+/// piece with a single buffer may be longer.
 const PIECE: usize = 256 << 10;
 
 /// The sizes and numbers of a connection's buffers, and their locations in memory.
@@ -25,8 +25,8 @@ pub(crate) struct Layout {
     /// memory.
     shared: bool,
     send_count: u32,
-    /// The maximum number of windows in use. Each window needs two slots in the send queue: one for
-    /// its bind and one for its invalidation.
+    /// The maximum number of memory windows in use at a time. Each memory window needs two slots in
+    /// the send queue: one for its bind and one for its invalidation.
     windows: u32,
     /// The base-2 logarithm of the number of buffers in a piece.
     piece: u32,
@@ -90,14 +90,14 @@ impl Layout {
         self.size * (buffer & ((1 << self.piece) - 1)) as usize
     }
 
-    /// Returns the receive buffers from `first` to the final receive buffer in the same piece of
+    /// Returns the receive buffers from `first` to the last receive buffer in the same piece of
     /// memory.
     pub(crate) fn receives_from(&self, first: u32) -> Range<u32> {
         first..self.same_piece(first).end.min(self.recv_count)
     }
 
-    /// Returns the depth of a send queue with slots for all send buffers, the requests of windows,
-    /// and a drain marker.
+    /// Returns the depth of a send queue with slots for all send buffers, the requests of memory
+    /// windows, and a drain marker.
     pub(crate) const fn send_depth(&self) -> u32 {
         self.send_count + 2 * self.windows + 1
     }
@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn windows_add_places_and_no_buffers() {
+    fn windows_add_slots_but_no_buffers() {
         let without = layout(80 << 10);
         let with = without.with_windows();
         assert_eq!(with.send_depth(), without.send_depth() + 16);

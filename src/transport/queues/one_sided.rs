@@ -61,8 +61,8 @@ pub(crate) struct Checked {
     /// The byte range in `memory` that the operation accesses.
     pub(crate) range: Range<usize>,
     pub(crate) id: u64,
-    /// The epoch of both regions. It is checked again when the operation is posted, because the
-    /// connection may have been lost after the first check.
+    /// The epoch of the local and the remote region. It is checked again when the operation is
+    /// posted, because the connection may have been lost after the first check.
     pub(crate) epoch: u16,
 }
 

@@ -20,8 +20,8 @@ pub(crate) struct PollSide {
     /// The source of events. `None` over the in-memory transport, which reports completions by a
     /// notice to the engine.
     events: Option<Arc<CompletionEvents>>,
-    /// Whether an empty queue means that all receives have completed. Set if the drain marker of
-    /// the send queue has completed, and the receives have no drain marker.
+    /// Whether an empty queue means that all receives have completed. Set after the drain marker of
+    /// the send queue has completed, if the receive queue has no drain marker.
     drains_when_empty: bool,
 }
 
@@ -38,8 +38,8 @@ pub(crate) enum CompletionQueue {
     Memory(in_memory::CompletionQueue),
 }
 
-/// The source of events. After [`PollSide::arm`] the next completion raises an event. The file
-/// descriptor is readable while events are pending.
+/// The source of the events of a completion queue. After [`PollSide::arm`] the next completion
+/// raises an event. The file descriptor is readable while events are pending.
 #[derive(Debug)]
 pub(crate) enum CompletionEvents {
     #[cfg(feature = "rdma")]
@@ -56,8 +56,8 @@ impl PollSide {
         }
     }
 
-    /// Takes up to [`BATCH`](super::BATCH) completions, and returns their number.
-    /// [`done`](Self::done) then returns the completions.
+    /// Removes up to [`BATCH`](super::BATCH) completions from the queue, and returns their number.
+    /// [`done`](Self::done) then returns these completions.
     #[inline]
     pub(crate) fn poll(&mut self, answers: Answers) -> Result<usize, OsError> {
         by_transport!(CompletionQueue, &mut self.queue, {
@@ -67,7 +67,8 @@ impl PollSide {
         })
     }
 
-    /// Returns whether the queue may contain more completions after a poll that returned `count`.
+    /// Returns whether the queue may contain more completions after a poll that returned `count`
+    /// completions.
     #[inline]
     pub(crate) fn has_more(&self, count: usize) -> bool {
         by_transport!(CompletionQueue, &self.queue, {
@@ -88,7 +89,8 @@ impl PollSide {
         })
     }
 
-    /// Returns a completion that the most recent poll took. `number` is its index, from 0.
+    /// Returns one of the completions that the last poll removed from the queue. `number` is the
+    /// index of the completion, from 0.
     #[inline]
     pub(crate) fn done(&self, number: usize) -> Done {
         by_transport!(CompletionQueue, &self.queue, {
@@ -146,7 +148,7 @@ impl PollSide {
         self.events.as_ref()
     }
 
-    /// Records that all receives have completed as soon as the queue is empty.
+    /// Records that from now on an empty queue means that all receives have completed.
     pub(crate) fn drains_when_empty(&mut self) {
         self.drains_when_empty = true;
     }
@@ -160,8 +162,8 @@ impl PollSide {
 }
 
 impl CompletionEvents {
-    /// Returns access to the hop limit of the connection's packets. Returns `None` if the program
-    /// cannot change the hop limit, because the route determines it.
+    /// Returns access to the hop limit of the connection's packets. Returns `None` over RDMA, where
+    /// the program cannot change the hop limit, because the route determines it.
     pub(crate) fn hop_limit(&self) -> Option<tcp::HopLimit<'_>> {
         by_transport!(self, {
             Rdma(_) => None,
@@ -187,8 +189,8 @@ impl AsFd for CompletionEvents {
 }
 
 impl Events for CompletionEvents {
-    /// Takes one event, even if more events are pending. The caller then arms and polls the queue,
-    /// and so finds the completions of all events.
+    /// Over RDMA, consumes one event, even if more events are pending. The caller then arms and
+    /// polls the queue, and so finds the completions of all events. Over TCP, does nothing.
     fn clear(&self) {
         by_transport!(self, {
             Rdma(events) => events.clear(),

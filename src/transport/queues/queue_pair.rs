@@ -32,7 +32,7 @@ pub(crate) enum QueuePair {
     Memory(in_memory::QueuePair),
 }
 
-/// The result of a post that the caller has to handle.
+/// A result of a post function, if the caller must act on the result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum PostError {
     /// The work was posted over the in-memory transport. After releasing its locks, the caller must
@@ -101,10 +101,10 @@ impl QueuePair {
         })
     }
 
-    /// Moves a TCP queue pair to the error state, so that a thread that is receiving from its
-    /// socket stops. Returns true if no thread is receiving into the memory of the queue pair. The
-    /// queue pair can then be destroyed without waiting. Over the other transports, only returns
-    /// true.
+    /// Moves an open TCP queue pair to the error state. If a thread is receiving from the queue
+    /// pair's socket, this makes the thread stop soon. Returns true if no thread is receiving into
+    /// the memory of the queue pair, so that the queue pair can be destroyed without waiting. Over
+    /// the other transports, does nothing and returns true.
     pub(super) fn try_release(&self) -> bool {
         by_transport!(self, {
             Rdma(_) => true,
@@ -133,7 +133,7 @@ impl QueuePair {
         })
     }
 
-    /// Posts receives in order. On a device, one call posts several of them.
+    /// Posts receives in order. Over RDMA, each driver call posts several receives.
     ///
     /// # Safety
     ///
@@ -237,7 +237,7 @@ impl QueuePair {
         by_transport!(self, {
             Rdma(qp) => {
                 let slot = slot()?;
-                // SAFETY: the slot was not handed to the device yet, and the caller guarantees the
+                // SAFETY: the slot has not been handed to the device yet. The caller guarantees the
                 // conditions on its memory.
                 unsafe { frame.copy_to(slot.start) };
                 // SAFETY: the caller guarantees the conditions on the memory.
@@ -252,9 +252,10 @@ impl QueuePair {
 }
 
 impl QueuePair {
-    /// Posts frames in order, in the same way as [`post_frame`](Self::post_frame). Over RDMA and
-    /// TCP, one call posts all frames, which wakes the peer less often. `slot` returns the memory
-    /// for the frame with the given index.
+    /// Posts frames in order, in the same way as [`post_frame`](Self::post_frame). To wake the peer
+    /// less often, RDMA posts all frames with one driver call. TCP sends them with one system call,
+    /// unless earlier bytes are waiting. `slot` returns the memory for the frame with the given
+    /// index.
     ///
     /// # Safety
     ///
@@ -269,7 +270,7 @@ impl QueuePair {
                 let mut sends = Vec::with_capacity(frames.len());
                 for (number, (id, frame, signalled)) in frames.iter().enumerate() {
                     let slot = slot(number)?;
-                    // SAFETY: the slot was not handed to the device yet, and the caller guarantees
+                    // SAFETY: the slot has not been handed to the device yet. The caller guarantees
                     // the conditions on its memory.
                     unsafe { frame.copy_to(slot.start) };
                     sends.push((*id, slot, *signalled));
@@ -285,7 +286,7 @@ impl QueuePair {
     }
 }
 
-/// Functions for memory windows, which only devices support.
+/// Functions for memory windows, which only RDMA devices support.
 impl QueuePair {
     /// Posts an unsignalled bind of the window. The bind lets the peer read the first `len` bytes
     /// of `memory`. The device reports a completion with this `id` only if the bind fails.
@@ -334,7 +335,7 @@ impl SharedReceiveQueue {
         })
     }
 
-    /// Posts receives in order. On a device, one call posts several of them.
+    /// Posts receives in order. Over RDMA, each driver call posts several receives.
     ///
     /// # Safety
     ///

@@ -14,9 +14,10 @@ pub(crate) struct ReceiveShare {
     receives: Arc<SharedReceives>,
     /// The connection's key.
     key: u64,
-    /// The number of buffers that contain messages which the application has not released.
+    /// The number of buffers whose messages the application has received and not released yet.
     lent: u32,
-    /// Whether the buffers have been returned to the pool, after the queue pair was destroyed.
+    /// Whether the connection's receives have been returned to the pool, except for the lent
+    /// buffers. This happens after the queue pair has been destroyed.
     settled: bool,
 }
 
@@ -42,7 +43,7 @@ impl ReceiveShare {
         self.receives.take(buffer, self.key);
     }
 
-    /// Polls the completion queue until it is empty, and records which buffers were consumed. The
+    /// Polls the completion queue until it is empty, and records the consumed buffers. The
     /// completions are not handled in any other way.
     pub(crate) fn take_all(&self, side: &mut PollSide) {
         while let Ok(count @ 1..) = side.poll(Answers::AtOnce) {
@@ -71,8 +72,8 @@ impl ReceiveShare {
     }
 
     /// Reposts the receives that a destroyed queue pair has consumed, except for receives whose
-    /// messages the application holds. Gives the reserved receives back to the account. If this
-    /// was already done, does nothing.
+    /// messages the application holds. Gives the reserved receives back to the account. After the
+    /// first successful call, does nothing.
     pub(crate) fn restore_receives(&mut self, conn: &mut Connection) -> Result<(), OsError> {
         if !self.settled {
             self.receives.post_all_of(self.key)?;

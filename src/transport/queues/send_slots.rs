@@ -3,9 +3,9 @@ use crate::transport::memory::Registration;
 /// The record of a work request on the send queue, kept until the request is done.
 #[derive(Debug)]
 pub(crate) enum Posted {
-    /// A frame whose completion is not reported.
+    /// A frame whose completion is not reported to the application.
     Frame,
-    /// A message whose completion is reported.
+    /// A message whose completion is reported to the application.
     Message,
     /// A READ of a chunk of the large message with this id, at this offset in the message.
     ReadChunk { id: u32, offset: usize },
@@ -18,8 +18,9 @@ pub(crate) enum Posted {
 pub(crate) struct Operation {
     pub(crate) id: u64,
     pub(crate) kind: OperationKind,
-    /// The local memory of the operation: the source of a WRITE, the target of a READ, or the place
-    /// for the result of an atomic operation. Kept until the device has completed the operation.
+    /// The local memory of the operation: the source of a WRITE, the target of a READ, or the
+    /// memory for the result of an atomic operation. Kept until the device has completed the
+    /// operation.
     pub(crate) memory: Registration,
 }
 
@@ -55,16 +56,16 @@ pub(crate) struct SlotBytes {
 
 /// The posted work requests, by slot of the send ring.
 ///
-/// A completion covers all earlier work requests. But some drivers complete a send as soon as TCP
-/// has accepted the bytes of the send. With these drivers, READs and atomic operations may complete
-/// after later sends, because the peer's device answers them. So a READ or atomic operation is
-/// reported only when the operation itself or a later READ or atomic operation has completed.
-/// Requests that were posted after the operation are reported after it. The rest of the library
-/// therefore sees requests complete in the order of posting.
+/// A completion covers all earlier work requests. But some iWARP drivers complete a send as soon as
+/// TCP has accepted the bytes of the send. With these drivers, READs and atomic operations may
+/// complete after later sends, because the peer's device answers them. So a READ or atomic
+/// operation is reported only when the operation itself or a later READ or atomic operation has
+/// completed. Requests that were posted after the operation are reported after it. As a result, all
+/// requests are reported in the order of posting.
 #[derive(Debug)]
 pub(crate) struct SendSlots {
     /// The slots. Empty until a request other than [`Posted::Frame`] is stored or a request fails,
-    /// because most connections send only such frames.
+    /// because most connections send only frames whose completions are not reported.
     slots: Vec<Slot>,
     /// The number of slots.
     count: u32,
@@ -149,7 +150,7 @@ impl SendSlots {
         }
     }
 
-    /// Removes the oldest request, if it is completed. Returns the request and its slot.
+    /// Removes the oldest request, if it has completed. Returns the request and its slot.
     pub(crate) fn pop_done(&mut self) -> Option<(u32, Posted)> {
         let slot = self.oldest;
         if self.covered == 0 || self.slots[slot as usize].waits {
@@ -161,9 +162,9 @@ impl SendSlots {
     }
 
     /// Handles the failure of the request in `slot`. Earlier requests have completed, except for
-    /// those whose answers are outstanding. These later complete as flushed. After this call,
-    /// [`pop_done`](Self::pop_done) returns the completed requests, and [`take`](Self::take)
-    /// returns the failed request.
+    /// those whose answers are outstanding. Requests with outstanding answers complete later, as
+    /// flushed. After this call, [`pop_done`](Self::pop_done) returns the completed requests, and
+    /// [`take`](Self::take) returns the failed request.
     pub(crate) fn fail(&mut self, slot: u32) {
         self.allocate();
         self.covered = self.covered.max(self.ahead_of(slot));
@@ -185,9 +186,9 @@ impl SendSlots {
         (slot + self.count - self.oldest) % self.count
     }
 
-    /// Returns the slot that is `behind` slots after the oldest one.
-    fn at(&self, behind: u32) -> usize {
-        ((self.oldest + behind) % self.count) as usize
+    /// Returns the slot that is `distance` slots after the oldest one.
+    fn at(&self, distance: u32) -> usize {
+        ((self.oldest + distance) % self.count) as usize
     }
 
     /// Returns the requests in all slots, oldest first. Free slots appear as [`Posted::Frame`]. The

@@ -1,18 +1,18 @@
-//! Receive buffers on a shared receive queue. An engine's connections on one device can share them,
-//! and so can its connections over TCP, or its connections over the in-memory transport.
+//! Receive buffers on a shared receive queue. Connections of one engine can share them if all of
+//! these connections use the same device, or all use TCP, or all use the in-memory transport.
 //!
 //! One memory region contains all buffers of a queue. Posting a buffer is sound for two reasons.
 //! First, the region outlives the queue (field order). Second, no other code uses the buffer while
 //! it belongs to the device: from [`SharedReceives::post`] until the completion of the receive is
-//! polled. Then the buffer belongs to the connection that polled the completion, its
-//! [holder](SharedReceives::take), until it is reposted.
+//! polled. Then the buffer belongs to the connection that polled the completion (the buffer's
+//! [holder](SharedReceives::take)) until the buffer is reposted.
 //!
 //! A message can outlive its connection. The buffer of a message that the application still holds
 //! returns to the pool when the application releases the message. All other buffers that a
 //! connection holds are reposted when its queue pair has been destroyed.
 //!
-//! While a connection is being drained, or after its peer has violated the protocol, the buffers of
-//! its frames are reposted as soon as they are polled.
+//! While a connection is being drained, or after its peer has violated the protocol, each receive
+//! buffer of the connection is reposted as soon as its completion is polled.
 //!
 //! Before a queue pair is destroyed, its completion queue is polled until it is empty. A driver may
 //! discard the completions of a destroyed queue pair, and only these completions show which buffers
@@ -41,8 +41,8 @@ use crate::{
 
 /// The holder value of a buffer that is posted on the device.
 const POSTED: u64 = 0;
-/// The holder value of a buffer that contains a message which the application has not released. All
-/// values other than these two are keys of connections.
+/// The holder value of a buffer whose message the application has received and not released yet.
+/// All values other than this one and [`POSTED`] are keys of connections.
 const MESSAGE: u64 = u64::MAX;
 
 /// A pool of shared receive buffers: see the top of this file.
@@ -135,7 +135,7 @@ impl SharedReceives {
     }
 
     /// Records that the connection with this key has polled the completion of a buffer, and is now
-    /// its holder.
+    /// the buffer's holder.
     pub(crate) fn take(&self, buffer: u32, key: u64) {
         self.holders[buffer as usize].store(key, Ordering::Relaxed);
     }
@@ -166,7 +166,7 @@ impl fmt::Debug for SharedReceives {
     }
 }
 
-/// The pools of shared receives of one engine on one device, over TCP, or over the in-memory
+/// The pools of shared receives that one engine uses on one device, over TCP, or over the in-memory
 /// transport. Connections that need the same number and size of buffers use the same pool.
 #[derive(Debug, Default)]
 pub(crate) struct SharedPools(Mutex<Vec<Weak<SharedReceives>>>);

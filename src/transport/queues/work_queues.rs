@@ -18,15 +18,15 @@
 //!   mutably. So the driver need not lock the queue pair.
 //! * A work request can refer to memory of the application or of an arriving large message. This
 //!   memory is kept in `in_flight` until the request is done, or the queue pair is destroyed.
-//! * Memory of large messages that the peer can read is kept in `exposures` until its registration
-//!   has ended, or its window was invalidated or freed.
+//! * The memory of a large message that the peer can read is kept in `exposures` until its
+//!   registration has ended, or until its window has been invalidated or freed.
 //!
-//! [`WorkQueues::new`] posts the first receives of a connection as one list, with one call. Later,
-//! each receive is posted with a separate call. Lists would not help: messages are released one by
-//! one, and a receive must be posted before a grant announces it. A measurement on software RoCE
-//! confirmed this. The traffic was one-way and two-way, with short messages, fragments, large
-//! messages and a stream. After each poll, at most one receive of a control frame was reposted. So
-//! none of 103,000 receives could have shared a call.
+//! [`WorkQueues::new`] posts the first receives of a connection in lists, with one driver call per
+//! list. Later, each receive is posted with a separate call. Lists would not help then: messages
+//! are released one by one, and a receive must be posted before a grant announces it. A measurement
+//! on software RoCE confirmed this. The traffic was one-way and two-way, with short messages,
+//! fragments, large messages and a stream. After each poll, at most one receive of a control frame
+//! was reposted. So none of the 103,000 receives could have shared a call.
 #![allow(unsafe_code)]
 
 use std::{io::IoSlice, ops::Range, sync::Arc};
@@ -84,10 +84,10 @@ enum Receives {
 
 impl WorkQueues {
     /// Creates the queues for a queue pair in this domain. The queue pair must have queues with the
-    /// depths of the layout. With `shared`, the queue pair uses the shared receive queue. Without
-    /// `shared`, this function posts the receives in the first piece of memory. If the layout has
-    /// more pieces, the queue pair posts the receives in the next piece when it has no posted
-    /// receive.
+    /// depths of the layout. If `shared` is given, the queue pair uses the shared receive queue.
+    /// Otherwise, this function posts the receive buffers in the first piece of memory. If the
+    /// layout has more pieces, the queue pair posts the receive buffers in the next piece when no
+    /// posted receive remains.
     pub(crate) fn new(
         qp: QueuePair,
         domain: &Domain,
@@ -127,7 +127,8 @@ impl WorkQueues {
         self.qp.set_min_rnr_timer()
     }
 
-    /// Returns the fault control of an in-memory connection. Returns `None` over RDMA and TCP.
+    /// Returns the handle for fault injection of an in-memory connection. Returns `None` over RDMA
+    /// and TCP.
     pub(crate) fn control(&self) -> Option<WireControl> {
         self.qp.control().cloned()
     }
@@ -167,7 +168,7 @@ impl WorkQueues {
         self.recv(id, Some(sge))
     }
 
-    /// Posts receive buffers that belong to this connection alone, in lists.
+    /// Posts receive buffers in lists. The buffers belong to this connection alone.
     fn post_recvs(&mut self, buffers: Range<u32>) -> Result<(), OsError> {
         let receives = buffers.map(|buffer| self.request(buffer));
         // SAFETY: as in `recv`.
@@ -249,7 +250,7 @@ impl WorkQueues {
     fn check_slot(&self, slot: u32) {
         assert!(
             slot < self.layout.send_count(),
-            "the send ring must have the slot"
+            "the slot must exist in the send ring"
         );
     }
 
@@ -268,8 +269,8 @@ impl WorkQueues {
         unsafe { self.qp.post_inline(id, parts, signalled) }
     }
 
-    /// Posts the frames of one message, each with its payload. If `reported`, the completion of the
-    /// last frame is reported.
+    /// Posts the frames of one message, each with its payload. If `reported` is true, the
+    /// completion of the last frame is reported to the application.
     pub(crate) fn post_sends(
         &mut self,
         sends: &[(Transmit, Vec<IoSlice<'_>>)],
@@ -334,8 +335,8 @@ impl WorkQueues {
         self.one_sided(read.slot, SendOp::Read(remote), sge)
     }
 
-    /// Posts an empty WRITE. The peer's device receives the WRITE, but the peer's library does not
-    /// see it.
+    /// Posts an empty WRITE. The peer's device handles the WRITE without a notice to the peer's
+    /// library.
     pub(crate) fn post_nudge(&mut self, slot: u32) -> Result<(), PostError> {
         let nowhere = RemoteAddr { addr: 0, rkey: 0 };
         let op = SendOp::Write(nowhere);
@@ -356,7 +357,8 @@ impl WorkQueues {
             range.start <= range.end && range.end <= memory.len(),
             "the range must lie in the registered memory"
         );
-        // The caller has checked the length against the limit of the device, which is below 4 GiB.
+        // The cast in `sge` is lossless, because the caller has checked the length against the
+        // limit of the device, which is below 4 GiB.
         let in_memory = || sge(memory, range.start, range.len());
         let (kind, sge) = match op {
             SendOp::Read(_) => (OperationKind::Read, in_memory()),
@@ -481,7 +483,7 @@ impl WorkQueues {
         self.post(WorkId::Send(slot), op, Some(sge))
     }
 
-    /// Posts a request that generates a completion of its own.
+    /// Posts a signalled request on the send queue.
     fn post(&self, id: WorkId, op: SendOp, sge: Option<Sge>) -> Result<(), PostError> {
         // SAFETY: the queue has room for one request of each slot and for the drain marker. No slot
         // has more than one request at a time. The memory belongs to `buffers` or `in_flight`,
@@ -492,9 +494,9 @@ impl WorkQueues {
     }
 }
 
-/// Describes a part of a region for the device. The cast of `len` is lossless: a buffer has at most
-/// 1 MiB plus a header (`Config::check`), and the memory of an operation is shorter than 4 GiB
-/// (`post_operation`).
+/// Returns the scatter/gather element for a part of a region. The cast of `len` is lossless: a
+/// buffer has at most 1 MiB plus a header (`Config::check`), and the memory of an operation is
+/// shorter than 4 GiB (`post_operation`).
 fn sge(memory: &Registration, offset: usize, len: usize) -> Sge {
     Sge {
         start: memory.as_ptr().wrapping_add(offset),
@@ -515,6 +517,6 @@ pub(crate) struct TransportParts {
     pub(crate) share: Option<ReceiveShare>,
     /// The handle with which threads poll the completion queue.
     pub(crate) poll_side: PollSide,
-    /// Allocates memory for the application.
+    /// The allocator of the application's memory.
     pub(crate) allocator: Arc<Allocator>,
 }

@@ -38,8 +38,8 @@ impl SendOp {
     }
 
     /// Returns an error for an operation that the device does not support. If such an operation
-    /// were posted, some drivers would report an error that ends the queue pair, and others would
-    /// report nothing.
+    /// were posted, some drivers would report an error that makes the queue pair unusable, and
+    /// others would report nothing.
     pub(crate) fn check(
         self,
         able: Capabilities,
@@ -130,7 +130,7 @@ impl Frame<'_> {
 pub(crate) enum WorkId {
     /// The receive into this buffer.
     Recv(u32),
-    /// The send from this slot.
+    /// The work request in this slot of the send ring.
     Send(u32),
     /// The invalidation of the window of a large message.
     Invalidation,

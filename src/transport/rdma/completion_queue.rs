@@ -10,7 +10,7 @@ use crate::{
     verbs::{self, CompletionChannel, WcOpcode, WorkCompletion},
 };
 
-/// A completion queue of a device, with its completion channel.
+/// A completion queue of a device, and the completions that its last poll returned.
 #[derive(Debug)]
 pub(crate) struct CompletionQueue {
     cq: verbs::CompletionQueue,
@@ -69,11 +69,11 @@ impl CompletionEvents {
         Self(channel)
     }
 
-    /// Takes one event if an event is pending.
+    /// Consumes one event if an event is pending.
     pub(crate) fn clear(&self) {
-        // A queue raises one event each time it is armed, so a second event is rare. To check for a
+        // A queue raises one event each time it is armed, so a second event is rare. Checking for a
         // second event would cost a system call each time. Without the check, a second event only
-        // makes the thread's next sleep return immediately. The thread then takes this event.
+        // makes the thread's next sleep return immediately. The thread then consumes this event.
         let _ = self.0.get_event();
     }
 }

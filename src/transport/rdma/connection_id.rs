@@ -40,11 +40,10 @@ pub(crate) struct ConnectionId {
     /// open.
     device: Option<Arc<Device>>,
     id: Option<CmId>,
-    /// The device objects of the most recently created transport. Events of the device refer to
-    /// these objects.
+    /// The device objects of the latest transport. Events of the device refer to these objects.
     objects: Option<Objects>,
-    /// The maximum numbers of concurrent READs that the peer's request offers; `None` for an
-    /// outgoing connection.
+    /// The maximum number of concurrent READs in each direction, as offered in the peer's request.
+    /// `None` for an outgoing connection.
     offered: Option<ReadDepth>,
     /// The detailed error of a failed call, for the application. The state machine gets only an
     /// `OsError`.
@@ -67,8 +66,8 @@ impl ConnectionId {
         }
     }
 
-    /// Creates the id for an outgoing connection with this `key`, and binds it to the configured
-    /// source address.
+    /// Creates the id for an outgoing connection with this `key`. Applies the source address and
+    /// the traffic class if they are configured.
     pub(crate) fn create_id(
         &mut self,
         manager: &ConnectionManager,
@@ -234,10 +233,11 @@ fn create_id(
     Ok(id)
 }
 
-/// Returns the maximum numbers of concurrent READs and atomic operations of a connection. This side
-/// has up to [`READS`] operations in flight for large messages, and up to `send_depth` operations
-/// for the application. An outgoing connection expects the same number of operations from its peer.
-/// `most` contains the limits of the device.
+/// Returns the maximum number of concurrent READs and atomic operations of a connection in each
+/// direction. This side has up to [`READS`] operations in flight for large messages, and up to
+/// `send_depth` operations for the application. An outgoing connection expects the same number of
+/// operations from its peer. `most` contains the limits of the device, and `offered` contains the
+/// limits in the peer's request.
 fn agreed_reads(config: &Config, most: ReadDepth, offered: Option<ReadDepth>) -> ReadDepth {
     let send_depth = config.sizes(Transport::Rdma).send_depth;
     let wanted = u8::try_from(READS + u32::from(send_depth)).unwrap_or(u8::MAX);

@@ -52,7 +52,7 @@ impl ConnectionManager {
         })
     }
 
-    /// Returns the next event, if there is one.
+    /// Returns the report of the next event, if an event is pending.
     pub(crate) fn poll(&self) -> Result<Option<Report>, OsError> {
         let Some(mut event) = self.channel.poll_event()? else {
             return Ok(None);
@@ -91,7 +91,7 @@ impl ConnectRequest {
         self.event.private_data()
     }
 
-    /// Returns the maximum numbers of concurrent READs that the peer offers.
+    /// Returns the maximum number of concurrent READs in each direction, as offered by the peer.
     pub(crate) fn reads(&self) -> ReadDepth {
         read_depth(&self.event)
     }
@@ -168,7 +168,8 @@ impl fmt::Display for Event {
     }
 }
 
-/// Returns the maximum numbers of concurrent READs that the peer's request or acceptance states.
+/// Returns the maximum number of concurrent READs in each direction, as stated in the peer's
+/// request or acceptance.
 fn read_depth(event: &CmEvent) -> ReadDepth {
     let (outgoing, incoming) = event.conn().map_or((0, 0), |param| {
         (param.initiator_depth, param.responder_resources)

@@ -170,8 +170,8 @@ fn completion_vector(device: &Device, config: &Config) -> Result<u32, NoTranspor
     }
 }
 
-/// The sizes of inline data in bytes that are tried, in this order, if the device refuses the
-/// requested size.
+/// Sizes of inline data, in bytes. If the device refuses the requested size, [`create_qp`] tries
+/// these sizes in this order.
 ///
 /// Devices with the drivers irdma and bnxt_re grant about 96 bytes, which is enough for a message
 /// of 64 bytes with its header.

@@ -21,10 +21,10 @@ use crate::{
 
 /// A device, which its connections share. It is closed when its last connection is dropped.
 ///
-/// A connection has a protection domain of its own, so that a peer cannot access the memory of
-/// another peer's connection with a guessed or remembered key. Connections that share receives are
-/// the exception. They share a domain, because a device writes a received frame only to memory in
-/// the domain of the queue pair.
+/// Each connection has its own protection domain. So even with a guessed or remembered key, a peer
+/// cannot access the memory of another peer's connection. Connections that share receives are the
+/// exception. They share a domain, because a device writes a received frame only to memory in the
+/// domain of the queue pair.
 #[derive(Debug)]
 pub(crate) struct Device {
     /// The epoll registration for events of the device. Dropped before `context`, because dropping
@@ -157,7 +157,8 @@ impl Device {
         self.max_msg_sz
     }
 
-    /// Returns the maximum numbers of concurrent READs and atomic operations of a queue pair.
+    /// Returns the maximum number of concurrent READs and atomic operations of a queue pair in each
+    /// direction.
     pub(super) fn most_reads(&self) -> ReadDepth {
         self.most_reads
     }
@@ -199,7 +200,8 @@ impl Device {
     }
 }
 
-/// The names of the counters: first those of the software RoCE driver, then those of mlx5.
+/// The names of the kernel's counters. Each of the two lists begins with the names of the software
+/// RoCE driver. The names of mlx5 follow.
 const RNR_NAKS: [&str; 3] = ["rcvd_rnr_err", "send_rnr_err", "rnr_nak_retry_err"];
 const RETRANSMISSIONS: [&str; 3] = [
     "completer_retry_err",

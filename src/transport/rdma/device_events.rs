@@ -90,7 +90,7 @@ pub(super) fn next_cookie() -> u64 {
     NEXT.fetch_add(1, Ordering::Relaxed)
 }
 
-/// The objects of one connection to which events can refer.
+/// The numbers that identify one connection's objects in events of the device.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Objects {
     pub(super) qp_num: u32,
@@ -111,7 +111,7 @@ impl Objects {
     }
 }
 
-/// Converts an event of the device for the engine.
+/// Converts an event of the device to the form that the engine handles.
 pub(super) fn event(context: &Context, event: &AsyncEvent) -> DeviceEvent {
     DeviceEvent {
         device: context.id(),

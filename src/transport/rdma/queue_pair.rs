@@ -60,7 +60,8 @@ impl QueuePair {
         unsafe { self.0.post_recv_raw(id.encode(), sge.map(raw)) }
     }
 
-    /// Posts receives in order, as one list in one call.
+    /// Posts receives in order, in lists. Each driver call posts one list of at most
+    /// [`RawRecv::MOST`] receives.
     ///
     /// # Safety
     ///
@@ -135,8 +136,8 @@ impl QueuePair {
 }
 
 impl QueuePair {
-    /// Posts several sends in order. Each send has one memory element. All sends are posted with
-    /// one call, so that the peer is woken less often.
+    /// Posts several sends in order. Each send has one memory element. One driver call posts all
+    /// sends, so that the peer is woken less often.
     ///
     /// # Safety
     ///
@@ -159,7 +160,7 @@ impl QueuePair {
     }
 }
 
-/// Memory windows.
+/// Functions for memory windows.
 impl QueuePair {
     /// Posts a bind that lets the peer read the first `len` bytes of the region. The device
     /// generates a completion, with `id`, only if the bind fails.
@@ -208,7 +209,8 @@ impl SharedReceiveQueue {
         unsafe { self.queue.post_recv_raw(id.encode(), raw(sge)) }
     }
 
-    /// Posts receives in order, as one list in one call.
+    /// Posts receives in order, in lists. Each driver call posts one list of at most
+    /// [`RawRecv::MOST`] receives.
     ///
     /// # Safety
     ///

@@ -20,7 +20,7 @@ use crate::{
     verbs::{Context, ProtectionDomain, ThreadDomain},
 };
 
-/// Creates the thread domains of a device, and records if the driver does not support them.
+/// Creates thread domains on a device, until the driver reports that it does not support them.
 #[derive(Debug, Default)]
 pub(super) struct ThreadDomains {
     /// Whether the driver has reported that it does not support thread domains.
@@ -78,7 +78,7 @@ mod tests {
     use super::*;
 
     /// Requests a thread domain for each of four connections. Returns the number of calls of
-    /// `make`, the number of log lines, and for each connection whether its request succeeded.
+    /// `make`, the number of log lines, and whether each connection's request succeeded.
     fn asked(domains: &ThreadDomains, answers: [Result<(), i32>; 4]) -> (u32, u32, Vec<bool>) {
         let (mut calls, mut lines) = (0, 0);
         let made = answers.map(|answer| {

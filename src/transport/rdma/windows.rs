@@ -1,9 +1,10 @@
 //! Tests whether the memory windows of a device can expose messages to peers.
 //!
-//! With memory windows, each large message gets a key of its own without a system call. A window
-//! can replace a registration only if it limits the peer: the peer must read no bytes outside the
-//! window, and no bytes at all after the invalidation. Not every device that reports windows
-//! ensures this: software RoCE checks only the bounds of the region to which a window is bound.
+//! With memory windows, each large message gets its own key without a system call. A window can
+//! replace a registration only if the window limits the peer: the peer must read no bytes outside
+//! the window, and no bytes at all after the invalidation. Not every device that reports windows
+//! ensures this. For example, software RoCE checks only the bounds of the region to which a window
+//! is bound.
 //!
 //! So each device that reports windows of type 2B and has an active port is tested once per
 //! process, when it is opened. The test connects two queue pairs of this process. One queue pair
@@ -52,9 +53,10 @@ static OUTCOMES: PerProcess<Mutex<HashMap<Model, bool>>> = PerProcess::new(Mutex
 /// outcome of an earlier test.
 pub(super) fn are_usable(context: &Context, attr: &DeviceAttr) -> bool {
     let flags = attr.device_cap_flags();
-    // Windows are not used on iWARP, for two reasons. The completion of a send does not cover
-    // earlier requests there. And peers could write to the targets of READs, so the memory of large
-    // messages must not stay registered. Windows need memory that stays registered.
+    // Windows are not used on iWARP, for two reasons. First, on iWARP the completion of a send does
+    // not cover earlier requests. Second, windows need memory that stays registered. But the memory
+    // of large messages must not stay registered, because peers could write to the targets of
+    // READs.
     let has_windows = flags.contains(DeviceCapFlags::MEM_WINDOW_TYPE_2B)
         && context.transport_type() != TransportType::IWARP;
     if !has_windows {
@@ -65,7 +67,7 @@ pub(super) fn are_usable(context: &Context, attr: &DeviceAttr) -> bool {
         guid: attr.node_guid(),
         firmware: attr.fw_ver(),
     };
-    // If another engine opens the same device, its thread waits here for the outcome.
+    // While the thread of another engine tests a device, this thread waits here for the outcome.
     let mut outcomes = lock(OUTCOMES.get());
     if let Some(outcome) = outcomes.get(&model) {
         return *outcome;
@@ -152,13 +154,13 @@ impl fmt::Display for Position {
     }
 }
 
-/// The length of the region in bytes.
+/// The length in bytes of the memory region that the test uses.
 const REGION: usize = 4096;
 /// The byte range of the region to which the window is bound.
 const WINDOW: Range<usize> = 512..512 + REGION / 2;
-/// The offset in the region of a READ that lies inside the window.
+/// The offset of a READ that lies inside the window, relative to the start of the region.
 const INSIDE: usize = WINDOW.start + 32;
-/// The offset in the region to which READs write the bytes.
+/// The offset in the region at which READs store the received bytes.
 const TARGET: usize = 3072;
 /// The length of a READ in bytes.
 const READ: usize = 64;

@@ -46,7 +46,7 @@ impl CompletionQueue {
         }
     }
 
-    /// Returns whether the latest poll took no bytes because another thread was receiving.
+    /// Returns true if the latest poll received no bytes because another thread was receiving.
     pub(crate) fn is_held(&self) -> bool {
         self.polled == Polled::Held
     }

@@ -37,7 +37,7 @@ pub(crate) struct ConnectionId {
     key: u64,
     manager: ConnectionManager,
     peer: Option<SocketAddr>,
-    /// The number of READs that the requesting peer serves at a time.
+    /// The maximum number of READs that the requesting peer serves at a time.
     reads: u8,
     carrier: Carrier,
     /// The options that the socket of an incoming connection has inherited from the listener.
@@ -214,15 +214,15 @@ fn create_socket(peer: SocketAddr, config: &Config) -> Result<OwnedFd, NoTranspo
     Ok(socket)
 }
 
-/// The error of a call of `connect` without an earlier call of `create_id`, which sets the peer.
+/// The error of a call of `connect` before `create_id` has set the peer.
 const NO_PEER: OsError = OsError::new("connect", libc::EDESTADDRREQ);
 
 /// The socket or stream of a connection.
 #[derive(Debug)]
 pub(super) enum Carrier {
-    /// No socket exists: before the first attempt, and between two attempts.
+    /// No socket exists. This is the state before the first attempt and between two attempts.
     Nothing,
-    /// The socket exists, but no queues.
+    /// The socket exists, but no queues exist.
     Socket(Socket),
     /// All queues exist, or some of them if the others could not be created.
     Stream(Arc<Stream>),

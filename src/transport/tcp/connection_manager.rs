@@ -34,21 +34,22 @@ use crate::{
     transport::queues::SharedPools,
 };
 
-/// The epoll token of the timer, and the bit that marks the tokens of sockets without a key. All
-/// other tokens are keys of connections or listeners.
+/// The epoll token of the timer.
 const TIMER: u64 = 0;
+/// The bit that marks the epoll tokens of sockets without a key. All tokens without this bit, other
+/// than [`TIMER`], are keys of connections or listeners.
 const UNNAMED: u64 = 1 << 63;
 
 /// The interval at which the timer checks silent peers and paused listeners.
 const TICK: Duration = Duration::from_secs(1);
-/// The maximum number of epoll events that one call takes.
+/// The maximum number of epoll events that one call of [`ConnectionManager::gather`] handles.
 const BATCH: usize = 32;
 
 mod establishing;
 
 use establishing::{ask, asking};
 
-/// The connection manager of one engine: see the top of this file. Clones are handles of the same
+/// The connection manager of one engine: see the top of this file. Clones refer to the same
 /// manager.
 #[derive(Clone, Debug)]
 pub(crate) struct ConnectionManager {
@@ -72,8 +73,8 @@ struct State {
     /// paused when accepting has failed, usually because no file descriptor was free. The timer
     /// resumes the listeners, and tries again to watch the peers.
     paused: Vec<u64>,
-    /// The unused eventfd of an accept4(2) call that returned no connection. It becomes the reserve
-    /// of the next accepted connection.
+    /// An eventfd that was opened for an accept4(2) call which then returned no connection. It
+    /// becomes the reserve of the next accepted connection.
     spare: Option<EventFd>,
     drawn: u64,
     ticking: bool,
@@ -157,9 +158,9 @@ impl ConnectionManager {
         })
     }
 
-    /// Takes the next steps for ready sockets, which may add reports. Does nothing while earlier
-    /// reports remain. So the queue does not grow if peers connect faster than the engine takes
-    /// reports.
+    /// Takes the next steps for ready sockets, and queues the resulting reports. Does nothing while
+    /// earlier reports are pending. So the queue stays short even if peers connect faster than the
+    /// engine handles reports.
     pub(crate) fn gather(&self) -> Result<(), OsError> {
         if !lock(&self.inner.state).reports.is_empty() {
             return Ok(());
@@ -180,8 +181,8 @@ impl ConnectionManager {
         Ok(())
     }
 
-    /// Returns the next report, if there is one. Pending reports do not make the manager's
-    /// descriptor readable, so the caller must take all of them.
+    /// Removes and returns the next report, if there is one. Pending reports do not make the
+    /// manager's descriptor readable, so the caller repeats the call until it returns `None`.
     pub(crate) fn poll(&self) -> Option<Report> {
         lock(&self.inner.state).reports.pop_front()
     }
@@ -238,8 +239,8 @@ impl ConnectionManager {
         stream.open(Watch::new(&self.inner.epoll, key), reads);
     }
 
-    /// Starts to accept connections on a listening socket. Accepted sockets inherit the socket's
-    /// options, which `options` describes.
+    /// Starts to accept connections on a listening socket. `options` describes the options of this
+    /// socket, which accepted sockets inherit.
     pub(super) fn listen(
         &self,
         key: u64,
@@ -252,7 +253,7 @@ impl ConnectionManager {
         Ok(())
     }
 
-    /// Sends a request with `private_data` now, or when the stream's socket has connected. Called
+    /// Sends a request with `private_data` as soon as the stream's socket is connected. Called
     /// after the socket has begun to connect.
     pub(super) fn connecting(
         &self,
@@ -293,8 +294,8 @@ impl ConnectionManager {
     }
 
     /// Ends the use of a connection's socket. Drops the pending events of the connection, and
-    /// removes the socket from the epoll. Without the removal, events of the socket could be
-    /// mistaken for those of a later socket with the same key.
+    /// removes the socket from the epoll instance. Without the removal, events of the socket could
+    /// be mistaken for those of a later socket with the same key.
     pub(super) fn discard(&self, key: u64, socket: impl AsFd) {
         let is_unwatched = matches!(
             lock(&self.inner.state).sockets.get(&key),
@@ -307,7 +308,7 @@ impl ConnectionManager {
     }
 
     fn unwatch(&self, socket: impl AsFd) {
-        // The call fails if the epoll does not watch the socket.
+        // The call fails if the epoll instance does not watch the socket.
         let _ = self.inner.epoll.delete(socket);
     }
 
@@ -428,8 +429,7 @@ impl ConnectRequest {
         &self.private_data
     }
 
-    /// Returns the maximum numbers of concurrent READs that the peer offers, one for each
-    /// direction.
+    /// Returns the maximum number of concurrent READs in each direction, as offered by the peer.
     pub(crate) fn reads(&self) -> ReadDepth {
         self.reads
     }
@@ -444,25 +444,25 @@ impl ConnectRequest {
         }
     }
 
-    /// Takes the socket of the request, and begins to watch it. Later events of the connection
-    /// contain `key`.
+    /// Begins to watch the socket of the request, and returns the socket and the manager. Later
+    /// events of the connection contain `key`.
     pub(super) fn adopt(self, key: u64) -> (Accepted, ConnectionManager) {
         self.manager.requested(key, &self.accepted.socket);
         (self.accepted, self.manager)
     }
 }
 
-/// The epoll flags that make the epoll report the end of a stream once.
+/// The flags with which epoll reports the end of a stream once.
 const ENDS: EpollFlags = EpollFlags::EPOLLRDHUP.union(EpollFlags::EPOLLONESHOT);
 
-/// The registration of an established socket with the connection manager's epoll. While a send
-/// waits for space in the socket's send buffer, the epoll reports once when there is space.
+/// The registration of an established socket with the connection manager's epoll instance. If a
+/// send waits for space in the socket's send buffer, epoll reports once that there is space.
 #[derive(Debug)]
 pub(super) struct Watch {
     epoll: Arc<Epoll>,
     /// The key of the connection, which is also the epoll token.
     key: u64,
-    /// Whether the epoll contains the socket. Changed under the lock of the send queue.
+    /// Whether the epoll instance contains the socket. Changed under the lock of the send queue.
     is_registered: AtomicBool,
 }
 
@@ -475,7 +475,7 @@ impl Watch {
         }
     }
 
-    /// Returns whether the epoll contains the socket.
+    /// Returns whether the epoll instance contains the socket.
     pub(super) fn is_registered(&self) -> bool {
         self.is_registered.load(Ordering::Relaxed)
     }

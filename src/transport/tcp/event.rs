@@ -22,7 +22,7 @@ pub(in crate::transport) enum EventKind {
         private_data: Vec<u8>,
         reads: ReadDepth,
     },
-    /// The peer rejected the request, and sent the contained private data.
+    /// The peer rejected the request, and sent this private data.
     Rejected {
         private_data: Vec<u8>,
     },

@@ -35,8 +35,8 @@ pub(super) enum Place {
     Answer { to: Span, len: u32, last: bool },
 }
 
-// SAFETY: `to` is memory of a work request. The memory belongs to the queue pair, in any thread,
-// until the request completes.
+// SAFETY: `to` points to memory of a work request. Until the request completes, this memory belongs
+// to the queue pair and not to one thread.
 unsafe impl Send for Place {}
 
 impl IncomingPayload {
@@ -75,7 +75,7 @@ impl IncomingPayload {
         }
     }
 
-    /// Copies bytes to the destination, unless the destination no longer exists.
+    /// Copies bytes to the destination, if the destination still exists.
     pub(super) fn copy(&self, bytes: &[u8]) {
         self.with_rest(|rest| {
             if let Some(rest) = rest {

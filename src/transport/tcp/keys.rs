@@ -1,5 +1,5 @@
-//! The table of keys that let the peer access this side's memory. Over RDMA the device has this
-//! table.
+//! The table of keys that let the peer access this side's memory. Over RDMA, the device maintains
+//! such a table.
 //!
 //! The addresses in the table are random numbers, so a peer does not learn real addresses. A peer
 //! that was not given a key must guess both the key and its address.
@@ -33,7 +33,7 @@ pub(in crate::transport) struct Keys {
 /// Memory that the peer may access.
 pub(super) struct Exposure {
     rkey: u32,
-    /// The random address that stands for the first byte.
+    /// The random address that the peer uses for the first byte.
     addr: u64,
     len: usize,
     access: RemoteAccess,
@@ -47,7 +47,7 @@ unsafe impl Send for Exposure {}
 // SAFETY: as above.
 unsafe impl Sync for Exposure {}
 
-/// A part of memory that the peer can access until its key ends.
+/// A part of exposed memory. The peer can access this part until the key of the memory ends.
 #[derive(Debug)]
 pub(in crate::transport) struct ExposedPart {
     exposure: Arc<Exposure>,

@@ -18,8 +18,8 @@ pub(crate) struct Domain {
     process: Process,
 }
 
-/// Memory that the queue pairs of a domain use, and that the peer can access with certain rights.
-/// Clones refer to the same region. The key ends when the last clone is dropped.
+/// Memory that the queue pairs of a domain use. If the region has a key, the peer can also access
+/// the memory. Clones refer to the same region. The key ends when the last clone is dropped.
 #[derive(Clone)]
 pub(crate) struct MemoryRegion {
     inner: Arc<Inner>,
@@ -28,7 +28,8 @@ pub(crate) struct MemoryRegion {
 struct Inner {
     start: NonNull<u8>,
     len: usize,
-    /// The number of bytes at `start` that are accessed as [`SharedBytes`].
+    /// The number of bytes at `start` that are accessed as [`SharedBytes`]: `len`, rounded up to
+    /// whole pages if the region owns the memory.
     reach: usize,
     /// The key; `None` if the peer has no access right.
     exposure: Option<Arc<Exposure>>,
@@ -39,7 +40,8 @@ struct Inner {
 
 // SAFETY: the memory belongs to the process and not to one thread.
 unsafe impl Send for Inner {}
-// SAFETY: only the bytes change, and they are accessed as `SharedBytes`.
+// SAFETY: the fields do not change. The bytes of the memory change, but they are accessed as
+// `SharedBytes`.
 unsafe impl Sync for Inner {}
 
 impl Default for Domain {
@@ -111,8 +113,8 @@ impl MemoryRegion {
         self.inner.len
     }
 
-    /// Returns the address that the peer uses in its requests for the first byte, or 0 if the peer
-    /// has no access right.
+    /// Returns the address of the first byte, as the peer states it in its requests. Returns 0 if
+    /// the peer has no access right.
     pub(crate) fn addr(&self) -> u64 {
         self.inner.exposure.as_ref().map_or(0, |key| key.addr())
     }

@@ -11,14 +11,14 @@
 //!
 //! For a short message, a system call costs more than the library's own work. So a thread that
 //! waits for a message blocks in recv(2), without a separate system call for the wait. The thread
-//! holds the receiver's lock while it blocks. A thread does so only if it waits for nothing but
-//! messages, its deadline is more than 5 s away, and no event loop watches the connection. If at
-//! least 128 KiB of a payload are missing, the thread sleeps until all of these bytes or 256 KiB
-//! have arrived (SO_RCVLOWAT), but for at most 50 ms. All other waiting threads sleep until the
-//! socket is readable. The socket stays readable while it has bytes, so no event has to be
-//! requested. The engine's thread handles two conditions that do not make the socket readable:
-//! bytes remain in the staging buffer after a batch, or a full send buffer of the socket has space
-//! again.
+//! holds the receiver's lock while it blocks. A thread waits in this way only if it waits for
+//! nothing but messages, its deadline is more than 5 s away, and no event loop watches the
+//! connection. If at least 128 KiB of a payload are missing, the thread sleeps until all of these
+//! bytes or 256 KiB have arrived (SO_RCVLOWAT), but for at most 50 ms. All other waiting threads
+//! sleep until the socket is readable. The socket stays readable while it has bytes, so no event
+//! has to be requested. The engine's thread handles two conditions that do not make the socket
+//! readable: bytes remain in the staging buffer after a batch, or the socket's send buffer has
+//! space again after it was full.
 //!
 //! The end of the stream is reported as a completion that follows the completions of all received
 //! frames. The thread that polls this completion also flushes the work requests, so the close needs

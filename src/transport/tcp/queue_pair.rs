@@ -109,8 +109,8 @@ impl QueuePair {
         unsafe { self.0.post_frame(id, frame, start, signalled) }
     }
 
-    /// Posts the frames of one message. For the index of a frame, `slot` returns the memory for
-    /// bytes of this frame that cannot be sent immediately.
+    /// Posts the frames of one message. `slot` takes the index of a frame, and returns the memory
+    /// for the bytes of this frame that cannot be sent immediately.
     ///
     /// # Safety
     ///

@@ -7,7 +7,7 @@ use crate::{
     transport::queues::{Buffers, WorkId},
 };
 
-/// A queue of posted receives that no frame has taken yet.
+/// A queue of posted receives that have not been consumed yet.
 #[derive(Debug, Default)]
 pub(crate) struct ReceiveQueue {
     posted: Mutex<Posted>,
@@ -41,8 +41,8 @@ pub(in crate::transport) struct Receive {
     pub(in crate::transport) to: Span,
 }
 
-// SAFETY: the caller that posts a receive guarantees that only the queue accesses its memory, in
-// any thread, until the receive completes.
+// SAFETY: the caller that posts a receive guarantees that only the queue accesses the memory of the
+// receive until the receive completes. The queue may be used by any thread.
 #[allow(unsafe_code)]
 unsafe impl Send for Receive {}
 
@@ -105,7 +105,7 @@ impl ReceiveQueue {
         lock(&self.posted).marker.is_some()
     }
 
-    /// Takes the next receive to flush. The drain marker follows all other receives.
+    /// Removes and returns the next receive to flush. The drain marker follows all other receives.
     pub(in crate::transport) fn take_back(&self) -> Option<Receive> {
         let mut posted = lock(&self.posted);
         posted.receives.pop().or_else(|| posted.marker.take())

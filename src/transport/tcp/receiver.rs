@@ -91,8 +91,8 @@ pub(super) struct Receiver {
     awaited: usize,
 }
 
-/// The maximum number of bytes that a receive call can place: at the destination of the payload,
-/// and in the staging buffer.
+/// The maximum numbers of bytes that a receive call can place at the destination of the payload and
+/// in the staging buffer.
 struct Room {
     straight: usize,
     stage: usize,
@@ -268,7 +268,7 @@ impl Receiver {
         !(self.ended || self.over || self.stopped || self.is_exposed())
     }
 
-    /// Returns whether bytes are received directly into exposed memory.
+    /// Returns whether the current payload is received directly into exposed memory.
     fn is_exposed(&self) -> bool {
         let to = self.incoming.as_ref().map(|payload| &payload.to);
         matches!(to, Some(Place::Exposed { .. }))
@@ -547,7 +547,8 @@ impl Receiver {
         Ok(())
     }
 
-    /// Counts a request of the peer that was executed, and acknowledges it if it is `signalled`.
+    /// Counts an executed request of the peer. If the request is `signalled`, requests its
+    /// acknowledgement from the send queue.
     fn request_completed(&mut self, signalled: bool, parts: &mut Parts<'_>) {
         self.count_request();
         if signalled {
@@ -584,15 +585,15 @@ impl Receiver {
         }
     }
 
-    /// Refuses the peer's current request, which ends the connection.
+    /// Refuses the peer's current request. The refusal ends the connection.
     fn refuse(&mut self, cause: Cause, parts: &mut Parts<'_>) -> Fault {
         self.ended = true;
         lock(parts.send).refuse_peer(self.executed(), cause);
         Fault::Refused
     }
 
-    /// Completes receives as flushed: the receive that an incomplete frame or WRITE has taken, and
-    /// all receives in `receives`. `receives` is `None` if other connections share the receive
+    /// Completes receives as flushed: the receive that an incomplete frame or WRITE has consumed,
+    /// and all receives in `receives`. `receives` is `None` if other connections share the receive
     /// queue.
     pub(super) fn flush(&mut self, receives: Option<&ReceiveQueue>, done: &mut VecDeque<Done>) {
         self.ended = true;

@@ -19,8 +19,8 @@ pub(in crate::transport) struct Request {
     pub(super) answered: bool,
 }
 
-// SAFETY: the caller that posts a request guarantees that only the queue uses its memory, in any
-// thread, until the request completes.
+// SAFETY: the caller that posts a request guarantees that only the queue uses the memory of the
+// request until the request completes. The queue may be used by any thread.
 #[allow(unsafe_code)]
 unsafe impl Send for Request {}
 
@@ -51,8 +51,8 @@ impl Request {
         self.wants_value() && !self.answered
     }
 
-    /// Returns the completion which reports that this request failed with `status`. The completion
-    /// of a drain marker contains no status.
+    /// Returns the completion which reports that this request failed with `status`. For a drain
+    /// marker, returns the usual completion, which contains no status.
     pub(in crate::transport) fn failure(&self, status: WcStatus) -> Option<Done> {
         match self.id {
             WorkId::Send(slot) => Some(Done::SendFailed {

@@ -39,7 +39,7 @@ impl Scratch {
     #[inline]
     pub(super) fn take(&mut self) {
         if self.bytes.is_empty() {
-            // While a thread exits, its thread-local variables no longer exist.
+            // While a thread exits, its thread-local variables may already be destroyed.
             let spare = self.spare.try_with(Cell::take).unwrap_or_default();
             self.bytes = spare.unwrap_or_else(|| vec![0; self.len].into());
         }
@@ -51,7 +51,7 @@ impl Scratch {
     pub(super) fn put_back(&mut self) {
         if !self.bytes.is_empty() {
             let bytes = std::mem::take(&mut self.bytes);
-            // While a thread exits, this call fails and drops the buffer.
+            // While a thread exits, this call may fail. The buffer is then dropped.
             let _ = self.spare.try_with(|spare| spare.set(Some(bytes)));
         }
     }

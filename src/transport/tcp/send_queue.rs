@@ -23,17 +23,17 @@ use crate::{
     transport::queues::{Done, RemoteAddr, SendOp, WorkId},
 };
 
-/// The number of READs and atomic operations that a side serves at a time, and the maximum number
-/// that it has outstanding.
+/// The maximum number of READs and atomic operations that a side serves at a time. This is also the
+/// maximum number that a side has outstanding.
 pub(super) const READS: u8 = 16;
 
 /// The maximum number of writes to the socket in a row. The engine's thread sends the remaining
 /// bytes later, so that a peer that receives fast does not delay other connections.
 const MAX_CALLS: usize = 16;
 
-/// The number of executed, unacknowledged requests of the peer at which an Ack is sent together
-/// with the next PDU. So slots of the peer become free without a separate send call, even if the
-/// peer sends no signalled request.
+/// The minimum number of executed, unacknowledged requests of the peer for which an Ack is sent
+/// together with the next PDU, even if no signalled request waits for an Ack. So slots of the peer
+/// become free without a separate send call.
 const UNACKNOWLEDGED: u32 = 8;
 
 /// The requests and answers that this side has to send, and the requests whose answer or
@@ -50,7 +50,7 @@ pub(super) struct SendQueue {
     acknowledged: u32,
     /// The number of READs and atomic operations that were sent and are not answered yet.
     unanswered: u8,
-    /// The number of READs and atomic operations that the peer serves at a time.
+    /// The maximum number of READs and atomic operations that the peer serves at a time.
     most_reads: u8,
     /// The answers that this side has to send, oldest first.
     answers: VecDeque<Answer>,
@@ -90,8 +90,8 @@ pub(super) enum Acks {
     WaitForCompany,
 }
 
-/// The answer to a READ cannot be completed, because the key of the memory ended before all bytes
-/// of the answer were sent. The stream cannot continue.
+/// The error if the answer to a READ cannot be completed. The key of the memory has ended before
+/// all bytes of the answer were sent, so the stream cannot continue.
 #[derive(Debug)]
 pub(super) struct AnswerAborted;
 
@@ -309,8 +309,9 @@ impl SendQueue {
         self.owes_ack = true;
     }
 
-    /// Gathers an Ack of the executed requests, if a signalled request waits for it or at least
-    /// [`UNACKNOWLEDGED`] requests are not acknowledged. Returns whether it gathered an Ack.
+    /// Adds an Ack for the executed requests to `writing`, if a signalled request waits for an Ack
+    /// or at least [`UNACKNOWLEDGED`] requests are not acknowledged. Returns whether it added an
+    /// Ack.
     fn gather_ack(&mut self) -> bool {
         let executed = self.executed.load(Ordering::Acquire);
         let unacknowledged = executed.wrapping_sub(self.reported);
@@ -360,8 +361,8 @@ impl SendQueue {
     }
 
     /// Makes the next call of [`room_wanted`](Self::room_wanted) return `Some(true)` if the socket
-    /// is then full, even if the previous call did so. This is necessary after epoll has reported
-    /// an event, because the registration is one-shot.
+    /// is then full, even if the previous call also returned `Some(true)`. This is necessary after
+    /// epoll has reported an event, because the socket's registration with epoll is one-shot.
     pub(super) fn forget_room_wanted(&mut self) {
         self.reported_blocked = false;
     }
@@ -484,7 +485,7 @@ impl SendQueue {
         self.sent += 1;
     }
 
-    /// Gathers the next PDUs. Returns whether there were any.
+    /// Adds the next PDUs to `writing`. Returns false if no PDU was added.
     fn gather_next(&mut self, alone: Acks) -> bool {
         let may_be_alone = self.owes_ack && alone == Acks::Alone;
         if !may_be_alone && !self.has_more() {

@@ -9,8 +9,8 @@ use super::{
 use crate::proto::REPLY_DATA_MAX;
 
 /// The length in bytes of a hello without the application's bytes. Each request and each acceptance
-/// contains at least a hello, so a receive call for this many bytes does not take bytes after the
-/// message. After a shorter message the connection is refused, so bytes after the message have no
+/// contains at least a hello, so a receive call for this many bytes does not consume bytes after
+/// the message. A shorter message is a rejection or invalid. Bytes after such a message have no
 /// meaning.
 const HELLO: usize = PRIVATE_DATA_MAX - REPLY_DATA_MAX;
 

@@ -21,7 +21,7 @@ pub(super) enum Kind {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Prefix {
     pub(super) kind: Kind,
-    /// The number of READs and atomic operations that the sender serves at a time.
+    /// The maximum number of READs and atomic operations that the sender serves at a time.
     pub(super) reads: u8,
     /// The length of the private data in bytes.
     pub(super) len: u8,
@@ -49,8 +49,8 @@ impl Prefix {
         [a, b, c, d, VERSION, kind, self.reads, self.len]
     }
 
-    /// Parses a prefix. Fails at the first wrong byte of the magic number or the version. So this
-    /// side rejects a peer with another protocol without waiting for more bytes.
+    /// Parses a prefix. Fails at the first wrong byte of the magic number or of the version. So
+    /// this side need not wait for more bytes before it rejects a peer that uses another protocol.
     pub(super) fn parse(bytes: &[u8]) -> Result<Self, NoMessage> {
         if bytes.iter().zip(MAGIC).any(|(byte, magic)| *byte != magic) {
             return Err(NoMessage::Foreign);

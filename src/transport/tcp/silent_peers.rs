@@ -30,7 +30,7 @@ struct Silent {
 
 impl SilentPeers {
     /// Adds a peer. `token` must be greater than the tokens of all peers that were added before. If
-    /// there are then more than [`PLACES`] peers, removes a peer and returns its token.
+    /// there are then more than [`PLACES`] peers, removes one of them and returns its token.
     pub(super) fn add(&mut self, token: u64, address: IpAddr, now: Instant) -> Option<u64> {
         let host = Host::of(address);
         self.0.insert(token, Silent { since: now, host });

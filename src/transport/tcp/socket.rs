@@ -69,7 +69,7 @@ pub(super) enum Moved {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Wait {
     No,
-    /// Wait until bytes arrive or the stream ends, for at most [`TIME_LIMIT`].
+    /// The call waits until bytes arrive or the stream ends, for at most [`TIME_LIMIT`].
     ForSome,
 }
 
@@ -118,10 +118,9 @@ impl Socket {
         sent.saturating_sub(self.queued(libc::TIOCOUTQ))
     }
 
-    /// Returns a time and the number of retransmissions so far. The time is the kernel's delay
-    /// before the next retransmission of unacknowledged bytes, plus one round trip, after which an
-    /// acknowledgement may have arrived. The time is `None` if all bytes are acknowledged or the
-    /// system call fails.
+    /// Returns a time and the number of retransmissions so far. The time is the remaining delay
+    /// before the kernel retransmits unacknowledged bytes, plus one round trip for the
+    /// acknowledgement. The time is `None` if all bytes are acknowledged or the system call fails.
     pub(super) fn repetitions(&self) -> (Option<Duration>, u64) {
         // SAFETY: the C structure consists of integers, for which zero is a valid value.
         let mut info: libc::tcp_info = unsafe { std::mem::zeroed() };
@@ -144,8 +143,8 @@ impl Socket {
         if info.tcpi_unacked == 0 {
             return (None, repeated);
         }
-        // The kernel doubles `tcpi_rto` with each retransmission. Its timer can fire late, by up to
-        // one eighth of this time.
+        // The kernel doubles `tcpi_rto` with each retransmission. The kernel's timer can fire late,
+        // by up to one eighth of `tcpi_rto`.
         let pause = Duration::from_micros(info.tcpi_rto.into());
         let pause = pause + pause / 8;
         let waited = Duration::from_millis(info.tcpi_last_data_sent.into());
@@ -264,7 +263,7 @@ impl Socket {
         moved
     }
 
-    /// Receives arrived bytes, up to the total length of the spans.
+    /// Receives bytes, at most the total length of the spans.
     ///
     /// # Safety
     ///
@@ -375,8 +374,8 @@ pub(super) fn bind_source(socket: &impl AsFd, source: SocketAddr) -> Result<(), 
     bind(fd, &SockaddrStorage::from(source)).map_err(failed("bind"))
 }
 
-/// Sets the traffic class: the byte of the IP header with the DSCP. The kernel reserves the lower
-/// two bits for ECN.
+/// Sets the traffic class: the byte in the IP header that contains the DSCP. The kernel reserves
+/// the lower two bits for ECN.
 pub(super) fn set_traffic_class(socket: &impl AsFd, config: &Config) -> Result<(), NoTransport> {
     let Some(class) = config.traffic_class else {
         return Ok(());
@@ -481,8 +480,8 @@ impl<'a> HopLimit<'a> {
 
     /// Sets the hop limit, from 1 to 255.
     pub(crate) fn set(&self, hops: u32, over_ipv6: bool) -> Result<(), OsError> {
-        // A number that exceeds `i32::MAX` is refused: as an `i32` it could be -1, with which the
-        // kernel sets the default.
+        // A number that exceeds `i32::MAX` is refused: as an `i32` it could be -1, which makes the
+        // kernel set the default.
         let hops = i32::try_from(hops).map_err(|_| OsError::new("setsockopt", libc::EINVAL))?;
         // The kernel refuses 0 only for IPv4. So the IPv4 limit is set first, even on a connection
         // over IPv6.

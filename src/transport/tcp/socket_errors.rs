@@ -14,7 +14,8 @@ use libc::{
 use super::event::EventKind;
 use crate::{error::Error, proto::CloseReason, status::OsError, transport_choice::Transport};
 
-/// The errors in the man pages of the calls and, for connect(2), those in ip(7) and tcp(7).
+/// The errors that the man page of each call lists. [`CONNECT`] also contains the errors that ip(7)
+/// and tcp(7) list.
 const SOCKET: &[i32] = &[
     EACCES,
     EAFNOSUPPORT,
@@ -113,7 +114,10 @@ fn assert_same(error: Error, errno: i32) {
         assert!(!text.contains(word), "{word} in: {text}");
     }
     if !matches!(errno, ECONNREFUSED | ECONNRESET) {
-        assert!(text.contains(&std.to_string()), "{text} is not {std}");
+        assert!(
+            text.contains(&std.to_string()),
+            "{text} does not contain {std}"
+        );
     }
     assert_eq!(io::Error::from(error).kind(), std.kind(), "{text}");
 }
@@ -134,7 +138,7 @@ fn connecting_fails_as_connecting_a_socket_does() {
             let EventKind::Failed(reason) =
                 EventKind::failure("connect", nix::Error::from_raw(*errno))
             else {
-                panic!("{errno} is no failure");
+                panic!("{errno} must be a failure");
             };
             assert_same(from(reason), *errno);
         }

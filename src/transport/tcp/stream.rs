@@ -47,17 +47,17 @@ pub(crate) struct Stream {
     receiver: Mutex<Incoming>,
     send: Mutex<SendQueue>,
     phase: AtomicU8,
-    /// The number of received bytes of answers to this side's READs. Written under the lock of
-    /// `receiver`.
+    /// The number of bytes received in answers to this side's READs. Written only while `receiver`
+    /// is locked.
     read: AtomicU64,
-    /// The registration with which the engine's thread reports space in the socket's send buffer.
+    /// The registration with which the engine's thread detects space in the socket's send buffer.
     /// Set after the setup.
     watch: OnceLock<Watch>,
 }
 
-/// The number of bytes whose acknowledgement by the peer's kernel counts as one sign of life. The
-/// kernel acknowledges pings even while the peer's process is stopped. But all pings between two
-/// checks amount to far fewer bytes.
+/// The number of bytes that the peer's kernel must acknowledge to count as one sign of life. The
+/// kernel acknowledges pings even while the peer's process is stopped. But pings alone are not a
+/// sign of life, because all pings between two checks amount to far fewer bytes.
 const ACKNOWLEDGED: u64 = 4 << 10;
 
 /// The receiver, and its completions.
@@ -65,8 +65,7 @@ const ACKNOWLEDGED: u64 = 4 << 10;
 struct Incoming {
     receiver: Receiver,
     done: VecDeque<Done>,
-    /// Whether the most recent wait of a thread added completions to `done`, and no poll has
-    /// followed.
+    /// True if the last wait of a thread added completions to `done` and no poll has followed.
     fresh: bool,
 }
 
@@ -142,8 +141,8 @@ impl Stream {
         self.socket.as_fd()
     }
 
-    /// Hands the established stream to the queue pair. The peer serves `reads` READs and atomic
-    /// operations at a time.
+    /// Hands the established stream to the queue pair. The peer serves at most `reads` READs and
+    /// atomic operations at a time.
     pub(super) fn open(&self, watch: Watch, reads: u8) {
         self.watch.get_or_init(|| watch);
         self.reach(Phase::Open);
@@ -152,7 +151,8 @@ impl Stream {
         self.send_more(&mut send, Acks::Alone);
     }
 
-    /// Returns whether the connection manager's epoll contains the socket of an established stream.
+    /// Returns whether the connection manager's epoll instance contains the socket of an
+    /// established stream.
     pub(super) fn is_watched(&self) -> bool {
         self.watch.get().is_some_and(Watch::is_registered)
     }
@@ -166,8 +166,8 @@ impl Stream {
         }
     }
 
-    /// Ends the stream. Bytes that were sent before this call still reach the peer, unless the peer
-    /// continues to send.
+    /// Ends the stream. Bytes that were sent before this call still reach the peer if the peer
+    /// sends nothing more. Otherwise they may be lost, because the kernel resets the connection.
     pub(super) fn disconnect(&self) {
         self.socket.shut_down();
     }
@@ -187,13 +187,13 @@ impl Stream {
     }
 
     /// Posts a frame. `slot` returns the address of the memory for bytes of the frame that cannot
-    /// be sent immediately. If `slot` fails, the frame is not posted. If a part of the frame may
-    /// have been sent, the stream then fails.
+    /// be sent immediately. If `slot` fails, the frame is not posted, and the stream fails if a
+    /// part of the frame may have been sent.
     ///
     /// # Safety
     ///
-    /// The memory has the length of the frame, and only the queue pair accesses it until the
-    /// request completes.
+    /// The memory at the address that `slot` returns has the length of the frame. Only the queue
+    /// pair accesses this memory until the request completes.
     pub(super) unsafe fn post_frame(
         &self,
         id: WorkId,
@@ -481,7 +481,7 @@ pub(crate) struct Reserved<'a> {
 }
 
 impl Reserved<'_> {
-    /// Waits until bytes arrive or the stream ends, for less than [`WAITS_FOR`], and receives the
+    /// Waits until bytes arrive or the stream ends, but for less than [`WAITS_FOR`]. Receives the
     /// bytes. The next poll returns their completions. If only a part of a long payload has
     /// arrived, waits again while `may_continue` returns `true`.
     ///

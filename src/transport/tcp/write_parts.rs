@@ -3,8 +3,7 @@
 use crate::proto::Violation;
 use crate::proto::tcp::Pdu;
 
-/// The peer's unfinished write, of which another part must follow. `None` if no write is
-/// unfinished.
+/// The peer's write whose last part has not arrived yet. `None` if no write is unfinished.
 #[derive(Debug, Default)]
 pub(super) struct WriteParts(Option<Unfinished>);
 

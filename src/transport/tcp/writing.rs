@@ -29,7 +29,7 @@ pub(super) struct Writing {
     len: usize,
     payload: Payload,
     then: Then,
-    /// The number of bytes of `gathered` and `payload` together that the socket has taken.
+    /// The total number of bytes of `gathered` and `payload` that the socket has taken.
     taken: usize,
 }
 

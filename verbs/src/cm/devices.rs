@@ -52,7 +52,7 @@ pub struct Devices {
     inner: Arc<Inner>,
 }
 
-/// A reference to a [`Devices`] list that does not keep the list's devices open.
+/// A weak reference to a [`Devices`] list, which does not keep the list's devices open.
 pub(super) struct WeakDevices(Weak<Inner>);
 
 /// A device list whose devices are counted in [`OPEN`].
@@ -74,7 +74,7 @@ unsafe impl Send for List {}
 // SAFETY: all methods of a shared `List` only read the list.
 unsafe impl Sync for List {}
 
-/// A device in at least one list.
+/// The state of a device that at least one list contains.
 #[derive(Default)]
 struct Held {
     /// The number of lists that contain the device.
@@ -86,7 +86,7 @@ struct Held {
 /// The devices that librdmacm has open in this process.
 #[derive(Default)]
 struct Open {
-    /// The devices that at least one list contains, by the address of their `ibv_context`.
+    /// The devices that at least one list contains. The key is the address of the `ibv_context`.
     held: BTreeMap<usize, Held>,
     /// The user and group ids with which the devices' descriptors were opened, or `None` before the
     /// first use.
@@ -113,9 +113,9 @@ fn open() -> MutexGuard<'static, Open> {
 /// state of a software device's context. Therefore the descriptor of a context without objects can
 /// be replaced.
 ///
-/// The driver of an adapter stores a part of the state in the process's memory. Therefore a child
-/// continues to use the inherited descriptors of an adapter. The kernel allows this, because such a
-/// driver uses ioctl(2).
+/// The driver of a hardware adapter stores a part of the state in the process's memory. Therefore a
+/// child continues to use the inherited descriptors of the adapter. The kernel allows this, because
+/// such a driver uses ioctl(2).
 pub(super) fn own_descriptors() -> Result<(), OsError> {
     let mut open = open();
     let credentials = (geteuid(), getegid());
@@ -177,8 +177,8 @@ impl Devices {
     }
 
     /// Handles the removal of `raw`, the device of an id. If no list of this module contains the
-    /// device, releases the device now. If a list contains the device, only records the removal.
-    /// Then the drop of the final list that contains the device releases the device.
+    /// device, releases the device now. Otherwise only records the removal, and the device is
+    /// released when the last list that contains it is dropped.
     ///
     /// # Safety
     ///
@@ -232,7 +232,7 @@ impl Devices {
 }
 
 impl WeakDevices {
-    /// Returns the list, or `None` if all its handles were dropped.
+    /// Returns the list, or `None` if all its handles have been dropped.
     pub(super) fn upgrade(&self) -> Option<Devices> {
         self.0.upgrade().map(|inner| Devices { inner })
     }

@@ -115,7 +115,7 @@ impl CmEvent {
         }
     }
 
-    /// Returns the type of the event. It may be a value that this crate does not define.
+    /// Returns the type of the event. The type may be a value that this crate does not define.
     #[must_use]
     pub fn event(&self) -> CmEventType {
         self.event

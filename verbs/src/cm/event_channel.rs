@@ -68,9 +68,9 @@ impl EventChannel {
     /// # Errors
     ///
     /// Returns the errors of `rdma_create_event_channel`: `ENODEV` if there is no RDMA device,
-    /// `ENOENT` if the kernel has no connection manager (module `rdma_ucm`), `EMFILE` if the
+    /// `ENOENT` if the kernel has no connection manager (module `rdma_ucm`), and `EMFILE` if the
     /// process has too many open descriptors. Without the feature `linked`, also returns `ELIBACC`
-    /// if a library is missing and `ELIBBAD` if a library lacks a function.
+    /// if a library is missing, and `ELIBBAD` if a library lacks a function.
     #[doc(alias = "rdma_create_event_channel")]
     pub fn new() -> Result<Self, OsError> {
         ffi::open_libraries()?;

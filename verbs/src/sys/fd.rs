@@ -28,8 +28,8 @@ pub(crate) fn set_nonblocking(fd: BorrowedFd<'_>) -> Result<(), OsError> {
 ///
 /// Returns `None` if `read` returned no value in time.
 ///
-/// `read` must not block. This function calls `read` at least once. Before it returns `None`, it
-/// calls `read` once after the timeout.
+/// `read` must not block. This function calls `read` at least once. Before this function returns
+/// `None`, it calls `read` once more after the timeout has expired.
 pub(crate) fn wait_readable<T>(
     fd: BorrowedFd<'_>,
     timeout: Duration,

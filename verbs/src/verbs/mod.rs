@@ -34,8 +34,8 @@
 //! All handles are [`Send`] and [`Sync`], because the objects are locked. libibverbs locks all
 //! objects except the queue pairs of a [`ThreadDomain`], which the safe functions of this module
 //! lock. If several threads post to one queue pair, the requests of each call stay together; the
-//! order of the calls is unspecified. If several threads poll one completion queue, only one of
-//! them receives each completion.
+//! order of the calls is unspecified. If several threads poll one completion queue, each completion
+//! is returned to only one of them.
 //!
 //! # Memory
 //!

@@ -1,5 +1,5 @@
 //! A web server that uses axum. It accepts connections over rdmsg and, with the option `--tcp`,
-//! over plain TCP. `axum::serve` works with the listeners of both.
+//! over plain TCP. `axum::serve` accepts either listener.
 
 use std::{net::SocketAddr, process::ExitCode};
 

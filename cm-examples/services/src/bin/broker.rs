@@ -1,10 +1,10 @@
 //! A publish-subscribe service over rdmsg messages: the broker, a publisher and a subscriber.
 //!
-//! A slow subscriber does not delay other clients. The broker has a queue for each subscriber, with
-//! limits on the number of messages and of bytes. If a new message would exceed a limit, the broker
-//! drops the oldest messages of the queue. Before the next message, the broker tells the subscriber
-//! how many messages it has dropped. The keepalive detects a subscriber whose process hangs or
-//! whose host has failed.
+//! A slow subscriber does not delay other clients. The broker has a queue for each subscriber. The
+//! number of messages and the number of bytes in a queue are limited. If a new message would exceed
+//! a limit, the broker drops the oldest messages of the queue. Before it sends the next message,
+//! the broker reports the number of dropped messages to the subscriber. The keepalive detects a
+//! subscriber whose process hangs or whose host has failed.
 
 use std::{
     io::{BufRead, stdin},

@@ -1,6 +1,6 @@
 //! Copies files to and from a server. Each piece of a file is one large message, which rdmsg sends
 //! without copying it in memory. A digest verifies the complete file. If a copy is interrupted, the
-//! next copy of the file continues at the same position.
+//! next copy of the file continues at the position of the interruption.
 
 use std::{
     net::SocketAddr,

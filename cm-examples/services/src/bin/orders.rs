@@ -108,7 +108,7 @@ impl Program {
             };
             let client = match accepted {
                 Ok(client) => client,
-                // The listener is closed, and each accepted client has a task.
+                // The listener is closed. A task serves each client that the listener accepted.
                 Err(Error::ListenerClosed) => break,
                 Err(error) => return Err(error.into()),
             };

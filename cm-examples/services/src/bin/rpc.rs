@@ -1,5 +1,5 @@
 //! A tarpc server that stores values by key, and its client. Each request and each response is one
-//! rdmsg message. The module `rpc` of the library contains the tarpc transports.
+//! rdmsg message. The module `services::rpc` contains the tarpc transports.
 
 use std::{
     net::SocketAddr,

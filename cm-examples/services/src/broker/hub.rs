@@ -17,7 +17,7 @@ use super::{
 };
 use crate::Result;
 
-/// The handle of the task that sends the messages in a subscriber's queue.
+/// The handle of the task that sends the messages from a subscriber's queue.
 type Sending = JoinHandle<Result<(), Error>>;
 
 /// The state of the broker: the subscribers, their topics, and counters.
@@ -28,7 +28,7 @@ pub struct Hub {
     published: AtomicU64,
     delivered: AtomicU64,
     missed: AtomicU64,
-    /// The largest number of bytes that a subscriber's queue has contained so far.
+    /// The largest number of bytes that any subscriber's queue has contained so far.
     most_waiting: AtomicU64,
 }
 
@@ -82,7 +82,8 @@ impl Hub {
         Ok(endpoint.close().await?)
     }
 
-    /// Executes the requests of a client until the client closes the connection.
+    /// Executes the requests of a client until the client closes the connection or finishes its
+    /// sending direction.
     async fn receive(
         self: &Arc<Self>,
         endpoint: &Endpoint,
@@ -165,7 +166,7 @@ impl Hub {
         }
     }
 
-    /// Returns the statistics as one line: names, each followed by its number.
+    /// Returns the statistics as one line, in which each name is followed by its number.
     #[must_use]
     pub fn statistics(&self) -> String {
         let subscribers = &self.subscribers;

@@ -37,10 +37,10 @@ pub enum FromBroker<'a> {
         /// The content of the message.
         payload: &'a [u8],
     },
-    /// The number of messages that the broker has dropped since the previous message, because this
-    /// subscriber was too slow.
+    /// The number of messages that the broker dropped after its previous message to this
+    /// subscriber, because the subscriber was too slow.
     Missed(u64),
-    /// The statistics as one line: names, each followed by its number.
+    /// The statistics as one line, in which each name is followed by its number.
     Statistics(&'a str),
 }
 
@@ -120,7 +120,7 @@ impl<'a> FromBroker<'a> {
         [&[MISSED], &count.to_be_bytes()[..]].concat()
     }
 
-    /// Returns the message that sends the statistics to a client.
+    /// Returns the message that reports the statistics to a client.
     pub(super) fn statistics(text: &str) -> Vec<u8> {
         [&[STATISTICS], text.as_bytes()].concat()
     }

@@ -13,7 +13,7 @@ use tokio::sync::Notify;
 pub struct QueueLimits {
     /// The maximum number of messages, at least one.
     pub messages: usize,
-    /// The maximum number of bytes. An empty queue also accepts a message that exceeds this limit.
+    /// The maximum number of bytes. An empty queue accepts even a message that exceeds this limit.
     pub bytes: usize,
 }
 
@@ -58,12 +58,12 @@ impl Queue {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        // The state is consistent even after a panic of a thread that held the lock, so ignore the
+        // The state is consistent even if a thread panicked while it held the lock, so ignore the
         // poisoning.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Adds a message. First drops the oldest messages until the new message would exceed no limit
+    /// Adds a message. First drops the oldest messages until the new message fits within the limits
     /// or the queue is empty. Returns the number of dropped messages.
     pub fn push(&self, message: Bytes) -> u64 {
         let mut state = self.state();

@@ -26,8 +26,9 @@ use tarpc::{ClientMessage, Response};
 pub struct ClientTransport<Q, A> {
     receive: ReceiveHalf,
     send: MessageSink<Vec<u8>>,
-    /// The encoded requests that wait for space in the peer's receive window, with their ids. The
-    /// length of this queue is limited, because tarpc limits the number of requests in flight.
+    /// The encoded messages that wait for space in the peer's receive window, each with its request
+    /// id. They are requests, and cancellations that cannot be sent as control messages. The length
+    /// of this queue is limited, because tarpc limits the number of requests in flight.
     waiting: VecDeque<(u64, Vec<u8>)>,
     values: PhantomData<fn(Q) -> A>,
 }
@@ -45,7 +46,7 @@ impl<Q, A> ClientTransport<Q, A> {
         }
     }
 
-    /// Sends the waiting requests.
+    /// Sends the waiting messages.
     fn poll_send(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         while !self.waiting.is_empty() {
             ready!(self.send.poll_ready_unpin(cx))?;
@@ -194,8 +195,8 @@ impl<Q: DeserializeOwned, A> ServerTransport<Q, A> {
         Some(request)
     }
 
-    /// Handles a received message or control message. Returns a cancellation if the request that it
-    /// cancels is running.
+    /// Handles a received message or control message. Returns the message if it cancels a running
+    /// request.
     fn take(&mut self, message: Message) -> io::Result<Option<ClientMessage<Q>>> {
         let decoded = serde_json::from_slice(&message)?;
         match &decoded {

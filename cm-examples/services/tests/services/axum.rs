@@ -55,7 +55,7 @@ async fn body(answer: Response<Incoming>) -> Bytes {
 }
 
 /// Checks the responses of a server with HTTP/1 and with HTTP/2. `peer` is the server address that
-/// the extensions of a response must contain, or `None` if the connector does not add it.
+/// the extensions of a response must contain, or `None` if the connector adds no address.
 async fn check<C>(connector: C, address: SocketAddr, peer: Option<PeerAddr>)
 where
     C: Connect + Clone + Send + Sync + 'static,

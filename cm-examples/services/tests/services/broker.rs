@@ -1,4 +1,4 @@
-//! Tests of the broker with a subscriber that does not receive.
+//! Tests of the broker with a subscriber that receives nothing for a while.
 
 use std::net::SocketAddr;
 
@@ -19,7 +19,8 @@ const LIMITS: QueueLimits = QueueLimits {
 
 /// The number of messages that the test publishes on each of its two topics.
 const MESSAGES: u64 = 3000;
-/// The number of messages that the test publishes on a topic before it receives them.
+/// The number of messages per topic in a batch. After each batch, the prompt subscriber receives
+/// its messages.
 const TOGETHER: u64 = 25;
 
 fn start(stop: &CancellationToken) -> (SocketAddr, tokio::task::JoinHandle<()>) {

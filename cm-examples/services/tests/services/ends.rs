@@ -23,7 +23,7 @@ use super::{
     stage::{Folder, Program, Service, bound, connect, endpoint, keepalive, run, server},
 };
 
-/// The signals that kill or stop a peer, each with the reason that the other side reports.
+/// The signals that kill or stop a program, each with the error text that its peer reports.
 const ENDS: [(Signal, &str); 2] = [
     (Signal::SIGKILL, "the peer disconnected without closing"),
     (Signal::SIGSTOP, "the peer gives no sign of life"),

@@ -119,8 +119,8 @@ fn cancellation_reaches_server_with_full_window() {
         let first = call("wait");
         assert_eq!(happened.recv().await, Some("runs"));
         let others: Vec<_> = (0..20).map(|number| call(&number.to_string())).collect();
-        // Wait until the server holds four requests. The client then has no credit for further
-        // requests.
+        // Wait until requests occupy all four receive buffers of the server. The client then has no
+        // credit for further requests.
         while statistics.statistics().buffers_held < 4 {
             tokio::task::yield_now().await;
         }

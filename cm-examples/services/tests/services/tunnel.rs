@@ -43,7 +43,7 @@ async fn answer(request: Request<Incoming>) -> Result<Response<Empty<Bytes>>, In
 }
 
 /// Returns the connected and the accepted stream of one connection. The same task connects and then
-/// accepts, so the connect must complete before the accept.
+/// accepts, so the connect must not wait for the accept.
 async fn streams() -> (Stream, Stream) {
     let engine = Engine::shared().unwrap();
     let listener = rdmsg::Listener::builder()

@@ -1,4 +1,4 @@
-//! Helpers for the tests, which create listeners and connections and exchange messages.
+//! Helpers that create listeners and connections, and that exchange messages.
 
 use std::{
     net::{IpAddr, SocketAddr},
@@ -65,7 +65,7 @@ pub(crate) struct Server {
 impl Server {
     pub(crate) const CONTEXT: u64 = 1000;
 
-    /// Listens on `ip` with a free port.
+    /// Listens on a free port of `ip`.
     pub(crate) fn new(ip: IpAddr) -> Self {
         let channel = EventChannel::new().unwrap();
         let mut listener = CmId::new(&channel, PortSpace::TCP, Self::CONTEXT).unwrap();
@@ -134,7 +134,7 @@ pub(crate) fn attr(cq: &CompletionQueue) -> QpInitAttr<'_> {
 }
 
 impl Queues {
-    /// Creates all objects. Calls `make` to create the queue pair.
+    /// Calls `make` to create the queue pair, and creates all objects that the queue pair uses.
     pub(crate) fn new(
         context: &Context,
         make: impl FnOnce(&ProtectionDomain, &QpInitAttr<'_>) -> QueuePair,
@@ -149,7 +149,7 @@ impl Queues {
         }
     }
 
-    /// Creates all objects, with a queue pair that belongs to the id.
+    /// Creates a queue pair that belongs to the id, and all objects that the queue pair uses.
     pub(crate) fn of(id: &mut CmId) -> Self {
         let context = id.verbs().unwrap();
         Self::new(&context, |pd, attr| id.create_qp(pd, attr).unwrap())
@@ -230,9 +230,9 @@ pub(crate) fn connected(ip: IpAddr) -> (Side, Side, Server) {
 /// open descriptors.
 ///
 /// librdmacm allocates a protection domain for each device that ids use. When no id uses the device
-/// any more, librdmacm frees this domain, except if a device list exists. This function therefore
-/// establishes a connection before each count, so that the domain is in the same state at all
-/// counts.
+/// any longer, librdmacm frees this domain, unless a device list exists. This function therefore
+/// establishes and ends a connection before each count, so that the domain is in the same state at
+/// every count.
 pub(crate) fn count_resources(lab: &Lab) -> (String, usize) {
     drop(connected(lab.addr));
     (lab.resources(), open_fds())

@@ -151,7 +151,7 @@ fn an_id_migrates_with_its_events() {
     let mut id = CmId::new(&old, PortSpace::TCP, CLIENT).unwrap();
     id.migrate(&old).unwrap();
     id.resolve_addr(None, server.addr, TIME_LIMIT).unwrap();
-    // Events arrive in the order of the calls. When this call returns, the event of `id` has
+    // Events arrive in the order of the calls. When `resolved` returns, the event of `id` has
     // therefore arrived.
     drop(resolved(&other, server.addr, 9));
     id.migrate(&new).unwrap();
@@ -174,7 +174,8 @@ fn an_id_migrates_with_its_events() {
     queues.exchange(&accepting);
 }
 
-/// A connection survives if another client, its unanswered request or the listener is dropped.
+/// A connection survives when the program drops another client, the unanswered request of that
+/// client, or the listener.
 #[test]
 fn connections_of_one_listener_are_independent() {
     let lab = DeviceTest::without_credits();

@@ -120,13 +120,18 @@ fn a_datagram_peer_can_refuse() {
     assert_eq!((error.call, error.errno), ("rdma_connect", EMSGSIZE));
 }
 
-/// The order in which a member leaves its groups and drops its handles.
+/// The way in which an id with a queue pair leaves its groups.
 #[derive(Debug, Clone, Copy)]
 enum Leaves {
+    /// The program leaves the groups, and then drops the id and the queue pair.
     First,
+    /// The program drops the queue pair before the id.
     WithTheQueuePair,
+    /// The program drops the id before the queue pair.
     WithTheId,
+    /// Like `WithTheId`, but the program does not read the events of the joins.
     Unread,
+    /// The program drops the queue pair and the event channel before the id.
     Never,
 }
 
@@ -184,16 +189,16 @@ fn id_that_ends_leaves_its_groups() {
         Leaves::Never,
     ] {
         run(leaves);
-        // When no id uses the device any more, librdmacm frees its own protection domain, except if
-        // a device list exists. Run the same case before each count, so that the domain is in the
-        // same state at all counts.
+        // When no id uses the device any longer, librdmacm frees its own protection domain, unless
+        // a device list exists. Run the case `First` before each count, so that the domain is in
+        // the same state at every count.
         run(Leaves::First);
         assert_eq!(lab.resources(), before, "{leaves:?}");
     }
 }
 
-/// A synchronous id can join a group before it has a queue pair, and can leave the group after it
-/// has one.
+/// A synchronous id can join a group before it has a queue pair, and can leave the group after its
+/// queue pair was created.
 #[test]
 fn a_synchronous_id_joins_a_group() {
     let lab = DeviceTest::without_credits();

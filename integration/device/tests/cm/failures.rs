@@ -112,7 +112,7 @@ fn addresses_that_cannot_be_bound_are_refused() {
     assert_einval(id.bind_addr(lab.at(0)), "rdma_bind_addr");
 }
 
-/// An id can have one queue pair at a time, which must use the id's own device context.
+/// An id can have one queue pair at a time. This queue pair must use the id's device context.
 #[test]
 fn queue_pair_is_created_once_on_device_of_id() {
     let lab = DeviceTest::without_credits();

@@ -80,8 +80,8 @@ fn handles_are_dropped_on_any_thread() {
     }
 }
 
-/// A queue pair stays connected after the program has dropped the queue pair's id, its channel, and
-/// the peer's listener.
+/// A queue pair stays connected after the program has dropped the queue pair's id, the channel of
+/// this id, and the peer's listener.
 #[test]
 fn a_queue_pair_outlives_its_handles() {
     let lab = DeviceTest::without_credits();

@@ -106,8 +106,8 @@ fn address_is_reused_if_both_ids_allow_it() {
     assert_eq!((error.call, error.errno), ("rdma_bind_addr", EADDRINUSE));
 }
 
-/// Without `afonly`, a listener on the unspecified IPv6 address accepts both IPv6 and IPv4
-/// connections.
+/// With `afonly`, a listener on the unspecified IPv6 address leaves its port free for IPv4. Without
+/// `afonly`, this listener accepts both IPv6 and IPv4 connections.
 #[test]
 fn afonly_listener_accepts_only_its_family() {
     let lab = DeviceTest::without_credits();

@@ -93,8 +93,8 @@ fn a_request_dropped_with_its_event_is_rejected() {
     assert_rejected(&channel, CLIENT);
 }
 
-/// If a request has a queue pair, the peer is rejected only when the queue pair is dropped. This
-/// test drops the queue pair after the handles of the channel, the listener and the request.
+/// A dropped request that has a queue pair is rejected only when the queue pair is dropped, too.
+/// This test drops the queue pair after the handles of the channel, the listener and the request.
 #[test]
 fn dropped_request_with_queue_pair_is_rejected() {
     let lab = DeviceTest::without_credits();

@@ -1,5 +1,5 @@
 //! Tests synchronous ids. The program needs no event channel for them, because each call waits for
-//! its own event.
+//! the event that it needs.
 
 use std::thread;
 

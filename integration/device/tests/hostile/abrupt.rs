@@ -67,26 +67,26 @@ fn peer_gone_during_send_wakes_waiting_sender() {
 #[test]
 fn messages_in_tcp_buffers_are_not_confirmed() {
     let scene = Scene::new();
-    let says_so = Lab::get().is_iwarp();
+    let is_iwarp = Lab::get().is_iwarp();
     for role in ROLES {
         let (mut peer, endpoint) = scene.connect(role);
         let completion = || endpoint.next_completion_timeout(TIME_LIMIT).unwrap();
         endpoint.send(Outgoing::from(b"first").with_id(1)).unwrap();
         assert_eq!(peer.receive()[0], DATA);
-        if says_so {
+        if is_iwarp {
             assert_eq!(peer.receive()[0], PING);
             peer.send(&Frame::control(PONG).bytes());
         }
         assert!(matches!(completion(), Completion::Sent(1)));
         endpoint.send(Outgoing::from(b"second").with_id(2)).unwrap();
         assert_eq!(peer.receive()[0], DATA);
-        if says_so {
+        if is_iwarp {
             assert_eq!(peer.receive()[0], PING);
         } else {
             assert!(matches!(completion(), Completion::Sent(2)));
         }
         peer.disconnect();
-        if says_so {
+        if is_iwarp {
             let failed = completion();
             assert!(
                 matches!(failed, Completion::Failed { id: 2, .. }),

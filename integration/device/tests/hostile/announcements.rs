@@ -26,11 +26,11 @@ const MIB: u64 = 1 << 20;
 const GIB: u64 = 1 << 30;
 
 /// The number of bytes that a peer lets the library read before the peer stalls: the first three
-/// chunks.
+/// chunks, of 64 KiB, 64 KiB and 128 KiB.
 const READABLE: usize = 256 << 10;
 
-/// The upper bound of the pinned bytes after the stall. This bound covers four chunks, of 128 KiB,
-/// 256 KiB, 512 KiB and 1 MiB.
+/// The upper bound for the number of pinned bytes after the stall. This bound covers four chunks,
+/// of 128 KiB, 256 KiB, 512 KiB and 1 MiB.
 const PINNED_LIMIT: u64 = 2 * MIB;
 
 /// Returns a configuration for messages of up to 1 GiB.
@@ -123,7 +123,7 @@ fn announcement_of_a_gibibyte_pins_little() {
                 let (regions, bytes) = registered();
                 assert!(
                     Lab::get().is_iwarp() && bytes < registered_before + PINNED_LIMIT,
-                    "{role:?}: {more} further bytes are pinned, after {before}:\n{regions}"
+                    "{role:?}: pinned bytes grow from {before} by {more}:\n{regions}"
                 );
             }
             assert!(

@@ -246,8 +246,8 @@ fn a_rejection_of_any_bytes_is_a_rejection() {
 fn unbounded_limits_of_a_peer_allocate_nothing() {
     let scene = Scene::new();
     let hello = Hello {
-        // Sets all feature bits, including unknown bits. Three bits stay clear: byte stream (1),
-        // resume (32) and long request (256).
+        // Set all feature bits, including unknown bits, except three: byte stream (1), resume (32)
+        // and long request (256).
         features: !(1 | 32 | 256),
         window: u16::MAX,
         reserved: u16::MAX,
@@ -274,8 +274,8 @@ fn unbounded_limits_of_a_peer_allocate_nothing() {
         let frame = peer.receive();
         assert_eq!(frame[0], DATA);
         assert_eq!(frame[HEADER_LEN..], message);
-        // A grant is an absolute count: here the window of the hello plus the one message received
-        // so far.
+        // A grant is an absolute count: here the window of the hello plus the one message that the
+        // peer has received.
         let grant = u32::from(u16::MAX) + 1;
         peer.send(
             &Frame {

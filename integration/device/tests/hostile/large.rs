@@ -32,7 +32,7 @@ pub(crate) fn rendezvous(payload: &[u8]) -> Vec<u8> {
     .bytes()
 }
 
-/// A peer that has announced a valid large message, and then has sent a forged frame.
+/// A peer that has announced a valid large message, and has then sent a forged frame.
 struct Forger {
     what: &'static str,
     role: Role,

@@ -15,7 +15,7 @@ use crate::{
     wire::{CONTROL_RECEIVES, EAGER_SIZE, Frame, HEADER_LEN, WINDOW},
 };
 
-/// The number of connections of the whole test.
+/// The number of connections in the whole test.
 const CONNECTIONS: usize = 120;
 /// The number of concurrent connections.
 const BATCH: usize = 8;
@@ -118,7 +118,7 @@ fn seed() -> u64 {
             let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
             now.as_nanos() as u64
         },
-        |seed| seed.parse().expect("HOSTILE_SEED is a number"),
+        |seed| seed.parse().expect("HOSTILE_SEED must be a number"),
     );
     println!("to repeat this run: HOSTILE_SEED={seed}");
     seed

@@ -261,7 +261,7 @@ impl Peer {
     }
 
     /// Adds the connection's next frame number to the number field of `frame`, and posts the
-    /// result. In a valid `frame`, this field is therefore 0.
+    /// result. A caller that sends a valid frame therefore sets this field to 0.
     pub(crate) fn send(&mut self, frame: &[u8]) {
         let frame = self.numbered(frame);
         self.send_as(&frame, SendWr::send);

@@ -85,9 +85,9 @@ impl Scene {
 
     pub(crate) fn with(config: Config) -> Self {
         let lab = DeviceTest::without_credits();
-        // librdmacm retains some objects of an opened device. The most recent calls of librdmacm
-        // determine which objects it retains. The test clears a stage before its final count, so
-        // clear a stage before this first count, too.
+        // librdmacm retains some objects of an opened device. Its last calls determine which
+        // objects it retains. The test clears a stage before the final count of resources, so clear
+        // a stage before this first count, too.
         Stage::new(lab.at(0), config.clone()).clear();
         Self {
             before: (lab.resources(), open_fds()),
@@ -173,12 +173,12 @@ impl Scene {
             thread::sleep(Duration::from_millis(5));
         }
         let after = (self.lab.resources(), open_fds());
-        assert_eq!(after, self.before, "no resource leaks");
+        assert_eq!(after, self.before, "no resource must leak");
     }
 }
 
-/// Returns true if the lab's device has `capability`. RoCE and InfiniBand have the capability. For
-/// an iWARP device, prints that the device lacks the capability, and returns false.
+/// Returns true if the lab's device has `capability`, which only iWARP devices lack. For an iWARP
+/// device, prints that the device lacks the capability, and returns false.
 pub(crate) fn applies(capability: &str) -> bool {
     toolbox::applies(!Lab::get().is_iwarp(), capability)
 }

@@ -31,9 +31,9 @@ fn sharing(count: u32) -> Config {
     config
 }
 
-/// In each of five rounds, a peer sends 63 invalid frames at once, which exceeds its credit. Over
-/// all rounds, there are more invalid frames than shared buffers. The peer does not complete the
-/// disconnect that the library then starts.
+/// In each of five rounds, a new peer sends 63 invalid frames at once, which exceed its credit. In
+/// total, the peers send more invalid frames than there are shared buffers. The library then starts
+/// a disconnect, which the peer does not complete.
 #[test]
 fn violation_returns_its_shared_buffers() {
     // These buffers suffice for two connections, even if each uses its maximum.
@@ -48,15 +48,15 @@ fn violation_returns_its_shared_buffers() {
         let (mut peer, endpoint) = scene.connect(Role::Client);
         peer.send_all(&vec![nonsense.clone(); DEPTH as usize - 1]);
         let mut rounds = 0;
-        // The connection ends 2 s after the violation. Until then, the honest connection must
-        // deliver messages.
+        // The peer's connection ends 2 s after the violation. Until then, the honest connection
+        // must deliver messages.
         while matches!(endpoint.try_recv(), Ok(None)) {
             client.send_timeout(b"honest", TIME_LIMIT).unwrap();
             assert_eq!(*server.recv_timeout(TIME_LIMIT).unwrap(), *b"honest");
             rounds += 1;
         }
         println!("the honest connection delivered {rounds} messages before the other one ended");
-        // On iWARP the connection ends immediately, together with the TCP stream.
+        // On iWARP the peer's connection ends immediately, together with its TCP stream.
         assert!(
             rounds > 10 || Lab::get().is_iwarp(),
             "the honest connection must deliver more than 10 messages, not {rounds}"

@@ -91,7 +91,7 @@ fn request_withdrawn_during_accept_fails_as_connect() {
     scene.finish();
 }
 
-/// The listener shows a request to the application only after all private data of the request have
+/// The listener shows a request to the application only after all private data of the request has
 /// arrived. It rejects a peer that sends no private data, and a peer that sends other frames.
 #[test]
 fn long_requests_are_shown_whole_or_turned_away() {

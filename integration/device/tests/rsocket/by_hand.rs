@@ -19,7 +19,7 @@ use rdmsg::{
 };
 use toolbox::{DeviceTest, TIME_LIMIT, applies, read_sequence, write_sequence};
 
-/// The device capability that these peers need. iWARP lacks it.
+/// The device capability that a [`Peer`] needs. iWARP lacks it.
 const BY_HAND: &str = "queue pairs that a program connects by ibv_modify_qp(3)";
 
 /// A peer that can send any operation of the protocol, including invalid ones.
@@ -38,8 +38,8 @@ impl Peer {
         Ok(peer)
     }
 
-    /// Connects, but omits the final step of the setup. The other side therefore does not know
-    /// whether its acceptance has arrived.
+    /// Connects, but omits the final step of the setup. The stream therefore gets no confirmation
+    /// that its acceptance has arrived.
     fn half_connect(address: SocketAddr, version: u8) -> Result<Self, CmEventType> {
         let channel = EventChannel::new().unwrap();
         let step = || channel.wait_event(TIME_LIMIT).unwrap().unwrap();
@@ -87,7 +87,7 @@ impl Peer {
         if event.event() != CmEventType::CONNECT_RESPONSE {
             return Err(event.event());
         }
-        // librdmacm takes the attributes for these state changes from the acceptance.
+        // librdmacm derives the attributes for these state changes from the received acceptance.
         for state in [QpState::INIT, QpState::RTR, QpState::RTS] {
             move_to(&mut id, state);
         }
@@ -104,7 +104,8 @@ impl Peer {
         })
     }
 
-    /// Waits for the next immediate value from the other side, and returns it. Skips grants.
+    /// Waits for the next immediate value from the stream, and returns it. Skips values that grant
+    /// credit.
     fn receive(&self) -> u32 {
         let deadline = Instant::now() + TIME_LIMIT;
         loop {
@@ -125,7 +126,7 @@ impl Peer {
     fn say(&self, bytes: &[u8], immediate: u32) {
         let wr = SendWr::write_with_imm(WRITE_ID, Inline(bytes), self.window, immediate);
         self.qp.post_send(&[wr]).unwrap();
-        // The completion shows that the WRITE has arrived at the other side.
+        // Wait for the completion, which shows that the WRITE has arrived.
         let deadline = Instant::now() + TIME_LIMIT;
         let mut done = [WorkCompletion::default()];
         while !done[0].is_success() || done[0].opcode().is_recv() || done[0].wr_id() != WRITE_ID {
@@ -136,11 +137,11 @@ impl Peer {
     }
 }
 
-/// The work request id of all writes of these peers.
+/// The work request id of all writes of a [`Peer`].
 const WRITE_ID: u64 = 100;
 
 /// The program shuts down an accepted stream before the peer has completed the connect. The stream
-/// must send the shutdown after the peer has completed the connect.
+/// must send the shutdown later, after the peer has completed the connect.
 #[test]
 fn end_before_establishment_is_reported() {
     const DISCONNECT: u32 = 7 << 29;
@@ -200,7 +201,7 @@ fn protocol_violations_end_the_connection() {
     config.receive_queue = 4;
     let listener = Listener::bind_with(lab.at(0), &config).unwrap();
     let address = listener.local_addr().unwrap();
-    // This thread accepts until the receiver of the channel is dropped.
+    // The thread below accepts connections until the receiver of the channel is dropped.
     let (sender, accepted) = std::sync::mpsc::channel();
     let accepting =
         thread::spawn(move || while sender.send(listener.accept().unwrap().0).is_ok() {});

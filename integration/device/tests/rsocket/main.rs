@@ -53,8 +53,8 @@ fn both_directions_at_once() {
     }
 }
 
-/// Establishes one hundred connections, one after the other. A connection can send only after it
-/// has received the windows that the peer announces directly after the connect.
+/// Establishes one hundred connections, one after another. A connection can send only after it has
+/// received the windows that the peer announces directly after the connect.
 #[test]
 fn no_connection_misses_a_window() {
     const ROUNDS: u32 = 100;
@@ -150,8 +150,8 @@ fn waiting_is_bounded_where_it_should_be() {
         assert!(buffer[..count].iter().all(|byte| *byte == 7));
         got += count;
     }
-    // The server receives at least the 1000 bytes of one window. It receives at most 5000 bytes,
-    // the sum of its receive memory and the client's send memory.
+    // The server receives at least 1000 bytes: one window, which is half of its receive memory. It
+    // receives at most 5000 bytes: its receive memory and the client's send memory together.
     assert!((1000..=2000 + 3000).contains(&got), "{got}");
     client.wait_writable(Some(Duration::from_secs(20))).unwrap();
     client.set_nonblocking(false);
@@ -174,7 +174,7 @@ fn shutdown_wakes_blocked_readers() {
     }
 }
 
-/// Three threads read: one thread sleeps in the kernel, and the others wait for this thread.
+/// Three threads read: one thread sleeps in the kernel, and the other two wait for the first one.
 /// Meanwhile the stream sends frequent keepalive probes. When the connection ends, all reads must
 /// return.
 #[test]
@@ -201,7 +201,8 @@ fn keepalive_goes_on_without_calls() {
     client
         .set_keepalive(Some(Duration::from_millis(1)))
         .unwrap();
-    // The client sends more keepalive probes than the server can receive at once.
+    // The client sends about 200 keepalive probes before the read below times out. A probe contains
+    // no data, so it must not complete the read.
     server.set_read_timeout(Some(Duration::from_millis(200)));
     let error = server.read(&mut [0; 8]).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::TimedOut);
@@ -265,7 +266,7 @@ fn endpoint_and_rsocket_name_each_other_as_foreign() {
 }
 
 /// A listener is bound to an IPv4 address. A client connects to the same port at an IPv6 address of
-/// the same host. The connection manager of this host rejects the request.
+/// the same host. The host's connection manager rejects the request.
 #[test]
 fn ipv6_client_of_ipv4_listener_gets_clear_error() {
     let lab = DeviceTest::start();

@@ -19,7 +19,7 @@ pub(crate) const RECEIVES: usize = 64;
 /// The work request id of sends and writes. The id of a receive is its index, which is below
 /// `RECEIVES`.
 const SEND: u64 = RECEIVES as u64;
-/// The length of the buffer for incoming bytes, in bytes.
+/// The size in bytes of the buffer to which the stream writes.
 pub(crate) const BUFFER: usize = 4096;
 
 /// A peer that sends any command or write, valid or invalid.
@@ -33,11 +33,11 @@ pub(crate) struct Peer {
     received: VecDeque<Received>,
 }
 
-/// A message from the other side.
+/// A message from the stream under test.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Received {
     Command([u8; COMMAND]),
-    /// A WRITE. Contains the number of bytes that the WRITE has transferred.
+    /// A WRITE. The field is the number of bytes that the WRITE transferred.
     Bytes(u32),
 }
 
@@ -65,8 +65,8 @@ impl Server {
         let events = EventChannel::new().unwrap();
         id.migrate(&events).unwrap();
         let mut peer = Peer::new(id, events);
-        // Valkey uses the same retry count. With 0 retries, a client that sends while no receive is
-        // posted fails immediately.
+        // Request 0 retries, as Valkey does. A client that follows this request fails immediately
+        // if it sends while no receive is posted. `Stream` must use its own retry count instead.
         let param = ConnParam {
             rnr_retry_count: 0,
             ..ConnParam::default()
@@ -205,7 +205,7 @@ impl Peer {
     }
 
     /// Moves the queue pair to the error state. This peer's device then no longer acknowledges
-    /// packets, and the other side receives no notification.
+    /// packets, and does not notify the stream.
     pub(crate) fn fail_queue_pair(&self) {
         self.qp.to_err().unwrap();
     }

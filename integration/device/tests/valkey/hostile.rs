@@ -183,8 +183,8 @@ fn hostile_client_ends_its_stream() {
     }
 }
 
-/// The server announces a key that its device does not know, so its device rejects the client's
-/// WRITE.
+/// The server announces a key that is not registered with its device, so this device rejects the
+/// client's WRITE.
 #[test]
 fn wrong_key_of_the_peer_fails_the_stream() {
     let Some(lab) = start() else { return };
@@ -227,8 +227,8 @@ fn keepalives_arrive_while_nothing_else_happens() {
     while peer.receive() != Received::Bytes(4) {}
 }
 
-/// A busy server posts no receives. A WRITE that finds no posted receive must arrive after the
-/// server has posted a receive.
+/// A busy server does not post receives in time. A WRITE that finds no posted receive must arrive
+/// after the server has posted one.
 #[test]
 fn writes_wait_for_receives_of_the_server() {
     let lab = DeviceTest::without_credits();

@@ -43,7 +43,7 @@ fn small() -> Config {
     config.receive_buffer = 2000;
     config.receive_queue = 64;
     config.send_queue = 3;
-    // Without keepalive, a stream makes progress only in calls of the application.
+    // Without keepalive, a stream makes progress only while the application calls its methods.
     config.keepalive = None;
     config
 }
@@ -156,8 +156,8 @@ fn devices_without_immediate_data_are_refused() {
     }
 }
 
-/// A Valkey listener accepts the request of an endpoint. The acceptance contains no private data,
-/// which tells the endpoint that the listener uses another protocol.
+/// A Valkey listener accepts the request of an endpoint. The acceptance contains no private data.
+/// The endpoint therefore detects that the listener uses another protocol.
 #[test]
 fn endpoint_notices_another_protocol() {
     let Some(lab) = start() else { return };

@@ -1,4 +1,4 @@
-//! Tests asynchronous streams, which tasks use.
+//! Tests asynchronous streams in tasks of tokio.
 
 use std::{
     io::{ErrorKind, Read, Write},

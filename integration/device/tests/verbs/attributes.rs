@@ -117,7 +117,7 @@ fn the_gid_table_is_as_sysfs_says() {
     assert_eq!(table.next(), None);
     assert!(
         context.query_gid(PORT, len - 1).is_err(),
-        "the last entry is empty"
+        "the last entry must be empty"
     );
     assert!(context.query_gid(PORT, len).is_err());
     assert!(context.gid_table(9).is_err());

@@ -37,7 +37,8 @@ fn a_datagram_arrives_and_can_be_answered() {
     );
     assert_eq!(bytes(&b.region, AddressHandle::GRH_LEN, 7), b"request");
 
-    // Send the answer to the source address in the global route header (GRH).
+    // Send a second message, and answer it. The answer goes to the source address in the global
+    // route header (GRH) of the first message.
     let mut grh = [0; AddressHandle::GRH_LEN];
     b.region.copy_out(0, &mut grh);
     a.qp.post_recv(&[RecvWr::new(3, Sge::new(&a.region, ..))])

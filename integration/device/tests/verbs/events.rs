@@ -11,9 +11,9 @@ use toolbox::Watchdog;
 
 use crate::pair::{Pair, Setup, TIME_LIMIT, assert_none, completions, connect, open, success};
 
-/// Returns a pair, and another queue pair, which is connected to itself. Also returns the
-/// completion queue of this other queue pair, and the channel of the completion queue. The events
-/// of this completion queue have the cookie 4711.
+/// Returns a [`Pair`], and another queue pair that is connected to itself. Also returns the
+/// completion queue of this other queue pair, and the channel for events of this completion queue.
+/// The events have the cookie 4711.
 fn announced() -> (Pair, QueuePair, CompletionQueue, CompletionChannel) {
     let pair = Pair::new();
     let channel = CompletionChannel::new(&pair.context).unwrap();

@@ -109,8 +109,8 @@ fn a_posted_region_is_held() {
     assert_eq!(lab.resources(), resources);
 }
 
-/// Drops all objects while the device uses them, in two orders. Both orders begin with the memory,
-/// because this is the most dangerous case.
+/// Drops all objects while the device uses them. Tests two orders of dropping. Both begin with the
+/// memory, because this is the most dangerous case.
 #[test]
 fn pending_work_ends_with_its_objects() {
     const LEN: usize = 1 << 20;

@@ -76,8 +76,8 @@ fn requests_that_fit_the_queue_are_posted() {
         "the queue must hold {depth} receives: {error}"
     );
 
-    // Check that exactly the reported number of receives was posted: each receives a message, and
-    // the receives complete in order.
+    // Check that exactly the reported number of receives was posted: each posted receive gets one
+    // message, and the receives complete in order.
     for id in 0..error.posted as u64 {
         b.qp.post_send(&[SendWr::send(id, Inline(b"four")).signaled()])
             .unwrap();

@@ -12,7 +12,7 @@ use super::pair::{EINVAL, Pair, Setup, assert_none, bytes, completions, failure,
 
 const READ: AccessFlags = AccessFlags::REMOTE_READ;
 
-/// A pair, a region of end `b` of the pair, and a window that can be bound to this region.
+/// A pair, a memory region of its end `b`, and a window that can be bound to this region.
 struct Scene {
     /// The window. The driver requires that the window is dropped before the pair. Fields are
     /// dropped in the order of declaration, so this field comes first.

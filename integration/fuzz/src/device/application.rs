@@ -28,7 +28,7 @@ impl Device {
                 let (len, mut offset) = (len as u32, 0);
                 for _ in 0..count {
                     let sent = self.conn.send_fragment(len, offset);
-                    let (transmit, here) = sent.expect("there is a slot for each fragment");
+                    let (transmit, here) = sent.expect("there must be a slot for each fragment");
                     self.post(&transmit, here);
                     offset += here;
                 }
@@ -75,11 +75,17 @@ impl Device {
             len <= room.bytes,
             "a full window of held messages must fit into one frame"
         );
-        let transmit = self.conn.send_held(count, len).expect("window has room");
+        let transmit = self
+            .conn
+            .send_held(count, len)
+            .expect("the window must have room");
         self.held -= count;
         self.post(&transmit, len as u32);
         self.credit.0 += count - 1;
-        assert!(self.credit.0 <= self.credit.1, "no message without credit");
+        assert!(
+            self.credit.0 <= self.credit.1,
+            "each message must have a credit"
+        );
         if self.held == 0 {
             self.conn.release_ending();
         }
@@ -149,7 +155,7 @@ impl Device {
                 assert_eq!(Some(&reason), self.conn.close_reason());
             }
             Some(SendRefused::TooLong { limit }) => {
-                let negotiated = self.conn.negotiated().expect("the limit is negotiated");
+                let negotiated = self.conn.negotiated().expect("a limit must be negotiated");
                 assert_eq!(limit, negotiated.send_limit);
             }
             Some(SendRefused::Finished) => assert!(self.finished),

@@ -10,7 +10,7 @@ use crate::{
 };
 
 impl Device {
-    /// Makes the next requested call of the connection manager succeed. If the call results in an
+    /// Makes the next requested call to the connection manager succeed. If the call results in an
     /// event, delivers the event.
     pub(crate) fn perform_well(&mut self, theirs: &Params) {
         let hello = hello(theirs, self.long);
@@ -50,9 +50,9 @@ impl Device {
         self.conn.handle_cm_event(event, self.now);
     }
 
-    /// Establishes the connection: makes all requested calls of the connection manager succeed. If
-    /// private data are sent in separate frames, also receives the peer's frame, and accepts a
-    /// request.
+    /// Establishes the connection: makes all requested calls to the connection manager succeed, and
+    /// accepts the request if the peer connects. If private data are sent in separate frames, also
+    /// receives the peer's frame.
     pub(crate) fn establish(&mut self, theirs: &Params) {
         let is_active = self.conn.peer_engine().is_none();
         self.conn.accept(b"", self.now);
@@ -71,7 +71,7 @@ impl Device {
         }
     }
 
-    /// Makes the next requested call of the connection manager fail with `errno`.
+    /// Makes the next requested call to the connection manager fail with `errno`.
     pub(crate) fn fail_to_perform(&mut self, errno: i32) {
         if let Some(op) = self.wanted.pop_front() {
             let error = OsError::new("rdma_call", errno);
@@ -88,9 +88,10 @@ impl Device {
         Some(buffer)
     }
 
-    /// Receives the frames, at most one for each posted receive. All of them arrive before the
-    /// connection processes the first one. Adds the expected frame number to the number in each
-    /// frame, so a valid frame in `frames` has the number 0.
+    /// Receives the frames, at most one for each posted receive. All frames arrive before the
+    /// connection processes the first one. The number in each frame of `frames` is the difference
+    /// from the expected frame number: 0 in a valid frame. This function replaces the difference
+    /// with the actual number.
     pub(crate) fn frames(&mut self, frames: &[Vec<u8>]) {
         let arrived: Vec<_> = frames
             .iter()
@@ -193,14 +194,14 @@ impl Device {
             .inbound
             .iter_mut()
             .find(|large| large.completed < large.requested)
-            .expect("the READ belongs to a message");
+            .expect("the READ must belong to a message");
         first.completed += chunk;
         self.taken += u32::from(first.completed == first.descriptor.len);
         self.conn.handle_read(slot, self.now);
     }
 
-    /// Fails the oldest work request of a queue. The failure moves the queue pair to the error
-    /// state.
+    /// Fails the oldest work request: that of the receive queue if `recv` is set, otherwise that of
+    /// the send queue. The failure moves the queue pair to the error state.
     pub(crate) fn fail(&mut self, recv: bool, status: WcStatus) {
         if self.broken || self.ended.is_some() {
             return;
@@ -220,8 +221,9 @@ impl Device {
         self.conn.handle_work_error(work, status, 0x81, self.now);
     }
 
-    /// If the queue pair is in the error state, flushes the oldest work request of a queue. If the
-    /// queue is empty, completes its drain marker.
+    /// If the queue pair is in the error state, flushes the oldest work request of the queue that
+    /// `recv` selects, as in [`fail`](Self::fail). If this queue is empty, completes its drain
+    /// marker.
     pub(crate) fn flush(&mut self, recv: bool) {
         if !self.broken || self.ended.is_some() {
             return;

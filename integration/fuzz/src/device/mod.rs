@@ -16,8 +16,8 @@ use crate::proto::{
 /// The maximum length in bytes of a chunk. A chunk is the part of a large message that one READ
 /// fetches.
 const CHUNK: u64 = 1 << 20;
-/// The maximum number of large messages in flight: the peer has announced them, and this side has
-/// not yet reported them as read.
+/// The maximum number of large messages in flight. A large message is in flight from the peer's
+/// announcement until this side has reported the message as read.
 const LARGE_IN_FLIGHT: u32 = 4;
 
 /// A work request in the send queue.
@@ -35,8 +35,8 @@ pub(crate) struct Large {
     id: Option<u32>,
     pub(crate) requested: u64,
     completed: u64,
-    /// The number of bytes that later fragments of this message must still carry. 0 if the
-    /// connection fetches the message with READs.
+    /// The number of bytes that later fragments of this message must still carry. 0 if all
+    /// fragments have arrived, or if the connection fetches the message with READs.
     missing: u32,
 }
 
@@ -65,7 +65,7 @@ pub(crate) struct Device {
     pub(crate) now: Instant,
     pub(crate) posted: VecDeque<u32>,
     sending: VecDeque<Sent>,
-    /// The drain markers that are posted and have not completed yet.
+    /// The posted drain markers that have not completed yet. `None` before the markers are posted.
     markers: Option<Vec<DrainSide>>,
     /// Whether the queue pair is in the error state.
     broken: bool,
@@ -102,11 +102,11 @@ pub(crate) struct Device {
     disowned: bool,
     /// The number of large messages that this side has read completely.
     taken: u32,
-    /// The number of messages that the application or, with `Output::Release`, the connection has
-    /// released.
+    /// The number of messages that were released, either by the application or by the connection
+    /// (with `Output::Release`).
     released: u32,
-    /// The most recent counters that this side has sent to the peer: first the grant, then the
-    /// number of large messages read.
+    /// The counters that this side last sent to the peer: first the grant, then the number of large
+    /// messages read.
     reported: (u32, u32),
     /// The number of the next frame that this side receives, modulo 2¹⁶.
     frames_received: u16,
@@ -116,8 +116,8 @@ pub(crate) struct Device {
     pub(crate) sent_kinds: Vec<u8>,
     /// The number of messages that this side has sent, and the total number that the peer permits.
     pub(crate) credit: (u32, u32),
-    /// The number of large messages that this side has announced, and how many of them the peer has
-    /// read.
+    /// The number of large messages that this side has announced, and the number of these messages
+    /// that the peer has read.
     pub(crate) exposed: (u32, u32),
     /// The number of control messages that the connection has accepted from the application, and
     /// the total number that the peer permits.
@@ -534,8 +534,8 @@ impl Device {
         self.conn.handle_copied(self.now);
     }
 
-    /// Returns how many bytes the peer must still send to complete a message that it sends in
-    /// fragments. Returns `None` if no such message is incomplete.
+    /// Returns the number of bytes that the peer must still send to complete a message that is sent
+    /// in fragments. Returns `None` if no such message is incomplete.
     pub(crate) fn missing(&self) -> Option<u32> {
         let last = self.inbound.back()?;
         (last.missing > 0).then_some(last.missing)

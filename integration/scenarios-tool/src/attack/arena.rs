@@ -1,5 +1,5 @@
-//! The attacker threads. Each thread opens one connection after the other. An attack depends only
-//! on the seed, on the number of the connection, and on the times at which the victim answers.
+//! The attacker threads. Each thread opens one connection after another. An attack depends only on
+//! the seed, on the number of the connection, and on the times at which the victim answers.
 
 use std::{
     net::SocketAddr,
@@ -154,7 +154,7 @@ impl<'a> Arena<'a> {
     }
 }
 
-/// An attacker thread, which opens one connection after the other.
+/// An attacker thread, which opens one connection after another.
 #[derive(Debug)]
 pub(super) struct Attacker {
     /// The kinds of attack from which the thread chooses at random.
@@ -167,7 +167,7 @@ pub(super) struct Attacker {
     pub(super) step: u64,
     /// The number of mutated frames and PDUs sent so far.
     pub(super) mutations: u64,
-    /// A description of the most recent connection. It is printed if the test fails.
+    /// A description of the thread's last connection. It is printed if the test fails.
     pub(super) last: String,
 }
 

@@ -36,11 +36,11 @@ use crate::{
 /// The number of rounds. Each round is a quiet phase followed by an attack.
 const ROUNDS: usize = 4;
 
-/// The lowest ratio at which the test fails. The ratio is the 99th percentile of an operation's
-/// durations during attacks, divided by the 99th percentile in quiet phases.
+/// Each honest client has a ratio: the 99th percentile of its operations' durations during attacks,
+/// divided by the 99th percentile in quiet phases. The test fails if any ratio reaches this value.
 const MAX_RATIO: f64 = 10.0;
 
-/// The difference between the first connection numbers of consecutive attacker threads.
+/// The size of the range of connection numbers that each attacker thread uses.
 const NUMBERS: u64 = 1_000_000;
 
 /// Attacks a live listener with hostile peers while honest clients use the listener
@@ -229,8 +229,8 @@ fn attackers(options: &Options, site: &Site) -> Vec<Attacker> {
 }
 
 /// Returns the kinds of attack from which an attacker thread chooses: the slow kinds if `is_slow`
-/// is set, otherwise the other kinds. About half of the returned elements are `Mutants` if they are
-/// included, because mutants cover most of the protocol.
+/// is set, otherwise the other kinds. If `Mutants` is included, it makes up about half of the
+/// returned elements, because mutants cover most of the protocol.
 fn kinds(only: &[Kind], is_slow: bool) -> Vec<Kind> {
     let all = Kind::value_variants().iter().copied();
     let chosen = all.filter(|kind| only.is_empty() || only.contains(kind));
@@ -256,7 +256,7 @@ fn baseline(victim: &mut Victim) -> Result<Health> {
 }
 
 /// Prints the medians of the honest clients' 99th percentiles. Fails if the medians during attacks
-/// are too high. The medians are used because other load on this machine affects single phases.
+/// are too high. The medians are used because other load on this machine affects individual phases.
 fn compare(floor: Duration, clients: &[HonestClient]) -> Result<()> {
     let mut slow = Vec::new();
     for client in clients {

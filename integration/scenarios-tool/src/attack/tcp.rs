@@ -130,7 +130,7 @@ impl Tcp {
         }
     }
 
-    /// Queues the answer to a READ. `arguments` specifies how many bytes the READ requests.
+    /// Queues the answer to a READ. `arguments` contains the number of bytes to read.
     fn answer(&mut self, arguments: &[u8]) {
         let length = arguments.get(12..16).and_then(|bytes| bytes.first_chunk());
         let len = length.map_or(0, |bytes| u32::from_be_bytes(*bytes) as usize);

@@ -216,7 +216,7 @@ impl HonestClient {
         Ok(Box::new(move |sent| {
             let mut echo = vec![0; sent.len()];
             // Write in another thread. The server echoes before it has read the whole message. If
-            // this thread wrote the whole message before it reads the echo, both sides could wait
+            // this thread wrote the whole message before reading the echo, both sides could wait
             // forever.
             thread::scope(|scope| {
                 let writing = scope.spawn(|| writer.write_all(sent));
@@ -237,7 +237,7 @@ pub(super) fn config(service: usize, site: &Site) -> Config {
     // machine.
     config.connect_timeout = TIME_LIMIT / 3;
     config.keepalive_timeout = TIME_LIMIT / 3;
-    // Do not spin, because a spinning thread takes the processor from other threads.
+    // Do not spin, because a spinning thread takes processor time from other threads.
     config.polling = Polling::Event;
     config.max_message = site.longest;
     if service == SHARED {
@@ -304,7 +304,7 @@ pub(crate) fn run(over_rdma: bool) -> Result<()> {
 
 /// Counts the objects that all processes together have on the device. Includes only the kinds of
 /// objects that each connection creates. Excludes memory regions, because messages create them at
-/// any time. The budget includes the bytes of memory regions as pinned bytes.
+/// any time. The bytes of these regions are instead counted in the budget, as pinned bytes.
 fn objects(lab: &Lab) -> String {
     let words = words(&lab.resources());
     let pairs = words.chunks(2);

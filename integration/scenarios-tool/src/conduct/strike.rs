@@ -21,8 +21,8 @@ const CUT: &str = "loss 100%";
 /// The time from the end of one cut to the end of the next.
 const PERIOD: Duration = Duration::from_secs(20);
 
-/// The durations of cuts in milliseconds, repeated in this order. The first duration exceeds the
-/// keepalive limits.
+/// The durations of cuts in milliseconds, repeated in this order. The first cut lasts longer than
+/// the keepalive timeout, so the connections detect it.
 const CUTS: [u64; 3] = [6_000, 1_000, 100];
 
 /// The maximum duration of a random cut in `flap`, in milliseconds.
@@ -87,8 +87,9 @@ impl Conductor {
         Ok(began)
     }
 
-    /// Orders the workers to stop if the fault does not end their connections. Waits until all
-    /// workers that the fault has not killed have ended.
+    /// Orders the workers to stop, unless the fault ends their connections. If the server's process
+    /// exits by itself, only the server receives this order. Then waits until all workers that the
+    /// fault has not killed have ended.
     fn finish(&mut self, scenario: &Scenario) -> Result<()> {
         let fault = scenario.fault;
         let leaves = fault == Fault::ProcessLeaves;
@@ -100,8 +101,8 @@ impl Conductor {
                 self.a.agent.tell("stop")?;
             }
         }
-        // The workers end in time, because the windows limit the messages in flight and the
-        // configuration limits every wait.
+        // The workers end in time, because the receive windows limit the number of messages in
+        // flight, and the configuration limits every wait.
         let time_limit = 2 * TIME_LIMIT + bound(scenario, 1.0);
         self.a.end(time_limit, !vanishes)?;
         if !matches!(fault, Fault::ProcessKilled | Fault::HostKilled) {
@@ -111,7 +112,7 @@ impl Conductor {
         Ok(())
     }
 
-    /// Waits for `time` while messages flow. At the end of each period, cuts the network.
+    /// Waits for `time` while messages flow. Cuts the network at the end of each [`PERIOD`].
     pub(super) fn flow_through_cuts(&mut self, time: Duration) -> Result<()> {
         let end = Instant::now() + time;
         for millis in CUTS.into_iter().cycle() {
@@ -158,9 +159,9 @@ impl Conductor {
         self.both(&none)
     }
 
-    /// Repeatedly kills the clients and starts new ones. Then waits until the server has ended all
-    /// sessions except the newest `MOST_SUSPENDED`. Returns the time after this wait, in
-    /// milliseconds since 1970 by the server's clock.
+    /// Kills the clients `rounds` times. Starts new clients after each kill except the last. Then
+    /// waits until the server has ended all sessions except the newest `MOST_SUSPENDED`. Returns
+    /// the time after this wait, in milliseconds since 1970 by the server's clock.
     fn vanish(&mut self, scenario: &Scenario, rounds: u32, args: &[String]) -> Result<u64> {
         let listens = serde_json::to_string(&self.b.notes.listens)?;
         let server = args.len() - 1;

@@ -74,8 +74,8 @@ mod tests {
 
     const STOPPED: u64 = 5000;
 
-    /// Checks a scenario with one client per round. The iterator lists the clients in the order in
-    /// which the server ended their sessions. Returns the violations, if any.
+    /// Checks a scenario with one client per round. `ended` lists the clients in the order in which
+    /// the server ended their sessions. Returns the violations, if any.
     fn problem(ended: impl Iterator<Item = u32>) -> Option<String> {
         let ended_early = ROUNDS as usize - MOST_SUSPENDED;
         let servers = ended.enumerate().map(|(at, connection)| Record {

@@ -207,7 +207,7 @@ fn find_an_end_that_is_not_planned() {
 fn only_abort_permits_missing_messages() {
     let is_abort = |ending| matches!(ending, Ending::Abort(Side::Client, _));
     let Ending::Abort(_, code) = a_plan(is_abort).ending else {
-        unreachable!("`a_plan` returns only endings that satisfy `is_abort`")
+        unreachable!("`a_plan` must return a plan whose ending is an abort")
     };
     let records = |received, code| {
         let [client, server] = closed();

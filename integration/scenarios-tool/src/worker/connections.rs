@@ -41,9 +41,9 @@ fn release(engine: Engine) -> Result<()> {
     Ok(())
 }
 
-/// Runs one connection. In an endless scenario, runs further connections, one after the other,
-/// until the order `stop` arrives. If the server restarts, runs further connections until this side
-/// has closed one of them.
+/// Runs one connection. In an endless scenario, runs further connections, one after another, until
+/// the order `stop` arrives. In a scenario whose server restarts, runs further connections until
+/// this side has closed one of them.
 fn run_in_sequence(worker: &Arc<Worker>, first: u32, addresses: &[SocketAddr], engine: &Engine) {
     let connect = |conversation: &Conversation| {
         Connector::new()
@@ -69,9 +69,9 @@ fn run_in_sequence(worker: &Arc<Worker>, first: u32, addresses: &[SocketAddr], e
 }
 
 /// Listens, prints the addresses, and serves connections. In a scenario with restarts, shuts down
-/// the engine when all clients have connected, and listens again, the given number of times. In a
-/// scenario that kills the clients, suspended sessions still exist at the end, so the function then
-/// shuts down the engine without waiting for them.
+/// the engine when all clients have connected, and listens again, as often as the fault specifies.
+/// In a scenario that kills the clients, suspended sessions still exist at the end, so the function
+/// then shuts down the engine without waiting for them.
 pub(super) fn serve(worker: &Arc<Worker>, address: SocketAddr) -> Result<()> {
     let configs = listener_configs(&worker.scenario, worker.seed);
     let (restarts, leaves) = match worker.scenario.fault {
@@ -112,7 +112,7 @@ pub(super) fn serve(worker: &Arc<Worker>, address: SocketAddr) -> Result<()> {
     Ok(())
 }
 
-/// Accepts connections from all `listeners` until the sender of `end` is dropped. Each connection
+/// Accepts connections on all `listeners` until the sender of `end` is dropped. Each connection
 /// runs in its own thread.
 fn accept<'a>(
     scope: &'a Scope<'a, '_>,

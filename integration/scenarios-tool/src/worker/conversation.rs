@@ -29,9 +29,9 @@ pub(super) struct Conversation {
     /// The state of one-sided operations. Empty if the plan contains no such operations.
     pub(super) operations: OnceLock<Operations>,
     record: Mutex<Record>,
-    /// Whether this connection was counted as flowing. The connection is counted when its first
-    /// message arrives, or when it ends without a message. With [`Ending::Leave`], the connection
-    /// is counted when it is established.
+    /// Whether this connection has been counted as flowing. The connection is counted when its
+    /// first message arrives, or when it ends without a message. With [`Ending::Leave`], the
+    /// connection is counted when it is established.
     flows: AtomicBool,
     /// Whether the final message of the peer has arrived.
     pub(super) last_has_arrived: AtomicBool,
@@ -130,7 +130,7 @@ impl Conversation {
         Content::new(self.worker.seed, self.connection, from, &self.plan)
     }
 
-    /// Counts this connection as flowing, if it was not yet counted.
+    /// Counts this connection as flowing, unless it has already been counted.
     pub(super) fn is_flowing(&self) {
         if !self.flows.swap(true, Relaxed) {
             self.worker.flows();

@@ -1,7 +1,7 @@
 //! The worker: the process of one side, which runs that side's connections and writes their
 //! records.
 //!
-//! The worker prints one [`Report`] as JSON per line of stdout. It reads orders from stdin. The
+//! The worker prints each [`Report`] to stdout as one line of JSON. It reads orders from stdin. The
 //! client receives the server's addresses as JSON. Both sides receive `go` after all connections
 //! have received their first messages, and later `stop`. The server receives `over` after the
 //! client has ended. If the scenario hangs or fails, both sides receive `quit`.
@@ -62,7 +62,7 @@ pub(crate) enum Report {
     Flowing,
     /// The record of a connection that has ended.
     Record(Record),
-    /// The resource counts of a victim.
+    /// The resource counts of the victim of an attack.
     Health(Health),
     Problem(String),
 }
@@ -95,7 +95,7 @@ struct State {
     /// Whether the order `stop` has arrived. On each connection without a planned number of
     /// messages, each side then sends only a few more messages.
     stop: bool,
-    /// The number of connections that were counted as flowing since the most recent start of the
+    /// The number of connections that have been counted as flowing since the last start of the
     /// server: see `Conversation::flows`.
     flowing: u32,
     /// While this sender exists, the server accepts connections. A server that restarts or exits
@@ -197,8 +197,8 @@ fn warm_up(lab: &Lab) -> Result<()> {
 }
 
 /// Counts the resources while no connection exists. The memory that librdmacm uses for an open
-/// device depends on the most recent call for this device. Each count must follow the same call, so
-/// this function first binds a listener.
+/// device depends on the last call for this device. Each count must follow the same call, so this
+/// function first binds a listener.
 fn count(lab: &Lab) -> Result<Health> {
     let engine = Engine::new()?;
     drop(Listener::builder().engine(&engine).bind(lab.at(0))?);
@@ -209,7 +209,7 @@ fn count(lab: &Lab) -> Result<Health> {
 /// Prints a line for the conductor.
 pub(crate) fn report(report: &Report) {
     let line = serde_json::to_string(report)
-        .expect("a report must be valid JSON, because it contains no map");
+        .expect("a report must be convertible to JSON, because it contains no map");
     let mut stdout = io::stdout().lock();
     // Ignore the error: writing fails only if the conductor has ended.
     let _ = writeln!(stdout, "{line}").and_then(|()| stdout.flush());

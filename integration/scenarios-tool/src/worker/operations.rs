@@ -91,7 +91,7 @@ impl Operations {
         self.is_busy.store(false, Ordering::Release);
         if bytes != pattern(round, LEN) {
             return Err(format!(
-                "operations: round {round} read other bytes than it wrote"
+                "operations: the bytes read in round {round} differ from those written"
             ));
         }
         Ok(())

@@ -20,14 +20,13 @@ const SLOW: Duration = Duration::from_millis(20);
 /// The interval at which a reader that holds messages checks whether the order `stop` has arrived.
 const CHECK_INTERVAL: Duration = Duration::from_millis(100);
 
-/// The pause after a round of polls in which no connection had a message.
-const IDLE_PAUSE: Duration = Duration::from_millis(1);
+/// The pause before each round of polls. A new job ends the pause early.
+const POLL_PAUSE: Duration = Duration::from_millis(1);
 
 /// A function that drops a held message, after it has checked that the bytes are unchanged.
 type Release = Box<dyn FnOnce() + Send>;
 
-/// A reader, and a channel. The thread that runs the reader sends to the channel how the connection
-/// has ended.
+/// A reader, and a channel to which the reader's thread sends the [`End`] of the connection.
 pub(super) type Job = (Reader, Sender<End>);
 
 /// Receives all messages and completions of one side of a connection.
@@ -192,8 +191,8 @@ impl Reader {
             None => window,
         };
         // Keep one receive free for the later message, whose arrival releases the held messages. Do
-        // not hold a large message until a later message arrives: it can use up the memory for
-        // large messages, and the later message could then not arrive.
+        // not hold a large message in this way, because it can use up the memory for large
+        // messages, and the later message could then not arrive.
         let has_room = self.held.len() + 1 < usize::from(window) && is_short;
         let mut rng = self.content.random(number, b'k');
         match rng.u32(..8) {
@@ -249,7 +248,7 @@ pub(super) fn read_several(new_jobs: &Receiver<Job>, selects: bool) {
         let ready = if selects || jobs.is_empty() {
             Some(select.ready())
         } else {
-            select.ready_timeout(IDLE_PAUSE).ok()
+            select.ready_timeout(POLL_PAUSE).ok()
         };
         match ready {
             Some(at) if at == of_new_jobs => match new_jobs.try_recv() {
@@ -275,8 +274,8 @@ pub(super) fn read_several(new_jobs: &Receiver<Job>, selects: bool) {
     }
 }
 
-/// Passes a result to a reader. If the connection has then ended, sends to the job's channel how
-/// the connection ended, and returns false.
+/// Passes a result to a reader. If the connection has then ended, sends its [`End`] to the job's
+/// channel and returns false. Otherwise, returns true.
 fn pass_result((reader, ended): &mut Job, next: Result<Completion, Error>) -> bool {
     // The send succeeds, because the thread of the conversation waits on the channel.
     reader.take(next).map(|end| ended.send(end)).is_none()

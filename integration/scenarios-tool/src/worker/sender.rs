@@ -10,7 +10,7 @@ use crate::{
 };
 
 /// The number of messages that each side sends on a connection after the order `stop`, unless the
-/// plan contains the number of messages.
+/// plan specifies the number of messages.
 const TAIL: u64 = 5;
 
 /// Sends all messages of this side, and ends the connection as planned.

@@ -190,7 +190,7 @@ fn control_message_behind_a_close_is_not_delivered() {
 
 #[test]
 fn grant_must_not_exceed_the_sent_control_messages() {
-    // B has sent the maximum number of control messages that A has permitted.
+    // In each case, B first sends as many control messages as A has permitted.
     for (limit, field) in [(3, None), (4, None), (5, Some("permit"))] {
         let mut pair = pair();
         for _ in 0..CONTROL_WINDOW {
@@ -207,7 +207,6 @@ fn grant_must_not_exceed_the_sent_control_messages() {
 #[test]
 fn close_comes_behind_control_messages() {
     let mut pair = pair();
-    // More control frames are queued than there are slots.
     for _ in 0..CONTROL_WINDOW {
         assert!(pair.send_control_message(A));
     }

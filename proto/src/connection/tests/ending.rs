@@ -1,4 +1,4 @@
-//! Tests of the end of a connection: closes, aborts, and other events that occur at the same time.
+//! Tests of the end of a connection: closes, aborts, failures, and combinations of these events.
 
 use std::time::Duration;
 

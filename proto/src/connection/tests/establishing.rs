@@ -250,7 +250,7 @@ fn queued_attempt_has_no_objects_and_ends_in_time() {
         assert_eq!(conn.next_timeout(), Some(deadline));
         assert!(matches!(ops(conn)[..], [CmOp::AwaitSetupSlot]));
     }
-    // A call of `begin_setup` at the deadline ends the attempt and does not start it.
+    // A call of `begin_setup` at the deadline ends the attempt instead of starting it.
     active.begin_setup(deadline);
     assert_eq!(active.close_reason(), Some(&late));
     assert!(matches!(ops(&mut active)[..], []));
@@ -310,8 +310,8 @@ const IWARP: TransportTraits = TransportTraits {
     reports_own_disconnect: true,
 };
 
-/// Returns a connection over iWARP, after both sides have handled all connection manager events and
-/// before any frame is received.
+/// Returns a pair that is connected over iWARP. Both sides have handled all connection manager
+/// events, and neither side has received a frame.
 fn over_iwarp() -> Pair {
     let mut pair = Pair::over(IWARP, params(), params());
     while let Some(step) = [Step::Cm(A), Step::Cm(B)]
@@ -329,7 +329,7 @@ fn on_iwarp_the_side_that_connects_speaks_first() {
     let mut pair = over_iwarp();
     assert!(!pair.sides[B].established, "no frame has arrived from A");
     assert!(!pair.send(B), "B must not send first");
-    // The applications have not sent any message. The library itself has sent the first frames.
+    // No application has sent a message. The library itself sends the first frames.
     pair.run();
     assert!(pair.sides[B].established);
     assert!(pair.send(B) && pair.send(A));

@@ -402,7 +402,7 @@ fn nothing_is_given_back_one_by_one_after_the_end() {
     assert!(conn.poll_output().is_none());
 }
 
-/// Checks that this side accepts only a limited number of frames before it knows the peer's hello.
+/// Checks that this side accepts only a limited number of frames before the peer's hello arrives.
 /// Each such frame occupies a receive buffer, which other connections might need.
 #[test]
 fn frames_that_overtake_the_hello_are_bounded() {

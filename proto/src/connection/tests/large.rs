@@ -210,8 +210,8 @@ fn sender_death_leaves_no_partial_message() {
     assert_eq!(pair.sides[B].received, 0);
 }
 
-/// Returns a pair in which B's READ of A's large message has failed. B has not polled the failed
-/// completion yet.
+/// Returns a pair in which B's READ of A's large message has failed. B has not polled the
+/// completion of this READ yet.
 fn with_a_read_that_fails(status: WcStatus) -> Pair {
     let mut pair = pair();
     assert!(pair.send_large(A, 2 * MIB));

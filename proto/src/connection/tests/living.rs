@@ -240,9 +240,9 @@ fn bytes_to_retransmit_extend_timeout_once() {
     }
 }
 
-/// Checks that a silent peer is given a further timeout, only once, if bytes of this side were
-/// retransmitted during the silence. This side's bytes have then arrived, but the peer's bytes
-/// might still wait for their own retransmission.
+/// Checks that a silent peer is given exactly one further timeout if bytes of this side were
+/// retransmitted during the silence. The peer's system has received these bytes, but the peer's
+/// answer might have been lost and might still wait for a retransmission.
 #[test]
 fn bytes_retransmitted_in_silence_extend_timeout_once() {
     for repeats in [false, true] {
@@ -318,8 +318,8 @@ fn engine_alive_elsewhere_needs_few_probes() {
 #[test]
 fn busy_side_does_not_time_out_its_peer() {
     let mut pair = Pair::established(alive(), alive());
-    // Neither side polls for 20 s, ten times in a row. A side can therefore read a Pong up to 20 s
-    // after its arrival.
+    // Neither side polls for 20 s, ten times in a row. A side can therefore process a Pong up to
+    // 20 s after the Pong's arrival.
     for _ in 0..10 {
         pair.wait(Duration::from_secs(20));
         assert!(pair.sides[A].ended.is_none() && pair.sides[B].ended.is_none());

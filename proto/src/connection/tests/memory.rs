@@ -1,5 +1,5 @@
-//! Tests of large messages that are not received in time: no memory is available, or the bytes of
-//! the message arrive slowly or never.
+//! Tests of large messages that are not received in time, because no memory is available, or
+//! because the bytes of the message arrive slowly or never.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use crate::{Activity, CloseReason, Params, frame::Header};
 
 const MIB: u64 = 1 << 20;
 
-/// Makes A announce a message of 3 MiB, and B process the announcement.
+/// Makes A announce a message of 3 MiB, and makes B process the announcement.
 fn announced(pair: &mut Pair) {
     assert!(pair.send_large(A, 3 * MIB));
     pair.take(Step::Wire(A));
@@ -168,8 +168,8 @@ fn message_waits_until_memory_is_available() {
     assert_eq!(pair.sides[B].received, 1);
 }
 
-/// Checks that the peer receives a Failure. Without the Failure, the peer would see a disconnect
-/// without a reason.
+/// Checks that the peer receives a Failure. Without the Failure, the peer could report only a
+/// disconnect without a reason.
 #[test]
 fn peer_learns_of_missing_memory_for_message() {
     let mut pair = pair();

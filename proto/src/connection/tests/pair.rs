@@ -91,7 +91,7 @@ impl Pair {
         pair
     }
 
-    /// Creates two sides whose counters will soon wrap around. Neither hello offers a feature.
+    /// Creates two sides whose counters will soon wrap around. Neither hello offers any feature.
     pub(super) fn near_the_wrap(a: Params, b: Params) -> Self {
         let mut pair = Self::established(a, b);
         for side in [A, B] {
@@ -477,8 +477,8 @@ impl Pair {
         true
     }
 
-    /// Lets this time pass, and then handles the timeouts of both sides. A side whose deadline has
-    /// passed first polls its completions, as `handle_timeout` requires.
+    /// Lets the duration `time` pass, and then handles the timeouts of both sides. If the deadline
+    /// of a side has passed, the side first polls its completions, as `handle_timeout` requires.
     pub(super) fn wait(&mut self, time: Duration) {
         self.now += time;
         for at in [A, B] {

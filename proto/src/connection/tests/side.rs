@@ -70,9 +70,9 @@ pub(super) struct Reading {
     pub(super) has_memory: bool,
     /// Whether the message is copied from frames instead of being read.
     pub(super) is_copied: bool,
-    /// The number of bytes for which reads were posted.
+    /// The number of bytes for which reads have been posted, or which have been copied.
     pub(super) requested: u64,
-    /// The number of bytes that have been read.
+    /// The number of bytes that have been read or copied.
     pub(super) completed: u64,
 }
 

@@ -1,4 +1,4 @@
-//! Tests of byte streams whose application does not read.
+//! Tests of byte streams while the receiving application does not read.
 
 use super::{
     pair::{A, B, Pair},

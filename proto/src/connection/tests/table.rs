@@ -154,6 +154,7 @@ const DRAINING: &str = "Draining";
 #[rustfmt::skip]
 fn connection_manager_events() {
     let failed = CmStatus::from_raw(-libc::ETIMEDOUT);
+    // The columns are the states before the input:
     //               Waiting   ResolvingAddr    ResolvingRoute Connecting    Backoff   Requested
     //               Accepted   Accepting     Established   Closing     Draining    Closed
     expect("ADDR_RESOLVED", cm(CmInput::AddrResolved),
@@ -195,6 +196,7 @@ fn connection_manager_events() {
 #[test]
 #[rustfmt::skip]
 fn commands() {
+    // The columns are the states before the input:
     //               Waiting   ResolvingAddr    ResolvingRoute Connecting    Backoff   Requested
     //               Accepted   Accepting     Established   Closing     Draining    Closed
     expect("accept", |conn, now| conn.accept(b"", now),
@@ -220,6 +222,7 @@ fn commands() {
 fn completions_and_failures() {
     let frame = Header { kind: Kind::Control(Control::Grant), sequence: 0, grant: 4, len: 0, arg: 0 }.emit();
     let error = OsError::new("f", libc::EIO);
+    // The columns are the states before the input:
     //               Waiting   ResolvingAddr    ResolvingRoute Connecting    Backoff   Requested
     //               Accepted   Accepting     Established   Closing     Draining    Closed
     expect("a frame", |conn, now| conn.handle_recv(0, &frame, now),
@@ -270,6 +273,7 @@ fn completions_and_failures() {
 #[test]
 #[rustfmt::skip]
 fn deadlines() {
+    // The columns are the states before the input:
     //               Waiting   ResolvingAddr    ResolvingRoute Connecting    Backoff   Requested
     //               Accepted   Accepting     Established   Closing     Draining    Closed
     expect("before the deadline", |conn, now| conn.handle_timeout(now + Duration::from_millis(10)),

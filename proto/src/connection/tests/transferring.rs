@@ -164,7 +164,7 @@ fn receiver_that_holds_most_credits_grants_the_rest() {
     assert_eq!((0..10).filter(|_| pair.send(A)).count(), 4);
     pair.run();
     // B's application holds three messages until the end of the test. All other messages pass one
-    // at a time, with the fourth credit of the window. B delays only the first grant, and then
+    // at a time and use the fourth credit of the window. B delays only the first grant, and then
     // sends each grant immediately.
     for number in 0..50 {
         pair.release(B, false);

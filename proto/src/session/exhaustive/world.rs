@@ -83,7 +83,7 @@ struct Conn {
     open: [bool; 2],
     /// The messages from each side.
     flows: [Flow; 2],
-    /// The numbers of received messages that the request and the reply state.
+    /// The numbers of received messages that are stated in the request and in the reply.
     received: [u32; 2],
 }
 

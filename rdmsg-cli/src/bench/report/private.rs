@@ -28,7 +28,7 @@ pub(super) struct Private {
     versions: Vec<String>,
 }
 
-/// The names of the user who runs this process, and the paths of the home directories.
+/// The names of the user who runs this process, and the paths of the user's home directories.
 #[derive(Debug, Default)]
 struct Identity {
     users: Vec<String>,
@@ -59,7 +59,7 @@ impl Identity {
 }
 
 impl Private {
-    /// Creates a replacer for the names of both hosts, and for the names and home directories of
+    /// Creates a value that replaces the names of both hosts, and the names and home directories of
     /// the user who runs this process. `peer` is the peer's name on the command line.
     pub(super) fn new(examined: &doctor::Report, peer: &str) -> Self {
         let about = examined.there.as_ref().and_then(|it| it.about.as_ref());
@@ -172,7 +172,7 @@ fn find_word(text: &str, name: &str, from: usize) -> Option<usize> {
     })
 }
 
-/// Replaces IP addresses, hardware addresses, GIDs and GUIDs, recognised by their form.
+/// Recognises IP addresses, hardware addresses, GIDs and GUIDs by their form, and replaces them.
 fn addresses_hidden(text: &str) -> String {
     let is_v4 = |run: &str, _: bool| run.parse::<Ipv4Addr>().is_ok();
     let text = replaced(text, |c| c.is_ascii_digit() || c == '.', is_v4);
@@ -195,9 +195,9 @@ fn addresses_hidden(text: &str) -> String {
 }
 
 /// Replaces all addresses in a text. Splits the text into runs of characters for which `is_part`
-/// returns true. Calls `is_address` with each run, with and without the punctuation at the start
-/// and end of the run. The second argument is true if the run is a whole word. `is_address` returns
-/// true if the run is an address.
+/// returns true. Calls `is_address` with each run: as it is, and without the punctuation at its
+/// start and end. The second argument of `is_address` is true if the run is a whole word.
+/// `is_address` returns true if its first argument is an address.
 fn replaced(
     text: &str,
     is_part: impl Fn(char) -> bool,

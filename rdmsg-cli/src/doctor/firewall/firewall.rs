@@ -37,8 +37,8 @@ impl Firewall {
     pub(in crate::doctor) fn read(root: &Root) -> Self {
         let legacy = root.text("proc/net/ip_tables_names");
         let has_legacy = legacy.is_some_and(|names| !names.is_empty());
-        // Without the module nf_tables there are no nftables rules. Then do not run `nft`, because
-        // a query would load the module.
+        // Without the module nf_tables there are no nftables rules. In this case, do not run `nft`,
+        // because a query would load the module.
         if !root.has("sys/module/nf_tables") {
             return if has_legacy {
                 Self::Unreadable(Unreadable::Failed(

@@ -73,7 +73,7 @@ enum Fits {
     Perhaps,
 }
 
-/// A RoCE packet, with its known properties.
+/// The known properties of a RoCE packet.
 #[derive(Clone, Copy, Debug)]
 struct Packet<'a> {
     hook: Hook,

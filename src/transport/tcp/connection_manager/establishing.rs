@@ -94,7 +94,7 @@ impl ConnectionManager {
                     );
                     // The connections stay in the kernel's queue, so the listener's socket stays
                     // readable. To avoid endless wakeups, the listener is not watched until the
-                    // timer retries.
+                    // timer resumes it.
                     self.inner.change(socket, token, EpollFlags::empty());
                     state.paused.push(token);
                     break;

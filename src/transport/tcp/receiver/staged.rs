@@ -46,9 +46,10 @@ impl Receiver {
         Ok(())
     }
 
-    /// Executes the Send at the beginning of the staged bytes, if all of its bytes are staged and
-    /// fit into a posted receive, and no earlier payload or write is incomplete. Returns false if
-    /// these conditions are not met. [`take_staged`](Self::take_staged) then handles the bytes.
+    /// Executes the Send at the beginning of the staged bytes, and returns true. This requires that
+    /// all bytes of the Send are staged and fit into a posted receive, and that no earlier payload
+    /// or WRITE is incomplete. Otherwise returns false, and [`take_staged`](Self::take_staged)
+    /// handles the bytes.
     #[inline]
     fn take_staged_frame(&mut self, parts: &mut Parts<'_>) -> bool {
         if self.incoming.is_some() || self.writes.is_unfinished() {

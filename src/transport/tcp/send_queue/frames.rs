@@ -24,8 +24,8 @@ impl SendQueue {
     ///
     /// # Safety
     ///
-    /// The memory has the length of the frame, and only the queue accesses it until the request
-    /// completes.
+    /// The memory from `slot` has the length of the frame, and only the queue accesses it until the
+    /// request completes.
     pub(in crate::transport::tcp) unsafe fn send_frame(
         &mut self,
         id: WorkId,
@@ -78,8 +78,8 @@ impl SendQueue {
     ///
     /// # Safety
     ///
-    /// The memory has the length of its frame, and only the queue accesses it until the request
-    /// completes.
+    /// The memory that `slot` returns for a frame has the length of this frame, and only the queue
+    /// accesses it until the request completes.
     pub(in crate::transport::tcp) unsafe fn send_frames(
         &mut self,
         frames: &[(WorkId, Frame<'_>, bool)],

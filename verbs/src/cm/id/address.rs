@@ -15,8 +15,8 @@ use crate::{
 impl CmId {
     /// Binds the id to a local address. Port 0 selects a free port.
     ///
-    /// If the address belongs to one interface, this call also binds the id to that interface's
-    /// RDMA device.
+    /// If the address belongs to a specific interface, this call also binds the id to that
+    /// interface's RDMA device.
     ///
     /// # Errors
     ///

@@ -28,8 +28,8 @@ impl CmId {
     ///
     /// If the port of `addr` is 0, the connection manager chooses a free port. It does not check
     /// TCP sockets, although iWARP and TCP share their port numbers. If a TCP socket uses the
-    /// chosen port, `rdma_listen(3)` fails, and this function tries again with a new id. It tries
-    /// at most [`FREE_PORT_TRIES`](Self::FREE_PORT_TRIES) ids.
+    /// chosen port, `rdma_listen(3)` fails, and this function tries again with a new id. It makes
+    /// at most [`FREE_PORT_TRIES`](Self::FREE_PORT_TRIES) attempts.
     ///
     /// # Errors
     ///
@@ -61,8 +61,9 @@ impl CmId {
         }
     }
 
-    /// Returns true if `error` means that the port of `addr` is in use. To find out, binds a new id
-    /// to the same address with port 0.
+    /// Returns true if `error` means that the port of `addr` is in use. To check this, binds a new
+    /// id to the same address with port 0. If this succeeds, the address is valid, so the port is
+    /// in use.
     fn is_port_taken(
         create: impl Fn() -> Result<Self, OsError>,
         mut addr: SocketAddr,

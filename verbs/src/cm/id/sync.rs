@@ -23,8 +23,8 @@ use crate::{
 impl CmId {
     /// Creates a synchronous id, whose operations block until they are complete.
     ///
-    /// An operation with a timeout returns within that time. Other operations fail when the
-    /// connection manager gives up, after about a minute without a response from the peer.
+    /// An operation with a timeout returns within that time. If the peer does not respond, other
+    /// operations fail after about a minute, when the connection manager gives up. Only
     /// [`get_request`](Self::get_request) waits without a limit.
     ///
     /// # Errors

@@ -2,7 +2,7 @@
 
 use super::define::{arguments, bits, enumerations};
 
-/// Flags of `rdma_addrinfo`, which `rdma/rdma_cma.h` defines as macros.
+/// Flags of `rdma_addrinfo`, defined as macros in `rdma/rdma_cma.h`.
 pub(crate) const RAI_PASSIVE: u32 = 1 << 0;
 pub(crate) const RAI_NUMERICHOST: u32 = 1 << 1;
 

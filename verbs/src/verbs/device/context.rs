@@ -56,8 +56,8 @@ unsafe impl Send for Inner {}
 // device. The fields that this module reads do not change while the device is open.
 unsafe impl Sync for Inner {}
 
-/// The counters of [`Context::next_comp_vector`], by device name. A counter starts at the process
-/// id. Each call increments the counter of its device.
+/// The counters of [`Context::next_comp_vector`], one per device name. A counter starts at the
+/// process id. Each call increments the counter of its device.
 static TAKEN_VECTORS: PerProcess<Mutex<BTreeMap<String, u32>>> = PerProcess::new(Mutex::default);
 
 impl Context {

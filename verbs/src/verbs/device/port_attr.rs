@@ -115,7 +115,7 @@ open_enum! {
 open_enum! {
     /// The type of the network to which a port is attached: `IBV_LINK_LAYER_*`.
     pub struct LinkLayer(u8);
-    /// The driver does not specify the type. The network is InfiniBand.
+    /// The driver does not specify the type, which means that the network is InfiniBand.
     UNSPECIFIED = 0;
     /// InfiniBand.
     INFINIBAND = 1;

@@ -71,8 +71,6 @@ struct Inner {
     /// The memory of the region, or `None` if the region does not own its memory. The memory is
     /// unmapped after the region has been deregistered, and stays mapped if deregistration fails.
     mapping: ManuallyDrop<Option<Mapping>>,
-    /// The region from which `again` created this region, or `None` if another function created
-    /// this region. The handle keeps the bytes allocated.
     /// The region's protection domain. The fields are dropped after `drop` has deregistered the
     /// region, so the domain outlives the registration.
     pd: ProtectionDomain,
@@ -86,7 +84,7 @@ enum Location {
     Device { _memory: DeviceMemory },
     /// A dma-buf, which the kernel keeps until the region has been deregistered.
     DmaBuf,
-    /// A part of this region, which owns the bytes.
+    /// A part of the region `_of`, which owns the bytes.
     Part { _of: MemoryRegion },
 }
 
@@ -179,7 +177,7 @@ impl MemoryRegion {
         let raw = unsafe { register(pd, start, len, access) }?;
         let location = Location::Part { _of: self.clone() };
         // SAFETY: `raw` was just registered. The view of the new region is empty, because a view of
-        // the part could divide the bytes into other words than the view of `self`.
+        // the part could divide the bytes into words differently from the view of `self`.
         Ok(unsafe { Self::from_raw(raw, pd, start, len, 0, None, location) })
     }
 
@@ -524,8 +522,8 @@ impl MemoryRegion {
     ///
     /// # Panics
     ///
-    /// Panics if the range exceeds the region, or if the bytes are in device memory or in a
-    /// dma-buf.
+    /// Panics if the range exceeds the region, if the bytes are in device memory or in a dma-buf,
+    /// or if [`again`](Self::again) created this region.
     #[inline]
     pub fn copy_in(&self, offset: usize, src: &[u8]) {
         self.check(offset, src.len());
@@ -536,8 +534,8 @@ impl MemoryRegion {
     ///
     /// # Panics
     ///
-    /// Panics if the range exceeds the region, or if the bytes are in device memory or in a
-    /// dma-buf.
+    /// Panics if the range exceeds the region, if the bytes are in device memory or in a dma-buf,
+    /// or if [`again`](Self::again) created this region.
     #[inline]
     pub fn copy_out(&self, offset: usize, dst: &mut [u8]) {
         self.check(offset, dst.len());
@@ -581,7 +579,7 @@ impl MemoryRegion {
             }
             Location::DmaBuf => panic!("the bytes are in a dma-buf: copy them with its exporter"),
             Location::Part { .. } => {
-                panic!("the bytes belong to another region: copy them with it")
+                panic!("the bytes belong to another region: copy them through that region")
             }
         }
         assert!(

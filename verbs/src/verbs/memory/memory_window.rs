@@ -24,7 +24,8 @@ use crate::sys::{Process, cvt_errno, cvt_ptr, ffi, log_destroy_error, windows};
 ///
 /// Dropping the window frees it, and so ends the access. The window owns a handle to each region to
 /// which it was bound. Some drivers destroy a queue pair only after all windows that were bound
-/// with the queue pair are invalidated or freed. Therefore drop the windows before the queue pair.
+/// through the queue pair have been invalidated or freed. Therefore drop the windows before the
+/// queue pair.
 ///
 /// See [`ibv_alloc_mw(3)`](https://man7.org/linux/man-pages/man3/ibv_alloc_mw.3.html).
 ///
@@ -46,9 +47,9 @@ pub struct MemoryWindow {
     raw: NonNull<ffi::ibv_mw>,
     /// The process that allocated the window. Only this process frees it.
     process: Process,
-    /// The key of the most recently posted bind, or the initial key if no bind was posted yet.
+    /// The key of the last posted bind, or the initial key if no bind has been posted yet.
     rkey: u32,
-    /// Whether the most recently posted request for the window was a bind, not an invalidation.
+    /// Whether the last posted request for the window was a bind, not an invalidation.
     is_bound: bool,
     /// The regions to which the window was bound. They are dropped after the window is freed,
     /// because the peer may access them until then.
@@ -87,15 +88,14 @@ impl MemoryWindow {
         })
     }
 
-    /// Returns the key of the most recently posted bind. The peer uses this key in one-sided
-    /// operations.
+    /// Returns the key of the last posted bind. The peer uses this key in one-sided operations.
     #[must_use]
     pub fn rkey(&self) -> u32 {
         self.rkey
     }
 
-    /// Returns whether the program's most recent request for the window was a bind. The device may
-    /// not have executed the request yet. An invalidation by the peer does not change the result.
+    /// Returns whether the program's last request for the window was a bind. The device may not
+    /// have executed the request yet. An invalidation by the peer does not change the result.
     #[must_use]
     pub fn is_bound(&self) -> bool {
         self.is_bound

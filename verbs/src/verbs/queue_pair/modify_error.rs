@@ -14,7 +14,8 @@ pub struct ModifyError {
     pub from: Option<QpState>,
     /// The requested state. If the call requested no state, this field is equal to `from`.
     pub to: Option<QpState>,
-    /// Whether the rules define a transition from `from` to `to`. True if `from` or `to` is `None`.
+    /// Whether the rules define a transition from `from` to `to`. Also true if `from` or `to` is
+    /// `None`.
     pub possible: bool,
     /// The attributes that this transition requires but the call did not pass.
     pub missing: QpAttrMask,

@@ -378,8 +378,8 @@ impl QueuePair {
     /// error.
     ///
     /// The requests complete with [`WR_FLUSH_ERR`](rdma_status::WcStatus::WR_FLUSH_ERR), except a
-    /// request that had already failed with another error. Requests that are posted later complete
-    /// with `WR_FLUSH_ERR`, too.
+    /// request that had already failed with another error. Requests that are posted later also
+    /// complete with `WR_FLUSH_ERR`.
     ///
     /// # Errors
     ///

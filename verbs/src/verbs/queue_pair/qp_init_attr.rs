@@ -64,14 +64,14 @@ impl<'a> QpInitAttr<'a> {
         }
     }
 
-    /// Returns the same attributes as [`new`](Self::new), for a reliable connection
+    /// Returns the attributes that [`new`](Self::new) returns for a reliable connection
     /// ([`QpType::RC`]).
     #[must_use]
     pub const fn rc(cq: &'a CompletionQueue, cap: QpCap) -> Self {
         Self::new(QpType::RC, cq, cap)
     }
 
-    /// Returns the same attributes as [`new`](Self::new), for unreliable datagrams
+    /// Returns the attributes that [`new`](Self::new) returns for unreliable datagrams
     /// ([`QpType::UD`]).
     #[must_use]
     pub const fn ud(cq: &'a CompletionQueue, cap: QpCap) -> Self {
@@ -91,7 +91,7 @@ impl<'a> QpInitAttr<'a> {
     }
 
     /// Returns `EINVAL` if an object belongs to a different device than `pd`, because drivers do
-    /// not check this. Returns `EINVAL`, too, if the type is not RC, UC or UD.
+    /// not check this. Also returns `EINVAL` if the type is not RC, UC or UD.
     pub(crate) fn check(&self, call: &'static str, pd: &ProtectionDomain) -> Result<(), OsError> {
         let context = pd.context();
         let same_device = self.send_cq.context().is(context)

@@ -55,8 +55,8 @@ impl From<PostError> for io::Error {
 #[derive(Debug, Default)]
 pub(in crate::verbs) struct HeldRegions {
     regions: HashMap<usize, MemoryRegion>,
-    /// The id of the most recently held region, or 0 if no region was held yet. The next request
-    /// often uses the same region, and then needs no lookup in `regions`.
+    /// The id of the region that was held last, or 0 if no region has been held yet. The next
+    /// request often uses the same region, and then needs no lookup in `regions`.
     last: usize,
 }
 
@@ -243,8 +243,8 @@ mod tests {
         seen
     }
 
-    /// Posts one request for each number in `requests`. The number is the request's number of
-    /// elements; a negative number stands for a request that cannot be translated.
+    /// Posts one request for each number in `requests`. A number is the number of elements of its
+    /// request; a negative number stands for a request that cannot be translated.
     ///
     /// The addresses of the elements are 1, 2, 3 and so on, counted over all requests.
     fn post(

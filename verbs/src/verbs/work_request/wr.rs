@@ -30,7 +30,8 @@ pub struct SendWr<'a> {
     pub(in crate::verbs) flags: u32,
 }
 
-/// The data of a send or WRITE: elements of memory regions, or [`Inline`] bytes.
+/// The local data of a request: elements of memory regions, or the [`Inline`] bytes of a send or
+/// WRITE.
 #[derive(Debug, Clone, Copy)]
 pub struct Payload<'a>(pub(in crate::verbs) Bytes<'a>);
 

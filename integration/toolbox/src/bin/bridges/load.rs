@@ -48,8 +48,9 @@ const SHORT: usize = 64;
 const WRITE: usize = 256 << 10;
 
 impl Load {
-    /// Returns three values: the unit of the rate, the item to which the processor time refers, and
-    /// the number of counts per such item. Streams count bytes, but the table shows megabytes.
+    /// Returns three values: the unit of the rate, the unit to which the processor time refers, and
+    /// the divisor that converts a count to these units. For example, streams count bytes, but the
+    /// table shows megabytes.
     pub(crate) fn units(self) -> (&'static str, &'static str, f64) {
         match self {
             Self::Connections(_) => ("/s", "connection", 1.0),
@@ -135,7 +136,9 @@ impl Run {
                 reader.read_exact(&mut bytes)?;
                 self.count(1);
             }
-            writing.join().map_err(|_| io::Error::other("panicked"))?
+            writing
+                .join()
+                .map_err(|_| io::Error::other("the writer panicked"))?
         })
     }
 
@@ -152,8 +155,9 @@ impl Run {
     }
 }
 
-/// Connects to the service. The service echoes `len` bytes at a time. If `len` is 0, the service
-/// only reads, and sends one byte when the client has shut down its sending direction.
+/// Connects to the service, and sends `len` as the first 8 bytes. The service then echoes `len`
+/// bytes at a time. If `len` is 0, the service only reads, and sends one byte when the client has
+/// shut down its sending direction.
 fn connect(service: SocketAddr, len: usize) -> io::Result<TcpStream> {
     let mut stream = TcpStream::connect(service)?;
     stream.set_nodelay(true)?;

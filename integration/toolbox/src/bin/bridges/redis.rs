@@ -26,8 +26,8 @@ pub(crate) fn measure() -> Result<()> {
 
     let rdmsg = env::current_exe()?.with_file_name("rdmsg");
     // While no program runs, the guest's clock advances with the clock of the machine that runs the
-    // guest. It is then much faster than while the guest executes instructions, so a short timeout
-    // would expire too early.
+    // guest. The guest's clock then advances much faster than while the guest executes
+    // instructions, so a short timeout would expire too early.
     let more = words("--threads 1 --connect-timeout 600");
     let more: Vec<&str> = more.iter().map(String::as_str).collect();
     let over_tcp = BridgePair::start(&rdmsg, "rdmsg+tcp://127.0.0.1:0", service, &more)?;

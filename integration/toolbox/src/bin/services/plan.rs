@@ -92,8 +92,8 @@ fn line(text: &str) -> Result<Line> {
     Ok(Line { expected, command })
 }
 
-/// Parses the sign that a client has started its work, and the text that the client must print
-/// later.
+/// Parses two parts that ` | ` separates: the sign that a client has started its work, and the text
+/// that the client must print later.
 fn begun(how: &str) -> Result<(StartSign, String)> {
     let (begun, error) = how.rsplit_once(" | ").context(how.to_owned())?;
     let (sign, text) = begun.split_once(' ').context(how.to_owned())?;

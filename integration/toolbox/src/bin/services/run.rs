@@ -1,4 +1,4 @@
-//! Runs one service after the other: the servers on host a, and their clients on this host.
+//! Runs the services one after another: the servers on host a, and their clients on this host.
 
 use std::{
     env, fs,

@@ -9,7 +9,7 @@ use crate::steps::Track;
 /// Selects tracks and test programs by name.
 pub(crate) struct Only {
     /// The names of the selected tracks and test programs. If there are none, all short tracks are
-    /// selected, and `all` decides about the long tracks.
+    /// selected. The long tracks are then selected only if `all` is set.
     names: Vec<String>,
     /// Whether the long tracks are selected if `names` is empty.
     all: bool,

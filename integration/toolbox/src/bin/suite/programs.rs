@@ -9,8 +9,9 @@ use toolbox::TestProgram;
 
 use crate::only::Only;
 
-/// The time limit of the tests that need no device, which take a few minutes. Without the limit, a
-/// test that never ends would keep the suite running. The lab has time limits of its own.
+/// The time limit of the tests that need no device. The tests take a few minutes. Without the
+/// limit, a test that never ends would keep the suite running. The tests that need a device have
+/// no such limit here, because the lab limits its own commands.
 const TIME_LIMIT: Duration = Duration::from_secs(30 * 60);
 
 /// Returns the cargo command for the tests that need no device, or `None` if no test is selected.
@@ -53,7 +54,8 @@ pub(crate) fn named(name: &str) -> TestProgram {
     }
 }
 
-/// The test programs for a host with a device, including those in [`ANYWHERE`] and [`ONLY_IN_LAB`].
+/// The test programs for one host with a device, and those for two such hosts. The programs in
+/// [`ANYWHERE`] and [`ONLY_IN_LAB`] are among those for one host.
 #[derive(Default)]
 pub(crate) struct DeviceTests {
     pub(crate) one: Vec<TestProgram>,
@@ -121,8 +123,8 @@ const ANYWHERE: [&str; 12] = [
 const ONLY_IN_LAB: [&str; 1] = ["own_network"];
 
 /// The test programs that do not run on software iWARP, each with the reason, for instance a
-/// capability that the device lacks. All other programs run there. If a single test of such a
-/// program does not apply, the test prints the reason.
+/// capability that the device lacks. All other programs run there. If one of their tests does not
+/// apply, the test prints the reason.
 pub(crate) const NOT_ON_IWARP: [(&str, &str); 13] = [
     ("own_network", "it needs no device"),
     (
@@ -175,10 +177,10 @@ const SHORT_ON_IWARP: [&str; 6] = [
     "messages",
 ];
 
-/// Single tests that do not run on software iWARP, each with the reason.
+/// Individual tests that do not run on software iWARP, each with the reason.
 pub(crate) const SKIPPED_ON_IWARP: [(&str, &str); 1] = [(
     "a_gibibyte_in_one_message",
     "the device reads the message in chunks, as it reads shorter messages",
 )];
 
-const OTHERS_CALL: &str = "the other programs make all of its calls on the device";
+const OTHERS_CALL: &str = "the other programs make the same calls on the device";

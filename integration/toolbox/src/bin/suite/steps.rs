@@ -24,7 +24,7 @@ const TIMED_OUT: i32 = 124;
 
 /// Runs steps. Prints the name of each step, with the time since the start in seconds.
 pub(crate) struct Steps {
-    /// Seconds since 1970.
+    /// The start time, in seconds since 1970.
     began: u64,
     /// The number of boots that were repeated because a guest stopped responding.
     repeated: AtomicU32,
@@ -41,7 +41,8 @@ pub(crate) struct Step {
     pub(crate) line: Vec<String>,
 }
 
-/// A sequence of steps. Different tracks run concurrently.
+/// A sequence of steps. Tracks in different lanes run concurrently: see
+/// [`Steps::run_concurrently`].
 #[derive(Clone)]
 pub(crate) struct Track {
     /// The prefix of each output line.
@@ -139,7 +140,7 @@ impl Steps {
         Ok(())
     }
 
-    /// Runs the tracks one after the other, `count` times. Prints how often each step passed.
+    /// Runs the tracks one after another, `count` times. Prints how often each step passed.
     pub(crate) fn run_repeatedly(&self, tracks: &[Track], count: u32) -> Result<()> {
         let mut passed = BTreeMap::new();
         for time in 1..=count {
@@ -157,9 +158,9 @@ impl Steps {
         Ok(())
     }
 
-    /// Runs the lanes concurrently. The tracks of a lane run one after the other, as do the steps
-    /// of a track. A lane without remaining tracks takes tracks from another lane. The returned
-    /// error lists all steps that have failed.
+    /// Runs the lanes concurrently. The tracks of a lane run one after another, as do the steps of
+    /// a track. A lane without remaining tracks takes tracks from another lane. The returned error
+    /// lists all steps that have failed.
     pub(crate) fn run_concurrently(&self, lanes: Vec<Vec<Track>>) -> Result<()> {
         let count = lanes.len();
         let waiting: Vec<_> = lanes.into_iter().map(VecDeque::from).collect();
@@ -233,7 +234,7 @@ fn run_once(track: &str, command: &mut Command) -> Result<(ExitStatus, bool)> {
     Ok((child.wait()?, has_failed))
 }
 
-/// Seconds since 1970.
+/// Returns the current time in seconds since 1970.
 fn now() -> u64 {
     clock_millis() / 1000
 }

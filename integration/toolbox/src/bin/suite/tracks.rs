@@ -1,5 +1,5 @@
 //! The tracks of the test suite. The tracks of the group `first` run before the build, and all
-//! other tracks run after the build. Tracks run concurrently.
+//! other tracks run after the build. Tracks in different lanes run concurrently.
 
 use std::{
     cmp::Reverse,
@@ -87,7 +87,8 @@ pub(crate) fn anywhere(built: &[TestProgram], only: &Only) -> Result<Vec<Track>>
     Ok(step.map(|step| Track::new(name, vec![step])).collect())
 }
 
-/// Returns the tracks that need one host with a device. The longest track is first.
+/// Returns the tracks that need one host with a device. The longest track is first. If `native` is
+/// true, the track `device` also runs the tests for two hosts.
 pub(crate) fn on_one_host(tests: &DeviceTests, native: bool, only: &Only) -> Vec<Track> {
     let all: Vec<_> = tests.one.iter().collect();
     let on_one = |name, tests: &[&TestProgram]| {
@@ -95,7 +96,7 @@ pub(crate) fn on_one_host(tests: &DeviceTests, native: bool, only: &Only) -> Vec
         of_tests(name, what, &one_host(), native, &only.of(name, tests), &[])
     };
     let mut tracks = if native {
-        // All tests count the objects of the same device, so they must run one after the other.
+        // All tests count the objects of the same device, so they must run one after another.
         let mut track = on_one("device", &all);
         track
             .steps
@@ -175,8 +176,9 @@ fn lab(options: &str, native: bool) -> Vec<String> {
 
 /// Returns the options of the lab for tests on one host.
 fn one_host() -> String {
-    // Divide this machine's processors between two guests, with at most two for each guest. If a
-    // virtual processor had to wait for a real one, it would delay the guest's other processors.
+    // Divide this machine's processors between two guests, with at most two processors per guest.
+    // If a virtual processor had to wait for a real one, it would delay the guest's other
+    // processors.
     let cpus = available_parallelism().map_or(1, |real| (real.get() / 2).clamp(1, 2));
     format!("--cpus {cpus} --memory 3072 --timeout 1800")
 }

@@ -88,7 +88,7 @@ pub(super) fn of(world: &World) -> u128 {
     u128::from(hasher.0[0]) << 64 | u128::from(hasher.0[1])
 }
 
-/// Hashes a side. Excludes differences that have no effect: the indices of buffers, the order of
+/// Hashes a side. Ignores differences that have no effect: the indices of buffers, the order of
 /// completions in different queues, and most of the state of a side that has ended.
 fn hash(side: &Side, state: &mut Fingerprint) {
     (side.sent, side.received, side.killed, &side.ended).hash(state);

@@ -146,8 +146,8 @@ fn check_large(me: &Side, peer: &Side) {
     }
 }
 
-/// Checks that the side `at` reports no violation. Its peer always follows the protocol. The only
-/// exception is a refused READ, which the side reports as a violation.
+/// Checks that the side `at` reports no violation, because its peer always follows the protocol.
+/// The only exception is a refused READ, which the side reports as a violation.
 fn check_reason(world: &World, at: usize) {
     let reason = world.pair.sides[at].conn.close_reason();
     let is_accused = matches!(reason, Some(CloseReason::ProtocolViolation(_)));
@@ -268,7 +268,8 @@ fn check_cause(world: &World, at: usize, reason: &CloseReason) {
     );
 }
 
-/// Checks that a side in a quiet state does not wait for anything, and can send.
+/// Checks a side in a quiet state, which only a side event or a mistake can change. In such a
+/// state, the side must not wait for anything, and must be able to send.
 fn check_quiet(world: &World, at: usize) {
     let (me, peer) = (&world.pair.sides[at], &world.pair.sides[1 - at]);
     let State::Open(open) = &me.conn.state else {

@@ -64,7 +64,7 @@ impl Mistake {
     }
 
     /// Makes the mistake `AcknowledgeClose`. Must be called after each transition. Has no effect if
-    /// `self` is a different mistake: [`make`](Self::make) makes those mistakes, and only once.
+    /// `self` is a different mistake: [`make`](Self::make) makes the other mistakes, each once.
     pub(super) fn repeat(self, world: &mut World) {
         if self != Self::AcknowledgeClose {
             return;

@@ -5,10 +5,10 @@
 //! [`judge`] checks each state. If a check fails, the search prints a shortest path to the
 //! violation. [`fingerprint`] reduces a state to 128 bits.
 //!
-//! A side polls the completions of one queue in order, but the completions of its two queues in any
-//! order. Completions and connection manager events can overtake each other. A frame can arrive at
-//! any time after it is posted, and the peer's device can acknowledge the frame at any time after
-//! its arrival. A deadline passes if nothing else is possible, or at any time with
+//! A side polls the completions of each queue in order, and switches between its two queues
+//! arbitrarily. Completions and connection manager events can overtake each other. A frame can
+//! arrive at any time after it is posted, and the peer's device can acknowledge the frame at any
+//! time after its arrival. A deadline passes if nothing else is possible, or at any time with
 //! [`SideEvent::Wait`]. There are no cycles, because each transition consumes something: a frame, a
 //! completion, a connection manager event, a received message, a deadline or a part of a budget.
 //! Each path therefore ends, and the check of the final states proves that no side waits forever.
@@ -19,8 +19,8 @@
 //! a set of a state's transitions, and the search makes only these transitions. The search still
 //! finds all final states if the omitted transitions cannot affect the set: after an omitted
 //! transition, the transitions in the set are still possible and have the same effect, and no
-//! transition joins the set. The search makes the omitted transitions later, because there are no
-//! cycles. There are four kinds of such sets:
+//! transition joins the set. The search makes the omitted transitions later. It cannot postpone
+//! them forever, because there are no cycles. There are four kinds of such sets:
 //!
 //! * *Unobservable.* A draining side polls a flushed work request or a completed send. A flushed
 //!   work request does not change the reported cause of the end. A completed send frees a slot, but
@@ -70,8 +70,9 @@ use super::pair::{A, B};
 /// The maximum number of states in a search. The search stops at this number to limit its memory.
 const MOST_STATES: usize = 5_000_000;
 
-/// Searches a scope, and prints the number of its states and the time in seconds. Panics if the
-/// search finds a violation, or is complete although a side event of the scope never had an effect.
+/// Searches a scope, and prints the size and the duration of the search. Panics if the
+/// search finds a violation, or if the search is complete but a side event of the scope has never
+/// had an effect.
 fn search(scope: &Scope) -> Found {
     let start = Instant::now();
     let mut search = Search::new(World::new(scope));

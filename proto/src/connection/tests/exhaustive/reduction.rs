@@ -22,7 +22,7 @@ pub(super) fn only(world: &World) -> Option<Act> {
     one_of(unobservable).or_else(|| one_of(carried))
 }
 
-/// Returns a side whose transitions all commute with the transitions of the other side and the
+/// Returns a side whose transitions all commute with the transitions of the other side and of both
 /// devices, if there is such a side.
 pub(super) fn first(world: &World) -> Option<usize> {
     let suffices = |at: &usize| is_independent(world, *at) || drains(world, *at);
@@ -112,9 +112,10 @@ fn has_acknowledged(side: &Side) -> bool {
     open.transfer.control.has_final_frame() && !side.sending.iter().any(is_ack)
 }
 
-/// Returns the arrival or the acknowledgement of a frame from the side `at`. Returns `None` if the
-/// peer can disconnect, because the peer could disconnect before the frame arrives. The side `at`
-/// itself cannot disconnect before all its frames are acknowledged.
+/// Returns the arrival or the acknowledgement of a frame from the side `at`, if one is possible and
+/// no queue pair can fail before it. Returns `None` if the peer can disconnect, because the peer
+/// could disconnect before the frame arrives. The side `at` itself cannot disconnect before all its
+/// frames are acknowledged.
 fn carried(world: &World, at: usize) -> Option<Act> {
     if !is_live(world) || may_disconnect(world, 1 - at) {
         return None;

@@ -48,7 +48,7 @@ macro_rules! scopes {
     ($($name:literal $($field:ident $value:expr),* => $($event:ident $a:literal $b:literal),*;)*)
     => {
         &[$(
-            #[allow(clippy::needless_update, reason = "a line may name all sizes")]
+            #[allow(clippy::needless_update, reason = "an entry may set all fields")]
             Scope {
                 name: $name,
                 side_events: &[$((SideEvent::$event, [$a, $b])),*],

@@ -23,7 +23,7 @@ pub(super) struct Search {
     pub(super) first: World,
     /// Whether the search omits redundant orders of commuting transitions.
     pub(super) reduces: bool,
-    /// The number of states at which the search stops.
+    /// The search stops after it has found more states than this number.
     pub(super) most_states: usize,
 }
 
@@ -34,7 +34,8 @@ pub(super) struct Found {
     pub(super) transitions: u64,
     pub(super) depth: usize,
     pub(super) is_complete: bool,
-    /// The distinct outcomes: how the connection ended, as both applications see it.
+    /// The distinct outcomes. Each outcome describes how the connection ended for both
+    /// applications.
     pub(super) outcomes: BTreeSet<String>,
     /// The side events that had an effect in at least one state, by side.
     pub(super) done: [[bool; 2]; SIDE_EVENTS],
@@ -127,8 +128,8 @@ impl Search {
         found
     }
 
-    /// Makes the transition `act`. If `reduces` is true, then makes further transitions, as long as
-    /// a transition is possible that commutes with all others. Adds the descriptions of all these
+    /// Makes the transition `act`. If `reduces` is true, also makes further transitions, as long as
+    /// one of the possible transitions commutes with all others. Adds the descriptions of all these
     /// transitions to `lines`.
     fn take(&self, world: &mut World, act: Act, mut lines: Option<&mut Vec<String>>) {
         let mut next = Some(act);

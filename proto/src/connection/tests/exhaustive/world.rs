@@ -24,7 +24,7 @@ pub(super) enum SideEvent {
     Send,
     /// Sends up to three messages in a single frame.
     Batch,
-    /// Sends a message of 100 bytes, which the peer reads from memory of this side.
+    /// Sends a message of 100 bytes, which the peer reads from this side's memory.
     Large,
     /// Sends a message of 100 bytes in two frames.
     Fragments,
@@ -121,7 +121,8 @@ pub(super) struct World {
     pub(super) pair: Pair,
     /// The number of times that each side event can still occur, by side.
     pub(super) left: [[u8; 2]; SIDE_EVENTS],
-    /// The pending flushes: the side, the flush, and the number of messages sent before the flush.
+    /// The flushes requested so far: the side, the flush, and the number of messages that this side
+    /// sent before the flush.
     pub(super) flushes: Vec<(usize, Flush, u32)>,
     /// The mistake that can occur in this search.
     pub(super) mistake: Option<Mistake>,
