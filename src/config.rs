@@ -89,8 +89,8 @@ pub struct Config {
     /// Sharing is for servers with many connections, few of which are busy at a time. Connections
     /// of one [`Engine`](crate::Engine) on one device share a pool if their `shared_receive` and
     /// `eager_size` are equal. Each connection reserves 17 buffers of the pool, which suffice for
-    /// its control frames and its next message. Half of the pool is set aside for these
-    /// reservations. From the other half a busy connection borrows up to its
+    /// its control frames and two messages. Half of the pool is set aside for these reservations.
+    /// From the other half a busy connection borrows up to its
     /// [`receive_window`](Self::receive_window), and returns buffers when other connections need
     /// them. Once the first half is reserved, a new connection reserves free buffers of the other
     /// half. So a pool of *n* buffers suffices for *n*/34 connections under any load, and for up to

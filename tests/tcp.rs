@@ -278,8 +278,8 @@ fn listeners_share_a_port_by_reuse_port() {
     assert!(matches!(exclusive, Err(Error::Bind { .. })));
     let second = builder.bind(address).unwrap();
     let connects = Connector::new().config(&config());
-    // The kernel selects the listener with a hash of the client's port. The probability that the
-    // kernel selects the same listener for all 64 clients is 2^-63.
+    // The kernel selects the listener with a hash that includes the port of the client. The
+    // probability that the kernel selects the same listener for all 64 clients is 2^-63.
     let clients: Vec<_> = (0..64)
         .map(|_| connects.connect(address).unwrap())
         .collect();

@@ -136,8 +136,8 @@ impl Receiving {
     }
 }
 
-/// Asserts that for 1 s the engine continues to establish connections. This time is longer than
-/// several periods of the engine's timers.
+/// Asserts that for 1 s the engine continues to establish connections. In this
+/// time, timers of the engine expire several times.
 fn assert_engine_runs(stage: &Stage) {
     let start = Instant::now();
     while start.elapsed() < Duration::from_secs(1) {

@@ -120,9 +120,11 @@ impl Listener {
                 // `serve` has rejected the request, either explicitly or by dropping the request's
                 // id.
                 Err(error) => {
+                    let addr = self.id.local_addr();
+                    let addr = addr.map_or_else(String::new, |addr| format!(" on {addr}"));
                     warn_sparsely!(
                         Rsocket,
-                        "rsocket: the listener rejected a connection request: {error}"
+                        "rsocket: the listener{addr} rejected a connect request: {error}"
                     )
                 }
             }

@@ -75,7 +75,10 @@ mod tests {
     fn host_is_remembered_for_a_while() {
         let (hosts, start) = (HostsWithoutRdma::default(), Instant::now());
         hosts.insert(address(1, 7471), start);
-        let (before, after) = (start + RETENTION - Duration::from_millis(1), start + RETENTION);
+        let (before, after) = (
+            start + RETENTION - Duration::from_millis(1),
+            start + RETENTION,
+        );
         assert!(
             hosts.contains(address(1, 80), before),
             "a host must be remembered for all ports"

@@ -99,7 +99,9 @@ impl Registration {
     /// Adds a connection whose close may take up to `time_limit`.
     pub(super) fn connection_opened(&self, time_limit: Duration) {
         if let Some(running) = &self.0 {
-            *lock(&running.open_connections).entry(time_limit).or_default() += 1;
+            *lock(&running.open_connections)
+                .entry(time_limit)
+                .or_default() += 1;
         }
     }
 

@@ -22,7 +22,7 @@ fn next(endpoint: &Endpoint) -> Completion {
     endpoint.next_completion_timeout(TIME_LIMIT).unwrap()
 }
 
-/// Writes eight bytes at offset 8 of the peer's region, and waits for the completion.
+/// Writes eight bytes at offset 8 of the region `there`, and waits for the completion.
 fn write(endpoint: &Endpoint, here: &Region, there: &RemoteRegion, bytes: &[u8; 8]) {
     here.copy_in(0, bytes);
     let operations = endpoint.one_sided();

@@ -111,7 +111,12 @@ impl Listener {
                 Ok((peer, stream)) => return Ok(Some((stream, peer))),
                 // `serve` has dropped the request's id, which rejects the request.
                 Err(error) => {
-                    warn_sparsely!(Valkey, "valkey: rejected a connect request: {error}");
+                    let addr = self.id.local_addr();
+                    let addr = addr.map_or_else(String::new, |addr| format!(" on {addr}"));
+                    warn_sparsely!(
+                        Valkey,
+                        "valkey: the listener{addr} rejected a connect request: {error}"
+                    );
                 }
             }
         }

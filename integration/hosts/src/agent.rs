@@ -191,9 +191,7 @@ impl Program {
         thread::spawn(move || {
             // `waitid` with WNOWAIT leaves the process as a zombie, so that the kernel does not
             // reuse the process id yet. `wait` then releases the id while this thread holds the
-            // lock. `signal` checks under the same lock that the program has not ended. It releases
-            // the lock before it calls `kill`, so it could signal another process only if the
-            // kernel reused the id in between.
+            // lock. `signal` calls `kill` under the same lock, so it signals no other process.
             let _ = waitid(Id::Pid(pid), WaitPidFlag::WEXITED | WaitPidFlag::WNOWAIT);
             let status = lock(&ending).wait();
             leave(pid);
@@ -221,14 +219,13 @@ impl Program {
     ///
     /// If the program has ended.
     pub fn signal(&self, signal: Signal) -> Result<()> {
-        ensure!(!self.has_ended(), "the program has ended");
+        let mut child = lock(&self.child);
+        ensure!(!has_ended(&mut child), "the program has ended");
         Ok(kill(self.pid, signal)?)
     }
 
     pub(crate) fn has_ended(&self) -> bool {
-        lock(&self.child)
-            .try_wait()
-            .is_ok_and(|status| status.is_some())
+        has_ended(&mut lock(&self.child))
     }
 }
 
@@ -237,6 +234,10 @@ impl Drop for Program {
         // Ignore the error: sending the signal fails if the program has already ended.
         let _ = self.signal(Signal::SIGKILL);
     }
+}
+
+fn has_ended(child: &mut Child) -> bool {
+    child.try_wait().is_ok_and(|status| status.is_some())
 }
 
 fn code(status: ExitStatus) -> i32 {

@@ -24,7 +24,7 @@ use toolbox::{Lab, LabDevice, Launch, agent};
 
 use crate::{
     conduct::Conductor,
-    scenario::{EVERY_END, SESSION_ENDS, Scenario},
+    scenario::{EVERY_END, EVERY_END_TCP, SESSION_ENDS, Scenario},
 };
 
 /// A command prefix that makes the allocator return freed memory to the kernel. Without this
@@ -85,6 +85,9 @@ struct Faults {
     /// With --minutes: use connections that resume, and cut the network every 20 s
     #[arg(long, requires = "minutes", conflicts_with = "one_host")]
     cuts: bool,
+    /// With --minutes: use connections over TCP
+    #[arg(long, requires = "minutes", conflicts_with = "cuts")]
+    tcp: bool,
     /// Seed of all random choices [default: a random one, which is printed]
     #[arg(long, value_name = "N", hide_default_value = true)]
     #[arg(default_value_t = fastrand::u64(..1 << 32))]
@@ -162,7 +165,11 @@ impl Faults {
         let mut scenarios = Vec::new();
         if let Some(mut left) = self.minutes {
             while !left.is_zero() {
-                let name = if self.cuts { SESSION_ENDS } else { EVERY_END };
+                let name = match (self.cuts, self.tcp) {
+                    (true, _) => SESSION_ENDS,
+                    (false, true) => EVERY_END_TCP,
+                    (false, false) => EVERY_END,
+                };
                 let mut scenario = Scenario::named(name)?;
                 scenario.flow = left.min(PART);
                 left -= scenario.flow;

@@ -1,7 +1,7 @@
 use std::{fmt, time::Duration};
 
 use anyhow::{Context, Result};
-use rdmsg::{Config, Polling};
+use rdmsg::{Config, Polling, TransportChoice};
 use toolbox::{Lab, Side};
 
 use self::{Expect::*, Fault::*, Reading::*, Traffic::*, groups::*};
@@ -144,6 +144,9 @@ pub(crate) enum Expect {
 /// The name of the scenario for a soak. Its connections have random configurations and endings.
 pub(crate) const EVERY_END: &str = "every-end";
 
+/// The name of the scenario that does the same as [`EVERY_END`], but over TCP.
+pub(crate) const EVERY_END_TCP: &str = "every-end-tcp";
+
 /// The name of the scenario for a soak with cuts. Its sessions have random configurations and
 /// endings.
 pub(crate) const SESSION_ENDS: &str = "session-ends";
@@ -200,6 +203,7 @@ pub(crate) fn all() -> Vec<Scenario> {
     vec![
         row("calm",                   SOME, Nothing, Completes, usual, 2, true),
         row(EVERY_END,                EVERYTHING, Nothing, Completes, usual, 6, true),
+        row(EVERY_END_TCP,            EVERYTHING, Nothing, Completes, over_tcp, 6, false),
         row("loss-0.1",               SOME, Network("loss 0.1%"), Completes, usual, 4, false),
         row("loss-1",                 SOME, Network("loss 1%"), Completes, usual, 4, true),
         row("loss-5",                 SOME, Network("loss 5%"), Completes, usual, 4, false),
@@ -350,6 +354,10 @@ impl fmt::Display for Scenario {
 }
 
 fn usual(_: &mut Config) {}
+
+fn over_tcp(config: &mut Config) {
+    config.transport = TransportChoice::Tcp;
+}
 
 /// Makes connections tolerate packets that are queued for seconds behind packets of other
 /// connections. The device waits for a long time before it retransmits. Few messages are in flight,

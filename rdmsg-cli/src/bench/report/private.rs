@@ -28,7 +28,7 @@ pub(super) struct Private {
     versions: Vec<String>,
 }
 
-/// The names of the user who runs this process, and the paths of the user's home directories.
+/// The names and the home directories of the user of this process.
 #[derive(Debug, Default)]
 struct Identity {
     users: Vec<String>,

@@ -256,14 +256,15 @@ impl QueuePair {
     /// * the queue pair is still in the state [`RESET`](QpState::RESET).
     #[doc(alias = "ibv_post_recv")]
     pub fn post_recv(&self, requests: &[RecvWr<'_>]) -> Result<(), PostError> {
+        const CALL: &str = "ibv_post_recv";
         if self.srq.is_some() {
             return Err(PostError {
                 posted: 0,
-                error: OsError::new("ibv_post_recv", libc::EINVAL),
+                error: OsError::new(CALL, libc::EINVAL),
             });
         }
         let _guard = self.serialise();
-        lock(&self.recv_queue).post(requests, self.cap.max_recv_sge, |wr, bad_wr| {
+        lock(&self.recv_queue).post(CALL, requests, self.cap.max_recv_sge, |wr, bad_wr| {
             // SAFETY: the queue pair exists, and the chain from `wr` is complete. Its memory
             // regions stay alive until the queue pair is destroyed.
             unsafe { ffi::ibv_post_recv(self.as_ptr(), wr, bad_wr) }

@@ -15,10 +15,11 @@ pub(super) struct RecvQueue {
 }
 
 impl RecvQueue {
-    /// Posts requests with the C function `post`. Returns `EINVAL` for a request that has more than
-    /// `max_sge` elements or an element in a dma-buf.
+    /// Posts requests with `post`, which calls the C function named `call`. Returns `EINVAL` for a
+    /// request that has more than `max_sge` elements or an element in a dma-buf.
     pub(super) fn post(
         &mut self,
+        call: &'static str,
         requests: &[RecvWr<'_>],
         max_sge: u32,
         post: impl FnOnce(*mut ffi::ibv_recv_wr, *mut *mut ffi::ibv_recv_wr) -> libc::c_int,
@@ -37,7 +38,7 @@ impl RecvQueue {
                 num_sge,
             })
         };
-        chain.post(requests, translate, post)
+        chain.post(call, requests, translate, post)
     }
 }
 
@@ -62,6 +63,8 @@ pub(super) fn check_targets(sges: &[Sge<'_>]) -> Result<(), libc::c_int> {
 
 #[cfg(test)]
 mod tests {
+    use rdma_status::OsError;
+
     use super::*;
     use crate::verbs::MemoryRegion;
 
@@ -69,9 +72,13 @@ mod tests {
     fn receive_into_dmabuf_is_refused() {
         let region = MemoryRegion::of_no_device();
         let requests = [RecvWr::new(7, Sge::new(&region, ..))];
-        let result = RecvQueue::default().post(&requests, 1, |_, _| panic!("must not be called"));
-        let error = result.unwrap_err();
-        assert_eq!((error.posted, error.error.errno), (0, libc::EINVAL));
+        let must_not_run = |_, _| panic!("must not be called");
+        let mut queue = RecvQueue::default();
+        let error = queue
+            .post("ibv_post_srq_recv", &requests, 1, must_not_run)
+            .unwrap_err();
+        let expected = OsError::new("ibv_post_srq_recv", libc::EINVAL);
+        assert_eq!((error.posted, error.error), (0, expected));
     }
 
     #[test]
@@ -85,7 +92,7 @@ mod tests {
     #[test]
     fn requests_without_elements_are_posted() {
         let requests = [RecvWr::new(7, &[]), RecvWr::new(8, &[])];
-        let result = RecvQueue::default().post(&requests, 1, |first, _| {
+        let result = RecvQueue::default().post("ibv_post_recv", &requests, 1, |first, _| {
             assert!(!first.is_null());
             0
         });

@@ -91,7 +91,7 @@ impl SendQueue {
             }
             Ok(wr)
         };
-        chain.post(requests, translate, post)
+        chain.post("ibv_post_send", requests, translate, post)
     }
 }
 

@@ -126,11 +126,16 @@ impl SharedReceiveQueue {
     #[doc(alias = "ibv_post_srq_recv")]
     pub fn post_recv(&self, requests: &[RecvWr<'_>]) -> Result<(), PostError> {
         let mut queue = lock(&self.inner.queue);
-        queue.post(requests, self.inner.max_sge, |wr, bad_wr| {
-            // SAFETY: the queue exists, and the chain from `wr` is complete. Its memory regions
-            // stay alive until the queue is destroyed.
-            unsafe { ffi::ibv_post_srq_recv(self.as_ptr(), wr, bad_wr) }
-        })
+        queue.post(
+            "ibv_post_srq_recv",
+            requests,
+            self.inner.max_sge,
+            |wr, bad_wr| {
+                // SAFETY: the queue exists, and the chain from `wr` is complete. Its memory regions
+                // stay alive until the queue is destroyed.
+                unsafe { ffi::ibv_post_srq_recv(self.as_ptr(), wr, bad_wr) }
+            },
+        )
     }
 
     /// Posts one receive. Does not check the request, and does not keep its memory alive.

@@ -74,9 +74,6 @@ impl HeldRegions {
 
 /// A work request as a C structure, which can be linked into a chain.
 pub(in crate::verbs) trait RawWr {
-    /// The name of the C function that posts such requests.
-    const CALL: &'static str;
-
     /// Returns the number of the request's scatter/gather elements.
     fn num_sge(&self) -> usize;
 
@@ -85,8 +82,6 @@ pub(in crate::verbs) trait RawWr {
 }
 
 impl RawWr for ffi::ibv_send_wr {
-    const CALL: &'static str = "ibv_post_send";
-
     fn num_sge(&self) -> usize {
         self.num_sge.unsigned_abs() as usize
     }
@@ -97,8 +92,6 @@ impl RawWr for ffi::ibv_send_wr {
 }
 
 impl RawWr for ffi::ibv_recv_wr {
-    const CALL: &'static str = "ibv_post_recv";
-
     fn num_sge(&self) -> usize {
         self.num_sge.unsigned_abs() as usize
     }
@@ -135,11 +128,12 @@ impl<W: RawWr> Chain<W> {
     /// the translated requests.
     ///
     /// `translate` returns the C structure of a request, without its pointers, and appends the
-    /// request's elements to the list. `post` is the C function; its first argument is the first
-    /// request of the chain. If `post` fails, it writes a pointer to the first unposted request
-    /// through its second argument.
+    /// request's elements to the list. `post` calls the C function named `call`; its first argument
+    /// is the first request of the chain. If `post` fails, it writes a pointer to the first
+    /// unposted request through its second argument.
     pub(in crate::verbs) fn post<T>(
         &mut self,
+        call: &'static str,
         requests: &[T],
         mut translate: impl FnMut(&T, &mut Vec<ffi::ibv_sge>) -> Result<W, libc::c_int>,
         post: impl FnOnce(*mut W, *mut *mut W) -> libc::c_int,
@@ -153,7 +147,7 @@ impl<W: RawWr> Chain<W> {
                 Ok(wr) => self.wrs.push(wr),
                 Err(errno) => {
                     self.sges.truncate(used);
-                    refused = Some(OsError::new(W::CALL, errno));
+                    refused = Some(OsError::new(call, errno));
                     break;
                 }
             }
@@ -161,7 +155,7 @@ impl<W: RawWr> Chain<W> {
         let translated = self.wrs.len();
         let result = self.link().map_or(Ok(()), |first| {
             let mut bad = ptr::null_mut();
-            cvt_errno(W::CALL, post(first, &raw mut bad)).map_err(|error| PostError {
+            cvt_errno(call, post(first, &raw mut bad)).map_err(|error| PostError {
                 posted: index(first, translated, bad),
                 error,
             })
@@ -275,7 +269,7 @@ mod tests {
                 Ok(recv(wr_id, num_sge))
             }
         };
-        chain.post(requests, translate, driver)
+        chain.post("ibv_post_recv", requests, translate, driver)
     }
 
     #[test]

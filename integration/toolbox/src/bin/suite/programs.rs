@@ -19,7 +19,7 @@ const TIME_LIMIT: Duration = Duration::from_secs(30 * 60);
 /// features, and would build the tests again.
 pub(crate) fn anywhere(built: &[TestProgram], track: &str, only: &Only) -> Result<Option<String>> {
     let mut line = format!(
-        "timeout {} cargo test {} --locked",
+        "timeout {} cargo test {} --locked --no-fail-fast",
         TIME_LIMIT.as_secs(),
         only.packages()
     );
