@@ -1,8 +1,8 @@
 //! Reports, in one message, all missing packages that are needed to generate the bindings.
 //!
-//! The build script of rdma-sys needs these packages, but stops at the first missing package. This
-//! build script has no dependencies. Therefore cargo runs it before the slow compilation of the
-//! generator bindgen, which rdma-sys uses, and the complete report appears first.
+//! The build script of rdma-sys needs these packages, but stops at the first missing package. Also,
+//! it runs only after the slow compilation of the generator bindgen. This build script has no
+//! dependencies. Therefore cargo runs it earlier, and the complete report appears first.
 
 use std::{
     env, fs,
@@ -56,8 +56,8 @@ fn main() {
              On Debian and Ubuntu:\n\n    sudo apt install {packages}\n\n\
              On other distributions install rdma-core-devel, clang-devel or clang-libs (libclang \
              11 to 15), and pkgconf. Set PKG_CONFIG_PATH if the libraries are not in a standard \
-             directory. To build without these packages, set default-features = false and the \
-             feature dlopen. Then the program opens the libraries when it runs."
+             directory. To build without these packages, disable the feature linked. Then the \
+             program opens the libraries when it runs."
         );
         process::exit(1);
     }

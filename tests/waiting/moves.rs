@@ -54,7 +54,7 @@ fn uses_a_stream_whose_runtime_is_gone() {
         let echo = thread::spawn(move || {
             let mut bytes = [0; 5];
             while peer.read_exact(&mut bytes).is_ok() {
-                // Send the echo only after the other side has started to wait for it.
+                // Send the echo only after `exchange` has started to wait for it.
                 if wait.recv().is_err() || peer.write_all(&bytes).is_err() {
                     break;
                 }
@@ -184,7 +184,7 @@ fn polls_connections_whose_runtime_is_dropped() {
         for (_, far) in &pairs {
             runtime.block_on(receive_all(far.clone()));
         }
-        // The handles outside of the runtime keep the connections open.
+        // `pairs` contains further handles, which keep the connections open.
         drop(runtime);
         for (near, _) in &pairs {
             flush_promptly(near, 10);

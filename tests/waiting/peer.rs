@@ -77,8 +77,8 @@ impl State {
         config.with(|c| c.transport = TransportChoice::Tcp)
     }
 
-    /// Sends the first bytes of this state at once. Returns the bytes that the peer then sends one
-    /// by one.
+    /// Sends the beginning of a payload or of a large message at once. Returns the bytes that the
+    /// peer then sends one by one, if any.
     fn begin(self, stream: &mut TcpStream) -> Vec<u8> {
         match self {
             Self::Silence => Vec::new(),
@@ -222,7 +222,7 @@ impl Drop for Trickling {
     }
 }
 
-/// Connects as a peer that grants 4 messages.
+/// Connects as a peer. Its hello grants 4 messages: the library may send that many.
 fn connect(addr: SocketAddr, features: u8) -> io::Result<TcpStream> {
     let mut stream = TcpStream::connect(addr)?;
     stream.set_read_timeout(Some(TIME_LIMIT))?;
@@ -249,7 +249,8 @@ fn pdu(kind: u8, flags: u8, payload: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// Returns the peer's first frame. Like the hello, the frame grants 4 messages.
+/// Returns the peer's first frame. The frame repeats the grant in the hello: the library may send a
+/// total of 4 messages.
 fn frame(kind: u8, len: u32, payload: &[u8]) -> Vec<u8> {
     let mut bytes = vec![kind, 0, 0, 0];
     bytes.extend(4_u32.to_be_bytes());

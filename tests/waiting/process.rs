@@ -48,9 +48,9 @@ const WAITING_CALLS: [libc::c_long; 3] = [
 pub(crate) enum Role {
     /// Accepts connections and receives nothing.
     Keeps,
-    /// Receives on the first connection in a thread, and accepts further connections.
+    /// Accepts connections. A separate thread receives on the first connection.
     Receives,
-    /// Does the same as `Receives`, but with a thread that never sleeps.
+    /// Does the same as `Receives`, but the receiving thread never sleeps.
     ReceivesBusily,
 }
 
@@ -123,8 +123,8 @@ impl Process {
         loop {
             self.await_sleep();
             let stopped = self.stop_victim();
-            // A probe may wake the thread between the two calls above. The kernel prints `running`
-            // instead of a number if the thread is not in a system call.
+            // A probe may wake the thread between the two calls above. If the thread is not in a
+            // system call, the kernel prints `running` or -1 instead of the number of a call.
             let call = fs::read_to_string(&call).unwrap();
             let number = call.split_whitespace().next().unwrap();
             if WAITING_CALLS.iter().any(|call| call.to_string() == number) {
@@ -210,8 +210,9 @@ fn keep() {
     let _kept: Vec<_> = messages.incoming().collect();
 }
 
-/// Returns a configuration with keepalive probes, so that the engine's thread polls each connection
-/// ten times per second. With the long keepalive timeout, no connection ends during a test.
+/// Returns a configuration with keepalive probes. Because of the probes, the engine's thread polls
+/// each connection twice per keepalive interval, which is ten times per second. The keepalive
+/// timeout is so long that no connection ends during a test.
 fn probing() -> Config {
     Config::default().with(|c| {
         c.keepalive_interval = Some(Duration::from_millis(200));

@@ -176,8 +176,8 @@ fn victim_and_other(role: Role) -> (Process, Connector, SocketAddr, [Endpoint; 2
     let addr = process.addr();
     let connector = Connector::new().config(&unprobed());
     // Use a separate engine for the first connection. If both connections shared an engine, the
-    // other connection would prove to the process that its peer is alive. Then the process would
-    // rarely probe the first connection.
+    // messages on the other connection would prove to the process that this engine is alive. Then
+    // the process would rarely probe the first connection.
     let engine = Engine::new().unwrap();
     let first = connector.clone().engine(&engine).connect(addr).unwrap();
     flush_promptly(&first, 1);
@@ -227,10 +227,13 @@ fn serves_others_while_a_busy_thread_is_stopped() {
         other.flush_timeout(TIME_LIMIT).unwrap();
         first.flush_timeout(TIME_LIMIT).unwrap();
     }
-    // The receiving thread holds the other locks of its connection only briefly. If the thread is
-    // stopped while it holds such a lock, the engine's thread may wait for the lock, and the flush
-    // may time out. Therefore a few flushes may fail.
-    assert!(blocked <= ROUNDS / 4, "{blocked} of {ROUNDS} rounds");
+    // Besides the poll lock, the receiving thread holds locks of its connection, but only briefly.
+    // If the thread is stopped while it holds such a lock, the engine's thread may wait for the
+    // lock, and the flush may time out. Therefore a few flushes may fail.
+    assert!(
+        blocked <= ROUNDS / 4,
+        "the flush failed in {blocked} of {ROUNDS} rounds"
+    );
     connector.connect(addr).unwrap().close().unwrap();
     first.close().unwrap();
     assert_eq!(

@@ -11,7 +11,7 @@ use redis::{
     AsyncCommands, AsyncConnectionConfig, RedisConnectionInfo, aio::MultiplexedConnection,
 };
 
-/// The number of tasks, each of which stores its own value.
+/// The number of tasks. Each task stores one value.
 const TASKS: u8 = 8;
 /// The length of a value in bytes. A value is longer than the server's receive buffer, which is 1
 /// MiB by default.

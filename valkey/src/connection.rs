@@ -48,7 +48,8 @@ impl Connection {
     /// handles commands even if the program makes no calls.
     ///
     /// On an accepted connection, the thread first exchanges the initial commands, for which the
-    /// client waits. A client without keepalives needs no thread, so this function starts none.
+    /// client waits. The thread does this even if keepalives are disabled, and then ends. A client
+    /// without keepalives needs no thread, so this function starts none.
     fn start(&self, config: &Config) -> io::Result<Option<Sender<()>>> {
         let is_server = self.waiting.with(|link| link.is_server());
         let (keepalive, handshake) = (config.keepalive, config.connect_timeout);

@@ -45,7 +45,7 @@
 #![cfg_attr(not(feature = "tokio"), forbid(unsafe_code))]
 
 // The Valkey project defines this protocol. Therefore this crate shares no code with `proto` and
-// the engine. For RDMA, this crate uses only `cm` and `verbs`, as a program would.
+// the engine. For RDMA, this crate uses only the public modules `cm` and `verbs` of `rdma-verbs`.
 
 mod command;
 mod config;

@@ -24,8 +24,8 @@ use crate::{
 const COMMANDS: u32 = 8;
 /// The maximum number of bytes in one write to the peer's buffer.
 const CHUNK: usize = 64 << 10;
-/// The encoded RNR timer of 0.64 ms: the time that the peer waits before it retries a send, if this
-/// side has no posted receive.
+/// The RNR timer: the time that the peer waits before it retries a message for which this side had
+/// no posted receive. The code 12 means 0.64 ms.
 const MIN_RNR_TIMER: u8 = 12;
 /// The number of retries of an unacknowledged packet. This is not the maximum, 7, because software
 /// RoCE interprets 7 as infinite.

@@ -20,9 +20,8 @@ const WRITE: usize = 1;
 /// A connection to a Valkey server or client: a byte stream in both directions.
 ///
 /// Clones refer to the same connection. Threads can share a connection; for example, one may read
-/// while another writes. Dropping the last handle closes the connection, but first waits up to
-/// [`Config::linger`] until all written bytes have arrived. The protocol cannot close a single
-/// direction.
+/// while another writes. Dropping the last handle waits up to [`Config::linger`] for the written
+/// bytes to arrive, then closes the connection. The protocol cannot close a single direction.
 #[derive(Debug, Clone)]
 pub struct Stream {
     connection: Arc<Connection>,

@@ -221,8 +221,8 @@ impl Stream {
                 lock(&self.tasks.0)[task] = None;
             }
             if progress {
-                // This task has consumed the event that would have woken the other task. Therefore
-                // it wakes the other task, which may be able to continue.
+                // This task may have consumed the event that would have woken the other task.
+                // Therefore wake the other task, which may be able to continue.
                 let other = lock(&self.tasks.0)[1 - task].take();
                 other.into_iter().for_each(Waker::wake);
             }
@@ -248,7 +248,8 @@ impl Stream {
     }
 
     /// Closes the connection. If written bytes have not arrived yet, starts a thread that waits for
-    /// them and then closes the connection.
+    /// them and then closes the connection. In a forked child, does not close the connection, which
+    /// belongs to the parent.
     fn close(&mut self) {
         let Some(connection) = self.connection.take() else {
             return;

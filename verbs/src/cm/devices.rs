@@ -283,8 +283,8 @@ impl List {
     }
 
     fn all(&self) -> &[*mut ffi::ibv_context] {
-        // SAFETY: librdmacm allocated `len` entries from `start`. The list changes only through
-        // `&mut self`.
+        // SAFETY: `start` points to `len` entries that librdmacm allocated. The list changes only
+        // through `&mut self`.
         unsafe { slice::from_raw_parts(self.start.as_ptr(), self.len) }
     }
 

@@ -2,7 +2,8 @@ use std::{fmt, ops::Deref};
 
 use rdma_status::OsError;
 
-/// The capacity in bytes. It is sufficient for any message, because the length field has one byte.
+/// The capacity of [`PrivateData`] in bytes. It is sufficient for any message, because the length
+/// field of a message has one byte.
 const CAPACITY: usize = u8::MAX as usize;
 
 /// Private data: bytes that a connect request, an acceptance or a rejection carries to the peer's

@@ -314,7 +314,7 @@ mod tests {
         size: usize,
     ) -> libc::c_int {
         assert_eq!((port_num, size), (7, 52));
-        // SAFETY: the test below passes a pointer to its own structure.
+        // SAFETY: the test below passes a pointer to a local variable.
         unsafe { (*attr).flags = 5 };
         libc::ERANGE
     }

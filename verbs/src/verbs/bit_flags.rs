@@ -1,4 +1,5 @@
-/// Defines a set of flags over `u32`, with named constants, set operations, `Display` and `Debug`.
+/// Defines a type whose values are sets of flags, stored as a `u32`. The type has named constants,
+/// set operations, `Display` and `Debug`.
 ///
 /// Unnamed bits are preserved, because a device may report flags that this crate does not define.
 macro_rules! bit_flags {

@@ -139,8 +139,8 @@ impl CmId {
     ///
     /// # Errors
     ///
-    /// Returns `EMFILE`, `ENFILE` or `ENOMEM` if the process lacks the descriptors or the memory to
-    /// list its devices.
+    /// Returns `EMFILE`, `ENFILE` or `ENOMEM` if there are too few free descriptors or too little
+    /// memory to list the devices.
     pub fn device(&self) -> Result<Option<Context>, OsError> {
         let raw = self.inner.with(|id, _| {
             // SAFETY: `id` exists, and the lock of its channel is held.

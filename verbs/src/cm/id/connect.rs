@@ -237,7 +237,8 @@ impl CmId {
 
     /// Completes the establishment of a connection after a CONNECT_RESPONSE.
     ///
-    /// Before this call, the program must move its own queue pair to the RTS state.
+    /// This function is only for ids whose queue pair the program creates itself, not through the
+    /// id. Before this call, the program must move that queue pair to the RTS state.
     ///
     /// # Errors
     ///

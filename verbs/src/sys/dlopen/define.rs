@@ -68,7 +68,7 @@ macro_rules! all_fields {
 /// bindings.
 macro_rules! enumerations {
     ($( $name:ident { $( $constant:ident = $value:literal ),* $(,)? } )*) => {
-        $( #[allow(dead_code, reason = "some are for tests alone")] pub(crate) mod $name {
+        $( #[allow(dead_code, reason = "only tests use some of them")] pub(crate) mod $name {
             pub(crate) type Type = libc::c_uint;
             $( pub(crate) const $constant: Type = $value; )*
         } )*
@@ -92,7 +92,7 @@ macro_rules! bits {
             #[derive(Clone, Copy)]
             pub(crate) struct $name(pub(crate) libc::c_uint);
 
-            #[allow(dead_code, reason = "some are for tests alone")]
+            #[allow(dead_code, reason = "only tests use some of them")]
             impl $name { $( pub(crate) const $constant: Self = Self($value); )* }
 
             impl std::ops::BitOr for $name {
@@ -205,8 +205,8 @@ mod compared {
     pub(in crate::sys::dlopen) use {layout, placeholder};
 
     /// Panics if the layout of a declaration (`ours`) differs from that in the headers (`theirs`).
-    /// A growing structure may be larger in the headers. `what` is the kind and the name of the
-    /// type.
+    /// A growing structure may be larger in the headers. Opaque types are not compared. `what` is
+    /// the kind and the name of the type.
     pub(in crate::sys::dlopen) fn compare(what: &str, ours: Layout, mut theirs: Layout) {
         let kind = what.split(' ').next().unwrap_or_default();
         if kind == "opaque" {

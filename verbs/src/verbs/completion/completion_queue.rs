@@ -205,9 +205,9 @@ impl CompletionQueue {
     /// Requests one event on the channel. The next completion raises this event. The call has no
     /// effect if the queue has no channel.
     ///
-    /// If `solicited_only` is true, only receives of solicited messages and failed completions
-    /// raise the event. Completions that are already in the queue raise no event, so poll the queue
-    /// once more after this call.
+    /// If `solicited_only` is true, only the receive of a solicited message, or a failed work
+    /// request, raises the event. Completions that are already in the queue raise no event, so poll
+    /// the queue once more after this call.
     ///
     /// # Errors
     ///
@@ -246,7 +246,7 @@ impl CompletionQueue {
 }
 
 /// Converts a channel and a cookie to the arguments of the C functions. Returns `EINVAL` if the
-/// channel belongs to another context.
+/// channel belongs to another context, or if the cookie does not fit into a pointer.
 fn raw_channel(
     call: &'static str,
     context: &Context,
