@@ -133,8 +133,8 @@ impl Listener {
     ///
     /// With [`TransportChoice::Auto`](crate::TransportChoice::Auto), either RDMA or TCP may be
     /// missing; the log contains the reason. On iWARP, which uses the ports of TCP, TCP is missing.
-    /// To accept clients without RDMA there, create a second listener on another port with
-    /// [`TransportChoice::Tcp`](crate::TransportChoice::Tcp).
+    /// To also accept clients without RDMA in this case, create a second listener on another port
+    /// with [`TransportChoice::Tcp`](crate::TransportChoice::Tcp).
     #[must_use]
     pub fn transports(&self) -> &'static [Transport] {
         self.socket.transports()
@@ -182,7 +182,7 @@ impl Listener {
         }
     }
 
-    /// Accepts the next connection if one is established, without waiting.
+    /// Accepts the next established connection, if there is one. Does not wait.
     ///
     /// Returns `None` if no connection is established yet.
     ///
@@ -253,15 +253,15 @@ impl Listener {
         accepted.map_or(Poll::Pending, Poll::Ready)
     }
 
-    /// Returns the error that ended the listener. Returns `None` if it is open or was closed by
-    /// [`close`](Self::close).
+    /// Returns the error that ended the listener. Returns `None` if the listener is open or was
+    /// closed by [`close`](Self::close).
     pub(crate) fn end(&self) -> Option<Error> {
         let ended = self.arrivals().ended();
         ended.filter(|error| !matches!(error, Error::ListenerClosed))
     }
 
-    /// Returns a waiter id for a task that waits in a future of its own. The future must
-    /// [unregister](Self::unregister_waiter) the id.
+    /// Returns a new waiter id for a future, so that its task waits independently of other tasks.
+    /// The future must [unregister](Self::unregister_waiter) the id.
     #[cfg(feature = "tokio")]
     pub(crate) fn new_waiter_id(&self) -> WaiterId {
         self.arrivals().new_waiter_id()
@@ -400,7 +400,7 @@ impl Drop for Listener {
     fn drop(&mut self) {
         self.socket.start_close();
         // `abandon` also rejects connections that are established later. In a forked child it has
-        // no effect, because the child sees only a stand-in without connections.
+        // no effect, because `self.connections` then refers to a stand-in without connections.
         self.connections.abandon();
     }
 }

@@ -22,7 +22,7 @@ use crate::send_buffer::SendBuffer;
 /// endpoint.send(SendBuffer::new(&endpoint, 1 << 20)?)?;
 /// // One message of two parts.
 /// endpoint.send(Outgoing::parts(&[IoSlice::new(b"head"), IoSlice::new(b"body")]))?;
-/// // Its arrival is reported as `Completion::Sent` with the id 7.
+/// // `Completion::Sent` with the id 7 reports the arrival of this message.
 /// endpoint.send(Outgoing::from(b"important").with_id(7))?;
 /// # Ok(())
 /// # }

@@ -290,7 +290,7 @@ impl Shared {
         Some(timeout.get().map_or_else(Deadline::never, Deadline::after))
     }
 
-    /// Waits for bytes or the end of the stream. Then returns the result of `take`.
+    /// Waits for bytes or the end of the stream. Then calls `take`, and returns its result.
     fn read_with<T>(&self, take: impl FnOnce(&mut Reading, &Endpoint) -> T) -> io::Result<T> {
         let deadline = self.deadline(&self.read_timeout);
         let turn = match &deadline {
@@ -338,8 +338,8 @@ impl Shared {
     }
 }
 
-/// Waits for bytes or the end of the stream. Then returns the result of `take`. The caller must
-/// have the turn or the only handle.
+/// Waits for bytes or the end of the stream. Then calls `take`, and returns its result. The caller
+/// must have the turn or the only handle.
 fn read_in_turn<T>(
     reading: &mut Reading,
     endpoint: &StreamEnd,

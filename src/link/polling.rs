@@ -56,14 +56,15 @@ const LOCK_YIELDS: u32 = 4;
 /// A view of a connection's completion queue, for one call of the application.
 struct Queue<'a> {
     link: &'a Arc<Link>,
-    /// The handoff that takes the first message, so that this message bypasses the connection's
-    /// own queue.
+    /// If there is a handoff, the first message is put into it instead of into the connection's
+    /// queue of messages.
     handoff: Option<&'a Handoff>,
     /// Whether the calling thread polled the queue before it began to wait.
     was_polled: bool,
 }
 
-/// Whether a poll first requests an event for the next completion, under the same lock.
+/// Whether to request an event for the next completion before a poll. If so, the thread holds the
+/// lock of `poll` during both the request and the poll.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Arming {
     No,
@@ -73,8 +74,8 @@ enum Arming {
 impl Link {
     // Functions that the engine's thread calls to poll.
 
-    /// Polls the completion queue once. The second value is true if the engine has to carry out
-    /// outputs of the connection.
+    /// Polls the completion queue once. Returns the result of the poll, and whether the engine has
+    /// to carry out outputs of the connection.
     pub(crate) fn poll_in_engine(self: &Arc<Self>) -> (Progress, bool) {
         self.engine_polls(Arming::No)
     }
@@ -139,9 +140,9 @@ impl Link {
         }
     }
 
-    /// Handles all completions that are in the completion queue now. Returns false if another
-    /// thread does not release the lock of `poll` in time. Some completions may then remain. The
-    /// engine's thread calls this function, and drives the connection afterwards.
+    /// Handles all completions that are in the completion queue now. Returns false without polling
+    /// if another thread does not release the lock of `poll` in time. The engine's thread calls
+    /// this function, and drives the connection afterwards.
     ///
     /// Returns true even if another thread is receiving from the socket. That thread may be
     /// suspended, and the deadlines of the connection must not wait for it. That thread counts the
@@ -191,8 +192,8 @@ impl Link {
 
     /// Polls once before the calling thread waits for a message, if threads of the application own
     /// the connection. Does not poll over TCP, because each poll costs a system call. Returns
-    /// whether it polled. If the poll finds a message, `handoff` contains the first message, unless
-    /// the connection's own queue contains earlier completions.
+    /// whether it polled. If the poll finds messages, the first is put into `handoff`, unless
+    /// earlier completions are still in the connection's queue.
     #[inline]
     pub(crate) fn poll_first(self: &Arc<Self>, handoff: &Handoff) -> bool {
         if self.is_over_tcp() || !self.poller.count_poll_as_owner() {
@@ -242,7 +243,7 @@ impl Link {
             .try_once(&self.queue(Some(handoff)), waits_for_room, ready)
     }
 
-    /// Polls the connection for a thread that waits for its group.
+    /// Polls the connection for a thread that waits for the connection's group.
     pub(super) fn poll_as_member(self: &Arc<Self>) {
         self.poller.poll_member(&self.queue(None));
     }
@@ -265,8 +266,8 @@ impl Link {
     /// while the completion queue is empty. The first message may be put into the `handoff`.
     /// Releases the lock of `poll`, and adds work to `deferred` for the caller to run.
     ///
-    /// About two of three polls of a waiting thread find the completion queue empty. Such a poll
-    /// costs few instructions, because this function is inlined and [`act`](Self::act) is not.
+    /// A waiting thread finds the completion queue empty in about two thirds of its polls. Such a
+    /// poll costs few instructions, because this function is inlined and [`act`](Self::act) is not.
     #[inline(always)]
     fn poll_locked(
         self: &Arc<Self>,
@@ -287,8 +288,8 @@ impl Link {
         let progress = self.poll_side(here, budget, handoff, answers, deferred);
         drop(side);
         if let Err(error) = armed {
-            // Ends the connection: without completion events, waiting threads would sleep even if
-            // the queue contains completions.
+            // Ends the connection, because without completion events waiting threads would sleep
+            // even while the queue contains completions.
             self.poll_failed(error, deferred);
         }
         progress
@@ -520,8 +521,8 @@ impl Link {
             let mut core = self.core();
             match interest {
                 Interest::Readable => self.announce_readable(&core),
-                // A `try_send` that was refused before the fd existed has not made the fd
-                // unreadable. The next refused `try_send` makes it unreadable.
+                // A `try_send` that was refused before the fd existed could not make the fd
+                // unreadable. The next refused `try_send` does so.
                 Interest::Writable => {
                     // From now on the fd reports room, and `Completion::Room` does not.
                     core.room_wanted = false;
@@ -643,7 +644,7 @@ impl Link {
         let events = match &*side {
             Some(side) if !self.core().is_suspended() => match side.events() {
                 Some(events) => Arc::clone(events),
-                // A peer in this process wakes the tasks itself.
+                // An in-memory connection has no events, because its peer wakes the tasks directly.
                 None => return Ok(()),
             },
             Some(_) | None => {

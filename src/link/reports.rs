@@ -1,5 +1,5 @@
 //! Reports events to the application: completions of sends and operations, and room for a send. The
-//! reports go to the connection's own queue, or to its group's queue.
+//! reports go to the connection's queue or, if the connection is in a group, to the group's queue.
 
 use std::{
     iter,
@@ -289,7 +289,7 @@ impl Operation {
     }
 }
 
-/// Handles a successful work request. Returns whether it reported a completion to the application.
+/// Handles a successful work request. Returns whether a completion was reported to the application.
 fn succeed(
     posted: &Posted,
     conn: &mut Connection,
@@ -317,8 +317,8 @@ fn succeed(
             false
         }
         None => {
-            // The response of the peer's device proves that all earlier messages and writes have
-            // arrived.
+            // A read or an atomic operation has succeeded. The response of the peer's device proves
+            // that all earlier messages and writes have arrived.
             let mut any = false;
             while let Some(gone) = unproven.take() {
                 any |= arrived(gone, order, completions);
@@ -328,7 +328,7 @@ fn succeed(
     }
 }
 
-/// Handles the arrival of a message or write at the peer. Returns whether it reported a completion
+/// Handles the arrival of a message or write at the peer. Returns whether a completion was reported
 /// to the application.
 fn arrived(gone: CompletedSend, order: &mut SentOrder, completions: &mut Option<Outbox>) -> bool {
     match gone {
@@ -340,7 +340,7 @@ fn arrived(gone: CompletedSend, order: &mut SentOrder, completions: &mut Option<
     }
 }
 
-/// Reports the messages that are known to have arrived. Returns whether it reported any.
+/// Reports the messages that are known to have arrived. Returns whether any message was reported.
 fn report_sent(order: &mut SentOrder, completions: &mut Option<Outbox>) -> bool {
     let mut any = false;
     while let Some(id) = order.next_sent() {

@@ -14,8 +14,8 @@ use crate::proto::{CloseReason, Note, ResumeRefused, ResumeRequest, SessionOver,
 
 /// The time limit for a pong over the previous connection. When a request to resume arrives, this
 /// side sends a ping over that connection. If the pong does not arrive in time, this side accepts
-/// the peer's next request. If the peer was merely slow and still used the previous connection, the
-/// peer can resume the session with another request.
+/// the peer's next request. A peer that was merely slow, and still used the previous connection,
+/// then loses that connection, but can resume the session with another request.
 const ANSWER: Duration = Duration::from_millis(250);
 
 /// Functions that the engine's thread calls.
@@ -23,7 +23,8 @@ impl Core {
     /// Checks the peer's request to resume the session. Returns true if the request is valid and
     /// the peer no longer uses the previous connection. That connection has then been ended, and
     /// delivers no further messages. Returns false while the peer may still use the previous
-    /// connection; the caller then refuses the request, and the peer retries.
+    /// connection; the caller then refuses the request, and the peer retries. Returns an error if
+    /// the request is invalid.
     ///
     /// Before the call, the caller must have handled all completions that have arrived.
     pub(crate) fn supersede(
@@ -131,11 +132,11 @@ impl Core {
         Some(Ended { reason, delivered })
     }
 
-    /// Returns the message counts of a session that was closed on the passive side. The engine
-    /// stores them, and reports them to a peer that later asks to resume the session. Returns
-    /// `None` on the active side, and for a session that was lost without a close or that the
-    /// application has aborted. This function checks both `closing` and `is_aborted`, because the
-    /// drop of the final handle after an abort sets `closing`.
+    /// On the passive side, returns the message counts of a session that either side has closed.
+    /// The engine stores them, and reports them to a peer that later asks to resume the session.
+    /// Returns `None` on the active side, and for a session that was lost without a close or that
+    /// the application has aborted. This function checks both `closing` and `is_aborted`, because
+    /// the drop of the final handle after an abort sets `closing`.
     pub(super) fn counts_at_close(&self, reason: &CloseReason) -> Option<SessionOver> {
         let session = self.session.as_deref()?;
         if let Side::Active(_) = session.side {

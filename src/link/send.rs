@@ -24,7 +24,8 @@ const LONGEST: usize = isize::MAX as usize;
 /// of length [`MAX_PARTS`].
 const SHORT_BATCH: usize = 16;
 
-/// A message to send. Between two attempts, it keeps its copy or its registered memory.
+/// A message to send. If the message is refused, this value keeps the copy or the registered memory
+/// for the next attempt.
 #[derive(Debug)]
 pub(crate) struct Sending<'a> {
     content: Content<'a>,
@@ -55,8 +56,8 @@ pub(super) enum Attempt {
 }
 
 impl<'a> Sending<'a> {
-    /// Creates a message from the consecutive bytes of `parts`. If there is an `id`, the completion
-    /// of the message is reported.
+    /// Creates a message from the bytes of all `parts`, in order. If there is an `id`, the
+    /// completion of the message is reported with this id.
     pub(crate) fn new(parts: &'a [IoSlice<'a>], id: Option<u64>) -> Self {
         Self {
             content: Content::Parts(parts),
@@ -76,7 +77,8 @@ impl<'a> Sending<'a> {
         }
     }
 
-    /// Returns the memory of the message, if the message was not sent.
+    /// Returns the message's own memory. Returns `None` if the message was sent, or if it consists
+    /// of the application's bytes.
     pub(crate) fn into_memory(self) -> Option<OutboundBuffer> {
         match self.content {
             Content::Memory(memory) => Some(memory),
@@ -92,8 +94,8 @@ impl<'a> Sending<'a> {
         }
     }
 
-    /// Exposes a large message to the peer, in memory of the current connection. `generation` is
-    /// the number of that connection in its session.
+    /// Exposes a large message to the peer. First copies the message if its bytes are not in memory
+    /// of the current connection. `generation` is the number of that connection in its session.
     pub(super) fn expose(&mut self, allocator: &Allocator, generation: u32) -> Result<(), Error> {
         self.generation = generation;
         let buffer = match mem::replace(&mut self.content, Content::Sent) {
@@ -139,8 +141,8 @@ fn copied(
 /// A flush in progress. It covers all messages that were sent before it.
 #[derive(Debug)]
 pub(crate) enum Flush {
-    /// The flush waits for held bytes. The value is the total number of bytes that had been added
-    /// to the cork when the flush began.
+    /// The flush waits until the held bytes are sent. The value is the total number of bytes that
+    /// had been added to the cork when the flush began.
     Held(u64),
     /// The peer's library was asked for a confirmation, over the connection with this generation.
     Asked(proto::Flush, u32),
@@ -187,7 +189,7 @@ impl Core {
         self.send_checked(message, method)
     }
 
-    /// Returns how a message is sent now: in a frame, in fragments, or by announcement.
+    /// Returns the method for sending this message now: a frame, fragments, or an announcement.
     #[inline(always)]
     fn method_for(&self, message: &Sending<'_>) -> SendMethod {
         if self.conn.is_eager(message.len) {
@@ -316,8 +318,8 @@ impl Core {
         Ok(())
     }
 
-    /// Handles the outcome of a post that needs further work. Returns an error only if nothing was
-    /// posted.
+    /// Handles a post that failed, or after which the engine has to poll. Returns an error only if
+    /// nothing was posted.
     #[cold]
     pub(super) fn handle_post_error(&mut self, outcome: PostError) -> Result<(), TrySendError> {
         match outcome {
@@ -472,8 +474,8 @@ impl Core {
         while self.holds_back() {
             match self.uncork_some() {
                 Ok(()) => sent = true,
-                // The window is full, or the peer accepts no further messages. In the latter case
-                // the held messages are lost.
+                // The window is full, the session blocks new messages, or the peer accepts no
+                // further messages. In the last case the held messages are lost.
                 Err(_) => break,
             }
         }
@@ -512,7 +514,8 @@ impl Core {
     }
 
     /// Starts a flush, which asks the peer's library whether all messages sent so far have arrived.
-    /// If messages must be sent first, the question follows later.
+    /// If the session is suspended or messages are held, only a later call of [`ask`](Self::ask)
+    /// asks the peer's library.
     pub(super) fn flush(&mut self) -> Result<Flush, Error> {
         self.check_not_ended()?;
         if self.blocks_new_messages() {
@@ -543,7 +546,8 @@ impl Core {
         }
         self.check_sendable()?;
         if let Some(able) = self.conn.capabilities() {
-            // The access rights of this side's region were checked before.
+            // Checks whether the devices support the operation. The access rights of this side's
+            // region were already checked.
             checked
                 .op
                 .check(able, || "the peer's device".to_owned())

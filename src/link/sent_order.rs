@@ -62,8 +62,8 @@ impl SentOrder {
         self.taken += count as usize;
     }
 
-    /// Removes the messages that are known to have arrived, up to the first message with an id.
-    /// Returns this id.
+    /// Removes the oldest messages that are known to have arrived, up to and including the first
+    /// message with an id. Returns this id, or `None` if no such message has an id.
     pub(super) fn next_sent(&mut self) -> Option<u64> {
         loop {
             let known = match self.waiting.front()? {
@@ -78,9 +78,9 @@ impl SentOrder {
         }
     }
 
-    /// Removes the small message whose send the device reported as failed, and returns its id. The
-    /// device has completed `done` more small messages than are acknowledged. The failed message is
-    /// the next small message after these.
+    /// Removes the small message whose send the device reported as failed, and returns its id.
+    /// `done` is the number of small messages that the device has completed, but that are not
+    /// acknowledged yet. The failed message is the next small message after these.
     pub(super) fn fail(&mut self, done: usize) -> Option<u64> {
         let small = |(_, unsent): &(usize, &Unsent)| matches!(unsent, Unsent::Small(_));
         let (at, _) = self
@@ -114,8 +114,8 @@ impl SentOrder {
 /// the peer's host. A later pong from the peer's library proves that they have arrived.
 #[derive(Debug, Default)]
 pub(super) struct Unproven {
-    /// The entries, oldest first, each with the pong that proves its arrival; `None` if only the
-    /// close of the connection can prove it.
+    /// The sends and writes, oldest first, each with the pong that proves its arrival. The pong is
+    /// `None` if only the close of the connection can prove the arrival.
     waiting: VecDeque<(Option<Proof>, CompletedSend)>,
     /// The number of writes in `waiting`.
     writes: usize,

@@ -30,7 +30,7 @@ pub(crate) struct LinkSession {
     /// The session id; `None` until the passive side has chosen it.
     pub(super) id: Option<SessionId>,
     pub(super) side: Side,
-    /// The route of the current connection, or of the last one if there is none.
+    /// The route of the current connection or, while there is none, of the last connection.
     pub(super) route: Arc<Mutex<Route>>,
     /// The maximum duration of a suspension.
     pub(super) timeout: Duration,
@@ -84,7 +84,7 @@ pub(super) struct Suspension {
     pub(super) deadline: Instant,
     /// The reason for the loss.
     pub(super) reason: CloseReason,
-    /// Whether the peer has received all messages and then closed.
+    /// Whether the peer closed after it had received all messages.
     pub(super) delivered: bool,
     pub(super) step: Step,
     /// The number of failed attempts to resume.
@@ -168,8 +168,9 @@ impl Copied {
     #[inline(always)]
     fn set_bytes(&mut self, bytes: &[u8]) {
         self.len = bytes.len();
-        // Copies the first and the last `SHORT / 2` bytes, which may overlap. These two copies of a
-        // fixed length take 10 instructions, while a call of `memcpy` takes 23.
+        // If the message has between `SHORT / 2` and `SHORT` bytes, copies its first and its last
+        // `SHORT / 2` bytes, which may overlap. These two copies of a fixed length take 10
+        // instructions, while a call of `memcpy` takes 23.
         if let Some(short) = self.short.get_mut(..bytes.len())
             && let (Some(first), Some(last)) = (bytes.first_chunk(), bytes.last_chunk())
         {
@@ -314,8 +315,8 @@ impl Core {
     }
 
     /// Returns the number of the attempt that established the connection, reduced to its low 16
-    /// bits. Both sides know this number. It is 0 for the first connection, and for a connection
-    /// without a session.
+    /// bits. The number is the same on both sides. It is 0 for the first connection, and for a
+    /// connection without a session.
     #[inline]
     pub(super) fn epoch(&self) -> u16 {
         self.session
@@ -363,7 +364,8 @@ impl Core {
     }
 
     /// Returns the counters of this connection, added to the counters of all earlier connections of
-    /// the session.
+    /// the session. While the session is suspended, the lost connection is one of the earlier
+    /// connections.
     pub(super) fn statistics(&self) -> Statistics {
         let mut all = self.conn.statistics();
         if self.is_suspended() {

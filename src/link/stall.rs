@@ -71,7 +71,7 @@ impl Core {
 }
 
 impl Link {
-    /// Logs a long stall. The caller holds no lock.
+    /// Logs a long stall. The caller must hold no lock.
     pub(crate) fn report_stall(&self, stall: Stall) {
         warn_sparsely!(Connection, "{self}: {stall}");
     }

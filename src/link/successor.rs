@@ -99,7 +99,8 @@ impl Core {
             paths.arrived(Instant::now());
         }
         if session.leaving {
-            // An error is ignored: the connection has ended, or the peer does not support Leave.
+            // Ignores an error, which means that the connection has ended, or that the peer does
+            // not support Leave.
             let _ = self.conn.ask_to_leave();
         }
         let resent = session.messages.suspended_mut().count() as u64;
@@ -210,7 +211,7 @@ impl Core {
     }
 }
 
-/// Returns the object to which messages of the current connection return their buffer and credit.
+/// Returns the object to which messages of the current connection return their buffers and credits.
 pub(super) fn owner_of<H: MessageOwner + 'static>(
     ring: &Option<Arc<dyn MessageOwner>>,
     to: &Recipient<'_, H>,

@@ -1,5 +1,5 @@
 //! The state of a session between the loss of a connection and the next connection. All functions
-//! run under the lock of `core`. The engine's thread makes the attempts: see
+//! run under the lock of `core`. The engine's thread makes the attempts to resume the session: see
 //! `engine/reactor/sessions.rs`.
 
 use std::{
@@ -235,9 +235,9 @@ impl Core {
         self.report_session_event(suspended);
     }
 
-    /// Ends the session, and stores its message counts if the passive side has closed it. Reports
-    /// as failed the kept messages that were not resent. The caller reports the other unconfirmed
-    /// messages, whose ids are in `order`.
+    /// Ends the session. On the passive side, stores the message counts of a closed session.
+    /// Reports the failure of the kept messages that were not resent. The caller reports the other
+    /// unconfirmed messages, whose ids are in `order`.
     pub(super) fn fail_kept(&mut self, reason: &CloseReason) {
         self.over = self.counts_at_close(reason);
         if let Some(session) = &mut self.session {
@@ -355,8 +355,9 @@ impl Core {
     }
 
     /// Ends the session if it is suspended. Returns whether it was suspended. The engine calls this
-    /// function for the oldest sessions if too many are suspended. It also does so if the engine is
-    /// draining or shutting down, and no listener remains at which peers could resume sessions.
+    /// function for the oldest sessions when too many are suspended. It also calls this function
+    /// for all suspended sessions of the passive side when the engine is being drained or shut down
+    /// and no listener remains at which the peers could resume them.
     pub(crate) fn end_suspended(&mut self) -> bool {
         let suspension = self.session.as_mut().and_then(|it| it.suspension());
         let Some(ended) = suspension.map(|suspension| suspension.end()) else {

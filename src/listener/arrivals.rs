@@ -7,7 +7,7 @@
 //! connections are not established yet. It checks the backlog again when it establishes the
 //! connection, so the limit is exact. When the program drops the listener, or the engine shuts
 //! down, each connection that the program has not taken ends with a Failure. The code of the
-//! Failure tells the peer that the program has seen no message.
+//! Failure tells the peer that the program has received none of its messages.
 
 use std::{
     os::fd::BorrowedFd,
@@ -33,7 +33,7 @@ use crate::{
 /// An item of the channel of connections.
 pub(super) type Accepted = Result<Endpoint, Error>;
 
-/// The items of a listener that the program has not taken, followed by the end of the listener.
+/// A listener's items that the program has not taken, followed by the end of the listener.
 ///
 /// The engine's thread appends items and limits their number. Any thread can take items.
 #[derive(Debug)]
@@ -90,7 +90,7 @@ impl<T> Arrivals<T> {
         self.tasks.name.get_or_init(|| name);
     }
 
-    /// Returns the channel of the items. The channel ends with the listener.
+    /// Returns the channel of the items. The channel ends when the listener ends.
     pub(super) fn items(&self) -> &Receiver<T> {
         &self.items
     }
@@ -129,7 +129,7 @@ impl<T> Arrivals<T> {
         }
     }
 
-    /// Returns a waiter id for a task that waits in a future of its own.
+    /// Returns a new waiter id for a future, so that its task waits independently of other tasks.
     #[cfg(feature = "tokio")]
     pub(super) fn new_waiter_id(&self) -> WaiterId {
         self.tasks.wakers.new_waiter_id()
@@ -287,7 +287,7 @@ impl Tasks {
         }
     }
 
-    /// Returns the listener's name for the log, or `listener` until the listener is bound.
+    /// Returns the listener's name for the log, or the word `listener` until the name is set.
     fn name(&self) -> &str {
         self.name.get().map_or("listener", String::as_str)
     }

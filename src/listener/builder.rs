@@ -238,7 +238,8 @@ impl ListenerBuilder {
         Ok(StreamListener::new(listener))
     }
 
-    /// Binds the address. While the address is in use, retries for up to the time of `bind_within`.
+    /// Binds the address. While the address is in use, retries until the time of `bind_within` has
+    /// passed.
     fn retry<T>(
         &self,
         address: impl ToAddresses,

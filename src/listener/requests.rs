@@ -48,7 +48,7 @@ use crate::{
 ///         request.reject(b"unknown user")?;
 ///         continue;
 ///     }
-///     // `accept` waits for the peer, so it runs in a thread of its own.
+///     // `accept` waits for the peer, so it runs in a separate thread.
 ///     std::thread::spawn(move || match request.accept() {
 ///         Ok(endpoint) => while endpoint.recv().is_ok() {},
 ///         Err(error) => eprintln!("{error}"),
@@ -108,7 +108,7 @@ impl RequestListener {
         self.arrivals.items()
     }
 
-    /// Takes the next request if there is one, without waiting.
+    /// Takes the next request, if there is one. Does not wait.
     ///
     /// Event loops must use this method, because [`requests`](Self::requests) does not update the
     /// [`event_fd`](Self::event_fd).
@@ -163,8 +163,8 @@ impl RequestListener {
         taken.map_or(Poll::Pending, Poll::Ready)
     }
 
-    /// Returns a waiter id for a task that waits in a future of its own. The future must
-    /// [unregister](Self::unregister_waiter) the id.
+    /// Returns a new waiter id for a future, so that its task waits independently of other tasks.
+    /// The future must [unregister](Self::unregister_waiter) the id.
     #[cfg(feature = "tokio")]
     pub(crate) fn new_waiter_id(&self) -> WaiterId {
         self.arrivals.new_waiter_id()
@@ -306,7 +306,7 @@ impl Request {
     /// Rejects the request, with private data for the peer's program.
     ///
     /// The peer's connect fails with [`CloseReason::Rejected`](crate::CloseReason::Rejected), which
-    /// contains the data: at most 124 bytes. Dropping a request rejects it without data.
+    /// contains these data (at most 124 bytes). Dropping a request rejects it without data.
     ///
     /// # Errors
     ///

@@ -99,7 +99,8 @@ impl fmt::Display for Denied {
             self.file.display()
         )?;
         match &self.group {
-            // Joining the group helps only if the group may read and write the file.
+            // Joining the group helps only if the group may read and write the file. No user should
+            // join the group `root`.
             Some(group) if self.mode & 0o060 == 0o060 && group != "root" => write!(
                 f,
                 " (mode {:04o}): add its user to the group {group} (`usermod -aG {group} USER`)",

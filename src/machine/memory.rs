@@ -1,8 +1,8 @@
 use std::{fs, path::Path};
 
 /// Returns the number of bytes of memory that this process may use: the memory of the machine, or
-/// the limit of the process's control groups if it is lower. If neither can be read, returns the
-/// memory of a small machine.
+/// the limit of the process's control groups if it is lower. If the memory of the machine cannot be
+/// read, assumes 1 GiB.
 pub(crate) fn usable_memory() -> u64 {
     memory_of(Path::new("/"))
 }

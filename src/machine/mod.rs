@@ -7,8 +7,8 @@
 //! * whether the processor prefers relaxed ordering, when RDMA devices are used.
 //!
 //! All other facts are read from `/dev`, `/sys` and `/proc` when an operation fails or finds no
-//! RDMA device. They are hints for the person who reads the error text or log line. A fact that
-//! cannot be read is omitted there.
+//! RDMA device. They are hints for the person who reads the error text or log line. The text or
+//! line omits a fact that cannot be read.
 
 mod access;
 mod addresses;

@@ -7,7 +7,7 @@ use std::{
     sync::atomic::{AtomicU32, Ordering},
 };
 
-/// An empty folder, which is removed when the value is dropped.
+/// A temporary folder, which is initially empty. Dropping the value removes the folder.
 pub(super) struct Root(PathBuf);
 
 impl Root {

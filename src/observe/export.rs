@@ -108,7 +108,7 @@ impl Export {
     /// # Errors
     ///
     /// Fails if the socket cannot be created, for example with `AddrInUse` if a file exists at the
-    /// path. The only exception is the socket of an ended process, which is replaced.
+    /// path. A socket that an ended process has left at the path is replaced.
     pub fn start_at(path: impl AsRef<Path>) -> io::Result<Self> {
         let path = path.as_ref().to_owned();
         // A killed process may have left a socket at this path. The socket is removed if nothing

@@ -428,7 +428,8 @@ mod tests {
         c.is_ascii_alphanumeric() || c == '_'
     }
 
-    /// Returns the names of metrics in a text, without prefixes such as `rdmsg_connection_…`.
+    /// Returns the names of the metrics in a text. Skips prefixes such as `rdmsg_connection_…`,
+    /// which are not complete names.
     fn names(text: &str) -> BTreeSet<&str> {
         let words = text.split(|c| !is_part_of_name(c));
         words
