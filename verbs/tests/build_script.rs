@@ -30,8 +30,8 @@ impl Script {
         this
     }
 
-    /// Runs the build script with the feature `linked`. `PATH` contains only `programs`, given as
-    /// names and one-line shell scripts.
+    /// Runs the build script with the feature `linked`. `PATH` contains only `programs`. Each
+    /// program consists of its name and of one line of shell code.
     fn run(&self, programs: &[(&str, &str)]) -> Output {
         let manifest = concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.toml");
         let manifest = fs::read_to_string(manifest).unwrap();

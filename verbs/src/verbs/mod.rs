@@ -31,7 +31,7 @@
 //!
 //! # Thread safety
 //!
-//! All handles are [`Send`] and [`Sync`], because the objects are locked. libibverbs locks all
+//! All handles are [`Send`] and [`Sync`], because locks protect the objects. libibverbs locks all
 //! objects except the queue pairs of a [`ThreadDomain`], which the safe functions of this module
 //! lock. If several threads post to one queue pair, the requests of each call stay together; the
 //! order of the calls is unspecified. If several threads poll one completion queue, each completion

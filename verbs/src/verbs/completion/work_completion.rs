@@ -95,9 +95,9 @@ open_enum! {
     LOCAL_INV = 6;
     /// A send that the device segmented.
     TSO = 7;
-    /// A receive that a send consumed.
+    /// A receive that a peer's send consumed.
     RECV = 128;
-    /// A receive that an RDMA WRITE with immediate data consumed.
+    /// A receive that a peer's RDMA WRITE with immediate data consumed.
     RECV_RDMA_WITH_IMM = 129;
 }
 
@@ -285,7 +285,8 @@ impl fmt::Display for WcError {
 
 impl std::error::Error for WcError {}
 
-/// Checks at compile time that `ibv_poll_cq` may write an `ibv_wc` into a `WorkCompletion`.
+/// Checks at compile time that `WorkCompletion` has the layout of `ibv_wc`, because `ibv_poll_cq`
+/// writes an `ibv_wc` into a `WorkCompletion`.
 mod layout {
     use std::mem::offset_of;
 

@@ -28,12 +28,12 @@ pub enum AsyncElement {
     },
     /// A completion queue.
     CompletionQueue {
-        /// The cookie with which the program created the completion queue.
+        /// The cookie that the program passed when it created the completion queue.
         cookie: u64,
     },
     /// A shared receive queue.
     SharedReceiveQueue {
-        /// The cookie with which the program created the shared receive queue.
+        /// The cookie that the program passed when it created the shared receive queue.
         cookie: u64,
     },
     /// A port, numbered from 1.
@@ -84,7 +84,7 @@ open_enum! {
     SM_CHANGE = 13;
     /// A shared receive queue failed.
     SRQ_ERR = 14;
-    /// A shared receive queue contains fewer receives than its limit.
+    /// The number of receives in a shared receive queue fell below the queue's low-water mark.
     SRQ_LIMIT_REACHED = 15;
     /// A queue pair in the error state will consume no more receives from its shared receive queue.
     QP_LAST_WQE_REACHED = 16;

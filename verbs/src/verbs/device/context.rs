@@ -42,7 +42,8 @@ struct Inner {
 }
 
 enum Owner {
-    /// This handle owns the device. The device is closed when the last clone is dropped.
+    /// The handle owns the device. The device is closed when the last clone of the handle is
+    /// dropped.
     Opened,
     /// Another object owns the device, and closes it only after `_keep_alive` is dropped.
     Borrowed {
@@ -222,9 +223,10 @@ impl Context {
     ///
     /// # Errors
     ///
-    /// Returns the errors of
-    /// [`ibv_query_gid_table(3)`](https://man7.org/linux/man-pages/man3/ibv_query_gid_table.3.html)
-    /// and of [`query_port`](Self::query_port) and [`query_device`](Self::query_device).
+    /// Returns the errors of [`query_port`](Self::query_port), of
+    /// [`query_device`](Self::query_device) and of [`ibv_query_gid_table(3)`].
+    ///
+    /// [`ibv_query_gid_table(3)`]: https://man7.org/linux/man-pages/man3/ibv_query_gid_table.3.html
     #[doc(alias = "ibv_query_gid_table")]
     pub fn gid_table(&self, port: u8) -> Result<Vec<GidEntry>, OsError> {
         // `gid::all` reads the tables of all ports, and succeeds even if this port does not exist.
@@ -305,9 +307,9 @@ impl Context {
     /// forked child that shares the descriptor for these events with its parent.
     ///
     /// A forked child has its own descriptors for software devices that the connection manager
-    /// opened. The child shares the descriptors of hardware adapters with its parent. The child
-    /// must not read events from a shared descriptor, because an event may concern an object that
-    /// only the parent has.
+    /// opened. The child shares the descriptors of all other devices that its parent opened. The
+    /// child must not read events from a shared descriptor, because an event may concern an object
+    /// that belongs to the parent.
     #[must_use]
     pub fn has_own_events(&self) -> bool {
         match self.inner.owner {

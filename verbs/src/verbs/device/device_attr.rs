@@ -266,7 +266,8 @@ bit_flags! {
     PORT_ACTIVE_EVENT = 1 << 10;
     /// The board has a GUID.
     SYS_IMAGE_GUID = 1 << 11;
-    /// The device sends an RNR NAK if no receive is posted. The sender then retries.
+    /// If a message arrives and no receive is posted, the device answers with an RNR NAK. The peer
+    /// then sends the message again.
     RC_RNR_NAK_GEN = 1 << 12;
     /// The device can resize shared receive queues.
     SRQ_RESIZE = 1 << 13;

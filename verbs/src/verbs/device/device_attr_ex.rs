@@ -100,8 +100,8 @@ bit_flags! {
 }
 
 bit_flags! {
-    /// The operations that are supported in regions with on-demand paging: `enum
-    /// ibv_odp_transport_cap_bits`.
+    /// The operations that a transport supports in regions with on-demand paging:
+    /// `enum ibv_odp_transport_cap_bits`.
     #[doc(alias = "ibv_odp_transport_cap_bits")]
     pub struct OdpTransportCaps;
     /// Sends.

@@ -33,7 +33,7 @@ struct RawList(NonNull<*mut ffi::ibv_device>);
 
 // SAFETY: libibverbs allows any thread to free the list.
 unsafe impl Send for RawList {}
-// SAFETY: a shared `RawList` has no method that accesses the list.
+// SAFETY: no method of `RawList` accesses the list through a shared reference.
 unsafe impl Sync for RawList {}
 // SAFETY: libibverbs does not change a device that a list contains, and any thread may call the
 // functions of libibverbs on the device.

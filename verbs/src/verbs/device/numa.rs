@@ -5,8 +5,8 @@ use super::Context;
 impl Context {
     /// Returns the NUMA node to which the device is attached, as the kernel reports it.
     ///
-    /// Returns `None` for software devices. On most hosts with one processor, returns `None` for
-    /// all devices.
+    /// Returns `None` for software devices. On most hosts with one processor socket, returns `None`
+    /// for all devices.
     ///
     /// # Examples
     ///

@@ -83,8 +83,8 @@ impl PortAttr {
         self.port_cap_flags
     }
 
-    /// Returns true if the port has the flag `IBV_QPF_GRH_REQUIRED`: address handles must contain a
-    /// global route.
+    /// Returns true if the port has the flag `IBV_QPF_GRH_REQUIRED`, which means that address
+    /// handles must contain a global route.
     ///
     /// On RoCE, address handles must always contain a global route, whether or not the port has
     /// this flag.

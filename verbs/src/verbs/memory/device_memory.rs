@@ -41,9 +41,9 @@ impl DeviceMemory {
     ///
     /// # Errors
     ///
-    /// Returns `EOPNOTSUPP` if the device has no memory for programs: see
-    /// [`DeviceAttrEx::max_dm_size`](crate::verbs::DeviceAttrEx::max_dm_size). Otherwise returns
-    /// the errors of
+    /// Returns `EOPNOTSUPP` if the device has no memory that programs can allocate. In this case,
+    /// [`DeviceAttrEx::max_dm_size`](crate::verbs::DeviceAttrEx::max_dm_size) returns 0. Other
+    /// errors are those of
     /// [`ibv_alloc_dm(3)`](https://man7.org/linux/man-pages/man3/ibv_alloc_dm.3.html).
     #[doc(alias = "ibv_alloc_dm")]
     pub fn new(context: &Context, len: usize) -> Result<Self, OsError> {
@@ -79,7 +79,7 @@ impl DeviceMemory {
         &self.inner.context
     }
 
-    /// Copies `src` into the device memory, starting at the byte `offset`.
+    /// Copies `src` into the device memory. The copy begins at the byte `offset` of this memory.
     ///
     /// # Errors
     ///
@@ -104,7 +104,7 @@ impl DeviceMemory {
         cvt_errno(CALL, ret)
     }
 
-    /// Copies bytes of the device memory into `dst`, starting at the byte `offset`.
+    /// Fills `dst` with the bytes of the device memory that begin at `offset`.
     ///
     /// # Errors
     ///
@@ -158,8 +158,9 @@ impl Drop for Inner {
             // This process is a forked child, and the memory belongs to the parent.
             return;
         }
-        // SAFETY: `new` allocated the memory, and only this `drop` frees it. All regions of the
-        // memory have been deregistered, because each of them owned a handle to the memory.
+        // SAFETY: `new` allocated the memory, and only this `drop` frees it. All regions that
+        // were registered for the memory have been deregistered, because each of them owned a
+        // handle to the memory.
         let ret = unsafe { verbs_ext::ibv_free_dm(self.raw.as_ptr()) };
         log_destroy_error(cvt_errno("ibv_free_dm", ret));
     }

@@ -26,12 +26,13 @@ use crate::{
 ///
 /// The device, and any peer that knows [`rkey`](Self::rkey) and has permission, may read or change
 /// the bytes at any time. Therefore this type returns no references to the bytes, but copies the
-/// bytes in and out. The program's protocol must define which side may access which bytes at which
-/// time. For example, if the program polls the completion of a receive and then calls
+/// bytes in and out. The program's protocol must define when each side may access which bytes. For
+/// example, if the program polls the completion of a receive and then calls
 /// [`copy_out`](Self::copy_out), it gets the bytes that the device has written.
 ///
-/// Dropping the last handle first deregisters the memory and then unmaps it. Queue pairs and shared
-/// receive queues own a handle to each region that was posted to them.
+/// When the last handle is dropped, the memory is deregistered. If the region owns the memory, the
+/// memory is then unmapped. Queue pairs and shared receive queues own handles to the regions of all
+/// requests that the safe functions posted to them.
 ///
 /// See [`ibv_reg_mr(3)`](https://man7.org/linux/man-pages/man3/ibv_reg_mr.3.html).
 #[derive(Clone)]
@@ -71,7 +72,7 @@ struct Inner {
     /// The memory of the region, or `None` if the region does not own its memory. The memory is
     /// unmapped after the region has been deregistered, and stays mapped if deregistration fails.
     mapping: ManuallyDrop<Option<Mapping>>,
-    /// The region's protection domain. The fields are dropped after `drop` has deregistered the
+    /// The region's protection domain. This field is dropped after `drop` has deregistered the
     /// region, so the domain outlives the registration.
     pd: ProtectionDomain,
 }
@@ -151,13 +152,13 @@ impl MemoryRegion {
         })
     }
 
-    /// Registers a part of the region a second time, with different access flags. The new region is
-    /// only for work requests and peers: its functions `copy_in` and `copy_out` panic, so copy
-    /// through `self`.
+    /// Registers a part of the region a second time, with different access flags. Only work
+    /// requests and peers can use the new region. Its functions `copy_in` and `copy_out` panic, so
+    /// copy through `self`.
     ///
     /// # Panics
     ///
-    /// Panics if `part` exceeds the region, if the region is a part itself, or if the bytes are in
+    /// Panics if `part` exceeds the region, if `again` created `self`, or if the bytes are in
     /// device memory or in a dma-buf.
     ///
     /// # Errors
@@ -302,14 +303,13 @@ impl MemoryRegion {
     /// This type cannot copy the bytes. The program accesses them with functions of the exporting
     /// driver.
     ///
-    /// A dma-buf region cannot be the destination of a receive, a READ or an atomic operation of
-    /// this side: the safe functions that post such a request return `EINVAL`. The reason is that
-    /// some userspace drivers write short results with the processor, to the address in the work
-    /// request. For a dma-buf, this address is not an address of the process. The driver of
-    /// ConnectX adapters writes up to 64 bytes in this way, unless `MLX5_SCATTER_TO_CQE=0` is in
-    /// the environment when the device is opened. The unsafe functions that accept addresses and
-    /// keys, for example [`post_recv_raw`](crate::verbs::QueuePair::post_recv_raw), do not return
-    /// this error.
+    /// The safe functions that post requests return `EINVAL` if the destination of a receive, a
+    /// READ or an atomic operation is a dma-buf region. The reason is that some userspace drivers
+    /// let the processor copy short results to the address in the work request. In a dma-buf
+    /// region, this address is not an address of the process. The driver of ConnectX adapters
+    /// copies up to 64 bytes in this way, unless `MLX5_SCATTER_TO_CQE=0` is in the environment when
+    /// the device is opened. The unsafe functions that accept addresses and keys, for example
+    /// [`post_recv_raw`](crate::verbs::QueuePair::post_recv_raw), do not check the destination.
     ///
     /// This function has not been tested on a device yet.
     ///
@@ -518,7 +518,7 @@ impl MemoryRegion {
         &self.inner.pd
     }
 
-    /// Copies `src` into the region, starting at the byte `offset`.
+    /// Copies `src` into the region. The copy begins at the byte `offset` of the region.
     ///
     /// # Panics
     ///
@@ -530,7 +530,7 @@ impl MemoryRegion {
         self.bytes().write(offset, src);
     }
 
-    /// Copies bytes of the region into `dst`, starting at the byte `offset`.
+    /// Fills `dst` with the bytes of the region that begin at `offset`.
     ///
     /// # Panics
     ///
@@ -577,7 +577,9 @@ impl MemoryRegion {
             Location::Device { .. } => {
                 panic!("the bytes are in device memory: copy them with `DeviceMemory`")
             }
-            Location::DmaBuf => panic!("the bytes are in a dma-buf: copy them with its exporter"),
+            Location::DmaBuf => {
+                panic!("the bytes are in a dma-buf: copy them with the exporting driver")
+            }
             Location::Part { .. } => {
                 panic!("the bytes belong to another region: copy them through that region")
             }
@@ -658,7 +660,7 @@ impl Drop for Inner {
 bit_flags! {
     /// The kinds of access that a memory region or a queue pair allows: `enum ibv_access_flags`.
     ///
-    /// The local device may always read. See
+    /// The local device may always read the memory. See
     /// [`ibv_reg_mr(3)`](https://man7.org/linux/man-pages/man3/ibv_reg_mr.3.html).
     #[doc(alias = "ibv_access_flags")]
     pub struct AccessFlags;

@@ -59,8 +59,8 @@ pub struct MemoryWindow {
 
 // SAFETY: libibverbs allows any thread to use and to free a window.
 unsafe impl Send for MemoryWindow {}
-// SAFETY: a shared window only returns its fields. Methods that change the C object borrow the
-// window exclusively.
+// SAFETY: methods that borrow a window as shared only read its fields. Methods that change the C
+// object borrow the window exclusively.
 unsafe impl Sync for MemoryWindow {}
 
 impl MemoryWindow {

@@ -17,11 +17,11 @@ use crate::{
 /// A thread domain: a group of queue pairs that the driver does not lock. Some devices assign these
 /// queue pairs a doorbell register that no other queue pair uses.
 ///
-/// A queue pair belongs to the thread domain if it is created in the result of
-/// [`ProtectionDomain::with_thread_domain`]. The safe functions that post to such a queue pair, or
-/// modify it, hold the domain's lock. Therefore these functions wait while another thread executes
-/// such a function on any queue pair of the domain. The `unsafe` functions acquire no lock: their
-/// callers must exclude other threads.
+/// A queue pair belongs to the thread domain if it is created in the protection domain that
+/// [`ProtectionDomain::with_thread_domain`] returns. The safe functions that post to such a queue
+/// pair, or modify it, hold the thread domain's lock. Therefore these functions wait while another
+/// thread executes such a function on any queue pair of the thread domain. The `unsafe` functions
+/// acquire no lock: their callers must exclude other threads.
 ///
 /// Clones refer to the same domain.
 ///
@@ -34,7 +34,7 @@ use crate::{
 ///
 /// # fn open(context: &Context) -> Result<(), Box<dyn std::error::Error>> {
 /// let pd = ProtectionDomain::new(context)?;
-/// let of_queue_pair = match ThreadDomain::new(context) {
+/// let queue_pair_pd = match ThreadDomain::new(context) {
 ///     Ok(td) => pd.with_thread_domain(&td)?,
 ///     Err(_) => pd.clone(),
 /// };
@@ -100,12 +100,13 @@ impl ThreadDomain {
 }
 
 impl ProtectionDomain {
-    /// Combines this domain with a thread domain. Queue pairs that are created in the result belong
-    /// to both domains.
+    /// Combines this domain with a thread domain. Queue pairs that are created in the returned
+    /// domain belong to both domains.
     ///
-    /// These queue pairs can use the memory regions of this domain and of the result. A
-    /// [`SharedReceiveQueue`](crate::verbs::SharedReceiveQueue) cannot belong to a thread domain:
-    /// threads change the queue when they poll completions, and the driver would not lock it.
+    /// These queue pairs can use the memory regions of this domain and of the returned domain. A
+    /// [`SharedReceiveQueue`](crate::verbs::SharedReceiveQueue) cannot belong to a thread domain: a
+    /// thread that polls completions also changes the shared receive queue, and the driver would
+    /// not lock the shared receive queue.
     ///
     /// # Errors
     ///

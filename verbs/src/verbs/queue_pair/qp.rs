@@ -103,7 +103,7 @@ impl QueuePair {
     /// Creates a queue pair that posts sends with the functions of `ibv_wr_post(3)`.
     ///
     /// These functions replace `ibv_post_send`, and are faster with some drivers. The queue pair
-    /// cannot [bind memory windows](Self::bind_window); its other functions are used as usual. With
+    /// cannot [bind memory windows](Self::bind_window); its other functions behave as usual. With
     /// software RoCE of rdma-core 44, do not use requests with several elements: that driver gives
     /// each element the length of the first element. See
     /// [`ibv_wr_post(3)`](https://man7.org/linux/man-pages/man3/ibv_wr_post.3.html).
@@ -195,7 +195,7 @@ impl QueuePair {
     /// The error contains the index of the first request that could not be posted, and the reason;
     /// the requests before it are posted. `ENOMEM` means that the send queue is full. `EINVAL`
     /// means that the queue pair does not support that request; some drivers also return `EINVAL`
-    /// in a state in which the queue pair cannot send.
+    /// if the queue pair cannot send in its current state.
     #[doc(alias = "ibv_post_send")]
     pub fn post_send(&self, requests: &[SendWr<'_>]) -> Result<(), PostError> {
         let _guard = self.serialise();
@@ -223,8 +223,8 @@ impl QueuePair {
     ///
     /// # Safety
     ///
-    /// The objects that the request names exist during the call, and belong to the device of this
-    /// queue pair. The request has no memory elements.
+    /// The objects to which the request refers exist during the call, and belong to the device of
+    /// this queue pair. The request has no memory elements.
     pub(super) unsafe fn post_for_window(&self, mut wr: ffi::ibv_send_wr) -> Result<(), OsError> {
         const CALL: &str = "ibv_post_send";
         let is_connected = matches!(self.qp_type, QpType::RC | QpType::UC);
@@ -397,8 +397,8 @@ impl QueuePair {
     ///
     /// `code` has 5 bits: see [`QpAttr::min_rnr_timer`].
     ///
-    /// The connection manager sets the code to 0, which is the longest time, 655.36 ms. The timer
-    /// can be set for a reliable connection in the states [`RTS`](QpState::RTS) and
+    /// The connection manager sets the code to 0, which means the longest time, 655.36 ms. The
+    /// timer can be set for a reliable connection in the states [`RTS`](QpState::RTS) and
     /// [`SQD`](QpState::SQD).
     ///
     /// # Errors

@@ -35,7 +35,7 @@ use crate::{
 )]
 #[doc(alias = "ibv_qp_attr")]
 pub struct QpAttr {
-    /// The new state of the queue pair.
+    /// The new state of the queue pair, or its current state if a query returned this structure.
     pub qp_state: Option<QpState>,
     /// The state in which the caller expects the queue pair to be.
     pub cur_qp_state: Option<QpState>,
@@ -43,7 +43,7 @@ pub struct QpAttr {
     pub en_sqd_async_notify: Option<bool>,
     /// The operations that the peer may execute on this side's memory.
     pub qp_access_flags: Option<AccessFlags>,
-    /// The index in the port's P_Key table.
+    /// The index of the queue pair's partition key in the port's P_Key table.
     pub pkey_index: Option<u16>,
     /// The port, numbered from 1.
     pub port_num: Option<u8>,
@@ -95,7 +95,7 @@ pub struct QpAttr {
 pub struct AltPath {
     /// The path to the peer.
     pub ah_attr: AhAttr,
-    /// The index in the port's P_Key table.
+    /// The index of the queue pair's partition key in the port's P_Key table.
     pub pkey_index: u16,
     /// The port, numbered from 1.
     pub port_num: u8,

@@ -1,5 +1,5 @@
-//! Posts several receives with one call. The calling code is unsafe, and must guarantee that the
-//! memory is valid.
+//! Posts several receives with one call. The functions are unsafe: their callers must guarantee
+//! that the memory is valid.
 #![allow(unsafe_code)]
 
 use std::ptr;

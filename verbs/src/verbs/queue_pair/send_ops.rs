@@ -77,7 +77,8 @@ pub(super) unsafe fn post(
     unsafe { post_all(qp.as_ptr(), qp_type, first) }.unwrap_or(libc::EOPNOTSUPP)
 }
 
-/// Posts a chain of requests like [`post`]. Returns `None` if the driver lacks a function.
+/// Posts a chain of requests as [`post`] does. Returns `None` if the driver lacks a function, or if
+/// an opcode is unknown.
 ///
 /// # Safety
 ///
@@ -116,8 +117,8 @@ unsafe fn post_one(qp: *mut ffi::ibv_qp_ex, qp_type: QpType, wr: &ffi::ibv_send_
     // SAFETY: the caller guarantees that `qp` exists. Between `wr_start` and `wr_complete`, only
     // this thread uses `qp`.
     unsafe { (*qp).wr_id = wr.wr_id };
-    // The driver of software RoCE requires `IBV_SEND_INLINE` in these flags, although inline data
-    // has its own function.
+    // The driver of software RoCE requires `IBV_SEND_INLINE` in these flags, although a separate
+    // function sets inline data.
     // SAFETY: the caller guarantees that `qp` exists, and until `wr_complete` only this thread uses
     // `qp`.
     unsafe { (*qp).wr_flags = wr.send_flags };

@@ -153,12 +153,12 @@ impl SendOp {
         }
     }
 
-    /// Returns true if the operation writes to this side's memory.
+    /// Returns true if the operation writes to local memory.
     const fn writes_local_memory(self) -> bool {
         matches!(self, Self::Read(_)) || self.is_atomic()
     }
 
-    /// Writes the opcode and its arguments into a C request.
+    /// Writes the opcode and the arguments of the operation into a C request.
     #[inline(always)]
     pub(crate) fn encode(self, wr: &mut ffi::ibv_send_wr) {
         wr.opcode = self.opcode();

@@ -68,9 +68,9 @@ impl SharedReceiveQueue {
     ///
     /// # Errors
     ///
-    /// Returns `EINVAL` if the domain has a [`ThreadDomain`](crate::verbs::ThreadDomain): threads
-    /// change the queue when they poll completions, and the driver would not lock it. Otherwise
-    /// returns the errors of
+    /// Returns `EINVAL` if `pd` has a [`ThreadDomain`](crate::verbs::ThreadDomain). The reason is
+    /// that a thread that polls completions also changes the shared receive queue, and the driver
+    /// would not lock the shared receive queue. Otherwise returns the errors of
     /// [`ibv_create_srq(3)`](https://man7.org/linux/man-pages/man3/ibv_create_srq.3.html).
     #[doc(alias = "ibv_create_srq")]
     pub fn new(pd: &ProtectionDomain, attr: &SrqAttr, cookie: u64) -> Result<Self, OsError> {
@@ -106,15 +106,15 @@ impl SharedReceiveQueue {
         let srq = Self {
             inner: Arc::new(inner),
         };
-        // Drivers ignore a limit in the creation attributes, so the limit is set separately.
+        // Drivers ignore the low-water mark in the creation attributes, so set the mark separately.
         if srq_limit > 0 {
             srq.set_limit(srq_limit)?;
         }
         Ok(srq)
     }
 
-    /// Posts receives, in order. Each message that arrives on a queue pair of this queue consumes
-    /// one receive.
+    /// Posts receives, in order. Each message that arrives on a queue pair that uses this queue
+    /// consumes one receive.
     ///
     /// The memory regions of the receives stay alive until the queue is destroyed.
     ///
@@ -178,7 +178,7 @@ impl SharedReceiveQueue {
         cvt_errno("ibv_modify_srq", ret)
     }
 
-    /// Queries the queue's capacities and limit.
+    /// Queries the queue's capacities and low-water mark.
     ///
     /// # Errors
     ///

@@ -1,4 +1,4 @@
-//! The work requests of memory windows.
+//! Work requests that bind or invalidate memory windows.
 #![allow(unsafe_code)]
 
 use std::{mem::MaybeUninit, ops::Range};
@@ -17,8 +17,9 @@ impl QueuePair {
     /// After the device has executed the request, the peer of this queue pair can access these
     /// bytes with the operations that `access` permits. The peer uses the key that
     /// [`MemoryWindow::rkey`] returns after this call. The device executes later requests of this
-    /// queue pair after the bind, so the program may immediately send the key to the peer. The
-    /// request has a completion with `wr_id` if the request fails, or if `signaled` is true.
+    /// queue pair after the bind, so the program may immediately send the key to the peer through
+    /// this queue pair. The bind has a completion with `wr_id` if it fails, or if `signaled` is
+    /// true.
     ///
     /// # Errors
     ///

@@ -88,7 +88,8 @@ impl AhAttr {
     }
 }
 
-/// A handle to the path to a port, for sending datagrams. Clones refer to the same object.
+/// A handle that represents the path to a port. Requests that send datagrams use the handle as the
+/// destination. Clones refer to the same object.
 ///
 /// A queue pair keeps the handles of all posted requests alive until the queue pair is destroyed.
 /// Therefore create one handle per peer instead of one per datagram.
@@ -213,9 +214,9 @@ impl Drop for Inner {
             // This process is a forked child, and the handle belongs to the parent.
             return;
         }
-        // SAFETY: `from_raw` took over the handle, and only this `drop` destroys it. All queue
-        // pairs whose requests used the handle have been destroyed, because each of these queue
-        // pairs owned a clone of the handle.
+        // SAFETY: `from_raw` took ownership of the handle, and only this `drop` destroys it. All
+        // queue pairs whose requests used the handle have been destroyed, because each of these
+        // queue pairs owned a clone of the handle.
         let ret = unsafe { ffi::ibv_destroy_ah(self.raw.as_ptr()) };
         log_destroy_error(cvt_errno("ibv_destroy_ah", ret));
     }

@@ -55,7 +55,7 @@ impl From<PostError> for io::Error {
 #[derive(Debug, Default)]
 pub(in crate::verbs) struct HeldRegions {
     regions: HashMap<usize, MemoryRegion>,
-    /// The id of the region that was held last, or 0 if no region has been held yet. The next
+    /// The id of the last region that was passed to `hold`, or 0 if there was none yet. The next
     /// request often uses the same region, and then needs no lookup in `regions`.
     last: usize,
 }
@@ -244,7 +244,7 @@ mod tests {
     }
 
     /// Posts one request for each number in `requests`. A number is the number of elements of its
-    /// request; a negative number stands for a request that cannot be translated.
+    /// request; a negative number means that the request cannot be translated.
     ///
     /// The addresses of the elements are 1, 2, 3 and so on, counted over all requests.
     fn post(

@@ -1,12 +1,13 @@
-//! Unchecked work requests. The code that posts them is unsafe, and must guarantee that the memory
-//! is valid.
+//! Unchecked work requests. The functions that post them are unsafe: their callers must guarantee
+//! that the memory is valid.
 #![allow(unsafe_code)]
 
 use std::{fmt, mem::MaybeUninit, ptr};
 
 use crate::{sys::ffi, verbs::SendOp};
 
-/// A scatter/gather element specified by its address. It does not keep a memory region alive.
+/// A scatter/gather element that specifies its memory by address. It does not keep a memory
+/// region alive.
 #[derive(Clone, Copy)]
 #[repr(transparent)]
 pub struct RawSge(ffi::ibv_sge);
@@ -33,8 +34,8 @@ impl RawSge {
     }
 }
 
-/// A work request of the send queue that specifies its memory by address. It does not keep memory
-/// regions alive.
+/// A send work request that specifies its memory by address. It does not keep memory regions
+/// alive.
 #[derive(Debug, Clone, Copy)]
 #[expect(clippy::exhaustive_structs, reason = "programs fill in every field")]
 pub struct RawSend<'a> {

@@ -86,14 +86,14 @@ pub enum SendOp {
     Read(RemoteAddr),
     /// `IBV_WR_ATOMIC_FETCH_AND_ADD`.
     FetchAdd {
-        /// The eight bytes in the peer's memory.
+        /// The eight bytes that the operation changes in the peer's memory.
         remote: RemoteAddr,
         /// The number to add.
         add: u64,
     },
     /// `IBV_WR_ATOMIC_CMP_AND_SWP`.
     CompareSwap {
-        /// The eight bytes in the peer's memory.
+        /// The eight bytes that the operation compares and may change in the peer's memory.
         remote: RemoteAddr,
         /// The expected value. The operation writes `swap` only if the peer's memory contains this
         /// value.
@@ -208,7 +208,7 @@ impl<'a> SendWr<'a> {
     /// Sets the destination of a datagram: the path, and the number and the queue key of the queue
     /// pair that receives the datagram.
     ///
-    /// Requests on datagram queue pairs must have a destination, and other requests must not.
+    /// Requests on datagram queue pairs must have a destination. Other requests must not have one.
     #[must_use]
     pub fn to(mut self, handle: &'a AddressHandle, qp_num: u32, qkey: u32) -> Self {
         self.ud = Some(UdTarget {
@@ -226,8 +226,8 @@ impl<'a> SendWr<'a> {
         self.with(ffi::ibv_send_flags::IBV_SEND_SIGNALED)
     }
 
-    /// Marks the message as solicited, so that it raises an event even if the peer requested events
-    /// only for solicited messages.
+    /// Marks the message as solicited. The message then raises an event at the peer even if the
+    /// peer requested events only for solicited messages.
     ///
     /// See [`CompletionQueue::req_notify`](crate::verbs::CompletionQueue::req_notify).
     #[must_use]
