@@ -3,7 +3,7 @@ use std::{
     net::{IpAddr, Ipv6Addr},
 };
 
-/// Limits the total memory, in bytes, that many connections use, and queues the claims of
+/// Limits the total memory, in bytes, of a group of connections, and queues the claims of
 /// connections that must wait.
 ///
 /// A connection claims the memory of a message chunk by chunk, so a message that does not arrive
@@ -16,9 +16,9 @@ use std::{
 ///
 /// If the limit had no exceptions, messages that have partly arrived could deadlock: all of them
 /// would wait for memory, and none would become complete and be released. Therefore a claim for a
-/// later chunk is granted while at most nine eighths of the limit are in use. If more is in use,
-/// only one message may claim more memory, until that message is complete and the application can
-/// release it. The same rules apply to the share of each host. If no bytes are in use,
+/// later chunk is granted while at most nine eighths of the limit are in use. Above this amount,
+/// only one message may claim further memory, until that message is complete and the application
+/// can release it. The same rules apply to the share of each host. If no bytes are in use,
 /// [`claim`](Self::claim) grants any number of bytes.
 #[derive(Debug)]
 pub struct Gauge {
@@ -339,8 +339,8 @@ impl Gauge {
         if self.total.has_room_for(&share.waiting[at]) {
             return Some((*host, at));
         }
-        // The limit leaves no room for this claim. Only the message that may exceed the limit can
-        // continue, until it is complete.
+        // This claim cannot be granted yet. Until the message that may exceed the limit is
+        // complete, only claims for that message are granted.
         let claimant = self.total.exceeding?;
         waiting().find_map(|(host, share, _)| {
             let at = share.index_of(claimant)?;

@@ -42,9 +42,9 @@ pub const REPLY_DATA_MAX: usize = 196 - LEN;
 /// features `u16`, receive window `u16`, initial credits `u16`, eager size `u32`, maximum message
 /// length `u64`, keepalive interval `u32` (ms, 0 = none), engine `u64`, the application's bytes.
 /// The hello includes its length because the connection manager pads private data with zeros. All
-/// versions of the protocol have magic and version at the same offsets, and use the same format of
-/// a [rejection](super::reject::Reject). Sides of different versions can therefore report both
-/// versions.
+/// versions of the protocol have magic and version at the same offsets, and use the same format for
+/// a [rejection](super::reject::Reject). If the versions of two sides differ, each side can
+/// therefore report both versions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(test, derive(Hash))]
 pub(crate) struct Hello {
@@ -159,7 +159,7 @@ pub(super) fn is_rsocket(bytes: &[u8]) -> bool {
 
 /// The private data of a connection manager message.
 ///
-/// The bytes are on the heap. This keeps [`Output`](super::Output) small, because the library moves
+/// The bytes are on the heap, so that an [`Output`](super::Output) is small. The library moves
 /// `Output` values for every message. The bytes are never logged, because they can contain the
 /// secret identity of a session.
 #[derive(Clone, Default, PartialEq, Eq)]

@@ -1,4 +1,4 @@
-//! The queue of messages that have arrived or were announced, but have not been delivered. The
+//! The queue of messages that have arrived or been announced, but have not been delivered yet. The
 //! messages are in the order in which the peer sent them.
 
 use std::{collections::VecDeque, time::Instant};
@@ -14,9 +14,9 @@ use super::{
 /// The large messages that are being received, and the queue of messages behind them.
 ///
 /// This side first reserves memory for each large message. The reservation can take some time. If a
-/// Rendezvous frame announced the message, this side then reads the message in chunks, and prepares
-/// memory before it reads each chunk. If the peer sends the message in Fragment frames, this side
-/// copies each fragment to the reserved memory.
+/// Rendezvous frame announced the message, this side then reads the message in chunks. It prepares
+/// the memory of each chunk before it reads the chunk. If the peer sends the message in Fragment
+/// frames, this side copies each fragment to the reserved memory.
 ///
 /// Reads complete in the order in which they were posted. A message in fragments can become
 /// complete while this side still reads an earlier message, but is delivered after that message.
@@ -99,7 +99,7 @@ enum Queued {
     Large(Large),
 }
 
-/// A large message, which is received into memory of its own.
+/// A large message. Memory is reserved separately for each large message.
 #[derive(Debug)]
 #[cfg_attr(test, derive(Clone, Hash))]
 struct Large {
@@ -109,7 +109,7 @@ struct Large {
     id: Option<u32>,
     /// Whether memory is reserved for the message.
     has_memory: bool,
-    /// The number of bytes for which reads were posted, or that were copied.
+    /// The number of bytes that posted reads cover, or the number of bytes copied.
     requested: u64,
     /// The number of bytes that have been read or copied.
     completed: u64,
@@ -160,8 +160,9 @@ impl Queued {
 
 impl Inbound {
     /// Creates an empty queue. At most `max_held` large messages can be in progress or held by the
-    /// application. `limit` is the maximum total length in bytes of these messages and of copied
-    /// bytes of a byte stream. Large messages are read in chunks of at most `longest_chunk` bytes.
+    /// application. `limit` is the maximum total length in bytes of these messages and of the bytes
+    /// copied for a byte stream. Large messages are read in chunks of at most `longest_chunk`
+    /// bytes.
     pub(super) fn new(max_held: u16, limit: u64, longest_chunk: u64) -> Self {
         Self {
             queue: VecDeque::new(),
@@ -536,8 +537,8 @@ impl Inbound {
         self.held_bytes
     }
 
-    /// Returns the number of messages that have arrived or were announced, but have not been
-    /// delivered: an incomplete large message and the messages behind it.
+    /// Returns the number of messages that have arrived or been announced, but have not been
+    /// delivered yet: an incomplete large message and the messages behind it.
     pub(super) fn undelivered(&self) -> u64 {
         let messages = |queued: &Queued| match queued {
             Queued::Arrival(Arrival::Finish) => 0,

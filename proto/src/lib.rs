@@ -3,8 +3,8 @@
 //! [`Connection`] takes inputs (commands, connection manager events, completions, deadlines) and
 //! returns outputs, which its driver performs. A `Connection` does no I/O, calls no foreign
 //! function, and reads the time only from its inputs. The tests can therefore connect two
-//! `Connection`s and run any interleaving. PROTOCOL.md describes the bytes between the two sides.
-//! [`tcp`] defines the PDUs on a TCP stream.
+//! `Connection`s and run any interleaving. PROTOCOL.md describes the bytes that the two sides
+//! exchange. [`tcp`] defines the PDUs on a TCP stream.
 //!
 //! This crate's API changes with each version. Programs should use the crate `rdmsg` instead.
 #![forbid(unsafe_code)]

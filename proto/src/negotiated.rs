@@ -31,7 +31,8 @@ pub struct Negotiated {
     /// then, this side answers the peer's probes.
     pub keepalive_interval: Option<Duration>,
     /// Whether the session resumes after the connection is lost. This requires that both sides set
-    /// `Config::resume`. Each side applies its own time limit, which the other side does not know.
+    /// `Config::resume`. Each side applies the time limit from its own configuration. The hellos do
+    /// not contain these limits.
     pub resumes: bool,
 }
 

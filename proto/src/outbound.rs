@@ -7,9 +7,10 @@ use super::reason::Violation;
 
 /// The maximum number of large messages in flight in one direction.
 ///
-/// The number is greater than 1, so that the receiver already knows the next messages while it
-/// reads one. The number is small, because each message in flight needs a receive for a Grant that
-/// reports the message as *taken*: see [`CONTROL_RECEIVES`](crate::CONTROL_RECEIVES).
+/// The number is greater than 1, so that the next messages are already announced while the receiver
+/// reads one. The number is small, because the sender needs a receive for each message in flight:
+/// the Grant that reports the message as *taken* arrives in this receive. See
+/// [`CONTROL_RECEIVES`](crate::CONTROL_RECEIVES).
 pub(crate) const LARGE_IN_FLIGHT: u32 = 4;
 
 /// The large messages that are exposed to the peer: those that the peer has not reported as read.
@@ -61,7 +62,7 @@ impl Outbound {
 
     /// Records that this side exposes a large message of `len` bytes to the peer.
     pub(super) fn expose(&mut self, len: u64) {
-        debug_assert!(self.has_room_for(len), "the limits must have room");
+        debug_assert!(self.has_room_for(len), "the limits must permit another message");
         self.lengths.push_back(len);
         self.bytes = self.bytes.saturating_add(len);
     }
@@ -77,7 +78,8 @@ impl Outbound {
         self.taken.wrapping_add(self.lengths.len() as u32)
     }
 
-    /// Returns whether the peer has taken the first `count` large messages of the connection.
+    /// Returns whether the peer has reported the first `count` large messages of the connection as
+    /// read.
     pub(super) fn has_taken(&self, count: u32) -> bool {
         // The counts wrap around. `count` exceeds `taken` by at most `LARGE_IN_FLIGHT`, the maximum
         // number of messages in flight. If the wrapped difference `count` − `taken` is larger,

@@ -140,7 +140,7 @@ pub enum Output {
     /// `handle_copied`. This output is repeated until memory is available.
     Copy(FragmentCopy),
     /// Post a signalled zero-length write in this slot of the send ring. The peer's device receives
-    /// the write, but the peer's library does not see it.
+    /// the write, but the peer's library is not notified.
     Nudge { slot: u32 },
     /// Move the queue pair to its error state. Then post one marker after the last send and one
     /// after the last receive. A marker completes after all earlier work requests in the same
@@ -219,8 +219,8 @@ impl Outputs {
     }
 }
 
-/// Excludes the outputs from a connection's hash. This is correct because the driver performs all
-/// outputs before the next input.
+/// Excludes the outputs from a connection's hash. The driver performs all outputs before the next
+/// input, so the queue is empty whenever a connection is hashed.
 #[cfg(test)]
 impl std::hash::Hash for Outputs {
     fn hash<H: std::hash::Hasher>(&self, _: &mut H) {
@@ -381,13 +381,13 @@ pub enum Event {
     },
     /// The peer wants to end the connection soon. This event occurs at most once.
     PeerLeaving,
-    /// The peer has taken this number of further large messages: the oldest ones that were not
-    /// taken yet. The driver can free the memory of these messages.
+    /// The peer has read this number of large messages since the previous report. These are the
+    /// oldest messages that the peer had not reported as read. The driver can free their memory.
     Taken(u32),
     /// A Pong has arrived. The result of `is_flushed` may have changed.
     Answered,
     /// A send that was refused with [`SendRefused::Blocked`] can be retried. The retry succeeds, is
-    /// blocked again, or fails with another cause. Blocked sends can also be retried after
+    /// blocked again, or fails for another reason. Blocked sends can also be retried after
     /// [`Event::Established`].
     Writable,
     /// The connection has ended. No output follows this event, and the driver may then destroy the

@@ -57,7 +57,8 @@ impl Pace {
         }
     }
 
-    /// Records that a read is posted while no other read is in progress.
+    /// Records that a read is posted while no other read is in progress. The duration of this read
+    /// is measured from `now`.
     pub(super) fn begin(&mut self, now: Instant) {
         self.since = Some(now);
     }

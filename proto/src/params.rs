@@ -27,15 +27,15 @@ pub struct Params {
     pub read_timeout: Duration,
     /// The number of data slots of the send ring, in addition to `READS` and `CONTROL_SENDS`.
     pub send_slots: u32,
-    /// The maximum number of frames in which a message above the eager size is sent. If a message
-    /// needs more frames, the peer reads the message from this side's memory.
+    /// The maximum number of Fragment frames for a message above the eager size. If a message needs
+    /// more frames, the peer instead reads the message from this side's memory.
     pub max_fragments: u32,
     /// Whether the peer also acknowledges unsignalled frames, as over TCP. If so, this side signals
     /// fewer frames.
     pub completes_unsignalled: bool,
-    /// A data frame is signalled if the payload that was sent since the previous signalled frame
-    /// reaches this number of bytes. The completion of the data frame shows the sender that the
-    /// bytes have arrived.
+    /// A data frame is signalled if the payload sent since the previous signalled frame, including
+    /// the payload of the data frame, reaches this number of bytes. The completion of the data frame
+    /// shows the sender that the bytes have arrived.
     pub max_unsignalled: u32,
     /// Whether a grant waits up to 2 ms for the application to release more of the messages that it
     /// holds.
@@ -99,8 +99,8 @@ impl Params {
         }
     }
 
-    /// Returns half of `stream_buffer`. The result limits two numbers: the unread bytes of a stream
-    /// at this side, and the bytes that the driver buffers before it sends them.
+    /// Returns half of `stream_buffer`. This is the limit both on the unread bytes of a stream at
+    /// this side, and on the bytes that the driver buffers before it sends them.
     pub fn half_stream_buffer(&self) -> u64 {
         self.stream_buffer / 2
     }

@@ -11,9 +11,9 @@ const LONGEST_BACKOFF: Duration = Duration::from_secs(1);
 /// Limits the time for which large messages may make no progress. The limit is necessary because
 /// other connections may be waiting for the memory of these messages.
 ///
-/// While other connections wait for memory, the messages must also arrive at a minimum rate: the
-/// bytes that arrive within each timeout must be at least an eighth of the bytes that have already
-/// arrived for incomplete messages.
+/// While other connections wait for memory, the messages must also arrive at a minimum rate. The
+/// number of bytes that arrive within the duration of a timeout must be at least an eighth of the
+/// number of bytes that have already arrived for incomplete messages.
 ///
 /// The watchdog checks the progress of reads periodically, so no timer needs to be set when a chunk
 /// arrives. A stalled read is detected after 1 to 1.5 times the timeout.
@@ -80,7 +80,7 @@ pub(super) enum Verdict {
     Fine,
     /// Retry the allocation.
     Retry,
-    /// For longer than the timeout, too few bytes have arrived.
+    /// Too few bytes have arrived for longer than the timeout.
     Stalled,
     /// No memory has been available for longer than the timeout.
     OutOfMemory(OsError),

@@ -185,8 +185,8 @@ pub enum CloseReason {
     /// is being closed. A connector with `Config::retry_refused` retries.
     ///
     /// An established connection ends with this reason if the peer's listener was dropped before
-    /// the peer's program accepted the connection. The program has seen no message, so it is safe
-    /// to connect and send again.
+    /// the peer's program accepted the connection. The program has received no message, so it is
+    /// safe to connect and send again.
     PeerBusy,
     /// The peer uses this crate with an incompatible version or configuration.
     PeerIncompatible(Mismatch),
@@ -216,8 +216,8 @@ pub enum CloseReason {
     /// `Config::keepalive_timeout`.
     KeepaliveTimeout,
     /// For longer than `Config::read_timeout`, this side received too few bytes of a message above
-    /// the eager size. Usually a single byte is enough. A minimum rate applies only while other
-    /// connections wait for memory.
+    /// the eager size. Usually a single byte within this time prevents the timeout. A minimum rate
+    /// applies only while other connections wait for memory.
     ReadTimeout,
     /// The peer closed the connection, and everything that the peer sent has been delivered.
     ///

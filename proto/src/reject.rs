@@ -21,13 +21,13 @@ pub enum RejectCode {
     Version = 1,
     /// The receive window in the request is 0.
     Window = 2,
-    /// The eager size in the request is 0, or too small for an Answer.
+    /// The eager size in the request is 0, or too small for an Answer frame.
     EagerSize = 3,
     /// The maximum message length in the request is 0.
     MaxMessage = 4,
     /// The rejecting side lacks memory or another resource for the connection.
     Resources = 5,
-    /// The rejected side does not let the rejecting side READ its memory.
+    /// The rejected side does not permit READs from the rejected side's memory.
     ResponderResources = 6,
     /// The rejected side cannot issue READs.
     InitiatorDepth = 7,

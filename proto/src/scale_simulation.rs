@@ -105,8 +105,8 @@ struct Simulation {
 struct Outcome {
     messages: u64,
     grants: u64,
-    /// The latency of each message in nanoseconds: the time from its queueing at the client until
-    /// the server has processed it.
+    /// The latency of each message in nanoseconds: from the time at which the client wants to send
+    /// the message until the server has processed it.
     times: Vec<u64>,
     least_posted: u32,
 }
@@ -287,8 +287,8 @@ struct Server {
     credits: Vec<RecvCredit>,
     /// The account of the shared receives. `None` if each connection has its own receives.
     account: Option<Account>,
-    /// The numbers of posted receives that contain no message: one number for the pool, or one for
-    /// each connection.
+    /// The number of posted receives that can still receive a message. With shared receives, the
+    /// vector has one element for the pool. Otherwise it has one element for each connection.
     posted: Vec<u32>,
     /// The smallest value that `posted` has contained so far.
     least_posted: u32,

@@ -45,8 +45,8 @@ pub(super) struct SendRing {
     max_unsignalled: u32,
     /// The number of slots assigned since the ring was created.
     taken: u64,
-    /// The number of the oldest assignment in use that might hold data: all older assignments in
-    /// use hold no data. 0 if no slot in use holds data. Assignments are numbered from 1.
+    /// A lower bound on the assignment numbers of the slots in use that hold data. 0 if no slot in
+    /// use holds data. The assignments of slots are numbered from 1.
     first_data: u64,
     /// The number of the newest assignment of a slot to data.
     last_data: u64,

@@ -195,9 +195,9 @@ impl<M> Default for Session<M> {
 impl<M: Default> Session<M> {
     // Functions for a session whose connection works:
 
-    /// Keeps a message that was sent. `write` must store the message, and receives a value to
-    /// overwrite: an earlier message or the default value. `known` is called only if `next` has
-    /// reached the end of the ring.
+    /// Keeps a message that was sent. `write` receives an earlier message or the default value, and
+    /// must overwrite this value with the message. `known` is called only if `next` has reached the
+    /// end of the ring.
     #[inline(always)]
     pub fn keep(
         &mut self,

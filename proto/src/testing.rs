@@ -21,9 +21,9 @@ use super::{
 };
 
 /// Parses bytes as a frame. Checks that `parse_data` accepts the frame if and only if it is a valid
-/// Data frame. Checks that the header of a valid frame serializes to the same bytes. Checks the
-/// same for a payload that is a valid batch or a valid descriptor. Also checks the payload's length
-/// if the frame's kind limits this length.
+/// Data frame. Checks that the header of a valid frame serializes to the original bytes, and that a
+/// payload that is a valid batch or descriptor does so too. Also checks the payload's length if the
+/// frame's kind limits this length.
 pub fn parse_frame(bytes: &[u8]) {
     let header = Header::parse(bytes);
     let is_data = |header: &Header| header.kind == Kind::Data;
@@ -299,7 +299,7 @@ impl ControlExchange {
     }
 }
 
-/// The READ depth that most devices support.
+/// A READ depth of 16 in both directions, which most devices support.
 #[cfg(test)]
 pub(super) const BOTH_WAYS: ReadDepth = ReadDepth {
     outgoing: 16,

@@ -138,7 +138,7 @@ impl Worker<'_> {
             times.add(sent.elapsed());
             ensure!(
                 answer.len() == self.message.len(),
-                "the peer's reply differs from the message sent"
+                "the length of the peer's reply differs from that of the message sent"
             );
         }
         Ok(Part {

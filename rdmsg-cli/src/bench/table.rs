@@ -101,7 +101,7 @@ fn compare(test: Test, ours: &Measured, other: &Measured) -> (Style, String) {
         Test::Latency => ["shorter", "longer"],
         Test::Bandwidth | Test::Rate => ["more", "less"],
     };
-    // Ignore differences below 10 %, because the next run may reverse them.
+    // Call differences below 10 % "the same", because the next run may reverse them.
     if ratio > 1.1 {
         (
             AnsiColor::Green.on_default(),

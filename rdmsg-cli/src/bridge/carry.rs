@@ -185,7 +185,7 @@ async fn carry_both(session: &mut Session, progress: &Progress) {
                     biased;
                     finished = &mut back => if finished {
                         // Wait until the program at the plain end has read the delivered bytes and
-                        // closed its socket. An earlier reset could discard these bytes.
+                        // closed its socket. A reset before that could discard these bytes.
                         there.await;
                     },
                     () = &mut there => {

@@ -32,8 +32,8 @@ pub(super) struct Flow {
 pub(super) struct Open(Arc<Counters>);
 
 impl Counters {
-    /// Counts a new connection. If `most` connections are already open, counts a refusal instead
-    /// and returns `None`.
+    /// Counts a new connection as open. If `most` connections are already open, counts a refusal
+    /// instead and returns `None`.
     pub(super) fn open(self: &Arc<Self>, most: u64) -> Option<Open> {
         // Only one task opens connections. Therefore the load and the increment can be separate
         // operations.

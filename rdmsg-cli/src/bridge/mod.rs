@@ -1,4 +1,5 @@
-//! `rdmsg bridge` accepts connections on one side and forwards them to the other side.
+//! `rdmsg bridge` forwards plain TCP connections as rdmsg streams, or rdmsg streams as plain TCP
+//! connections.
 //!
 //! ```text
 //! options    the command line               address    the forms of addresses

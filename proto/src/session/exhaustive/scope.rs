@@ -74,7 +74,7 @@ pub(super) const fn scope(
     }
 }
 
-/// Returns the scope, but with at most `trials` checks whether another path to the peer works.
+/// Returns the scope with `trials` as the maximum number of checks of another path to the peer.
 pub(super) const fn with_trials(trials: u8, scope: Scope) -> Scope {
     Scope { trials, ..scope }
 }

@@ -48,8 +48,8 @@ pub(super) fn of(
     })
 }
 
-/// Converts the result of a finding to JSON. Leaves out the reason, the commands and the hint,
-/// because they are useful only on the examined host.
+/// Converts a finding to JSON. Leaves out the reason, the commands and the hint, because they are
+/// useful only on the examined host.
 fn of_finding(finding: &Finding) -> Value {
     json!({
         "host": finding.host,

@@ -4,7 +4,7 @@ use serde_json::Value;
 
 use crate::doctor::Hardware;
 
-/// Returns the report as Markdown. `tables` is the text of the result tables; all other text is
+/// Returns the report as Markdown. `tables` is the text of the result tables. All other data come
 /// from `content`.
 pub(super) fn of(content: &Value, tables: &str) -> String {
     let mut out = String::from("# Report of rdmsg bench\n");

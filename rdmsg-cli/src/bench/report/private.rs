@@ -86,7 +86,7 @@ impl Private {
     ) -> Self {
         let is_address = |host: &str| host.trim_matches(['[', ']']).parse::<IpAddr>().is_ok();
         let hosts = hosts.into_iter().filter(|host| !is_address(host));
-        // Replace each host name both with and without its domain.
+        // Hide two forms of each host name: the full name, and the name without its domain.
         let hosts = hosts.flat_map(|host| [host, host.split('.').next().unwrap_or(host)]);
         let hosts = hosts.map(|name| (name.to_owned(), "(host)"));
         let users = identity.users.into_iter().map(|name| (name, "(user)"));
@@ -176,8 +176,8 @@ fn find_word(text: &str, name: &str, from: usize) -> Option<usize> {
 fn addresses_hidden(text: &str) -> String {
     let is_v4 = |run: &str, _: bool| run.parse::<Ipv4Addr>().is_ok();
     let text = replaced(text, |c| c.is_ascii_digit() || c == '.', is_v4);
-    // An address must be a whole word. Therefore a Rust path such as `rdmsg::Config` is not
-    // replaced: the run `::C` is only a part of a word.
+    // An address with colons must be a whole word. Therefore no part of a Rust path such as
+    // `rdmsg::Config` is replaced: the run `::C` is not a whole word.
     let has_colons = |run: &str, is_word: bool| {
         let is_number = |part: &str| part.len() <= 4 && !part.contains('.');
         is_word && run.matches(':').count() > 1 && run.split(':').all(is_number)
@@ -195,8 +195,8 @@ fn addresses_hidden(text: &str) -> String {
 }
 
 /// Replaces all addresses in a text. Splits the text into runs of characters for which `is_part`
-/// returns true. Calls `is_address` with each run: as it is, and without the punctuation at its
-/// start and end. The second argument of `is_address` is true if the run is a whole word.
+/// returns true. Calls `is_address` with each run, first unchanged and then without the punctuation
+/// at its start and end. The second argument of `is_address` is true if the run is a whole word.
 /// `is_address` returns true if its first argument is an address.
 fn replaced(
     text: &str,
