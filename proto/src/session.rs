@@ -131,8 +131,8 @@ pub enum ResumeRefused {
     Impossible(Violation),
 }
 
-/// Bounds on the number of unconfirmed messages: messages that were sent over a connection and that
-/// the peer might not have received.
+/// Bounds on the number of unconfirmed messages of a connection. A message is unconfirmed if it was
+/// sent and the peer might not have received it.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Unconfirmed {
     /// The maximum number of unconfirmed messages according to the peer's grants. Messages above

@@ -9,8 +9,8 @@
 //! The model makes three simplifications:
 //!
 //! - A side processes each message as soon as the message arrives. This is equivalent to later
-//!   processing, because a side does not leave a connection until it has processed everything that
-//!   has arrived.
+//!   processing, because a side processes everything that has arrived before it gives up a
+//!   connection.
 //! - A report of grants arrives immediately. A report that the network delays is equivalent to a
 //!   report that the side sends later.
 //! - If a request arrives while the connection of the passive side seems to work, the passive side

@@ -51,7 +51,7 @@ impl Results {
                 break;
             }
             // After a failed point, skip the later points with the same transport and number of
-            // connections, because they would also fail.
+            // connections, because they would probably fail too.
             let failed = this.0.iter().any(|(other, result)| {
                 result.is_err()
                     && (other.carrier, other.connections) == (point.carrier, point.connections)

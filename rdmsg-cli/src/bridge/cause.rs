@@ -1,7 +1,7 @@
 use std::fmt;
 
-/// The reason why one of two connected bridges aborts a connection. This bridge sends the reason as
-/// the abort code of the rdmsg stream, and the other bridge logs the reason.
+/// The reason why one of two connected bridges aborts a connection. The aborting bridge sends the
+/// reason as the abort code of the rdmsg stream, and the other bridge logs the reason.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Cause {
     /// The bridge cannot connect to its target.

@@ -15,11 +15,11 @@ pub(super) struct Scope {
     pub(super) window: u8,
     /// The maximum number of faults. A fault breaks a connection, or loses or duplicates a request.
     pub(super) cuts: u8,
-    /// The maximum number of times that the two sides together give up a working connection or
-    /// attempt.
+    /// The maximum number of times that a side gives up a working connection or attempt, in total
+    /// for both sides.
     pub(super) suspicions: u8,
     /// The maximum number of times that the active side checks whether another path to the peer
-    /// works. A check after which the active side leaves its connection also counts towards
+    /// works. If the active side gives up its connection after a check, this also counts towards
     /// `suspicions`.
     pub(super) trials: u8,
     /// The maximum number of requests from another host that knows the identity of the session.
@@ -47,7 +47,8 @@ pub(super) enum Mistake {
     /// The passive side accepts a request whose epoch is not higher than the epoch of an earlier
     /// accepted request.
     AcceptOldRequest,
-    /// The passive side gives up a working connection because of a request alone, without a Ping.
+    /// When a request arrives, the passive side gives up a working connection without checking it
+    /// with a Ping.
     TrustRequest,
     /// The passive side records the epoch of a request that it refuses.
     TakeRefusedEpoch,
