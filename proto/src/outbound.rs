@@ -62,7 +62,10 @@ impl Outbound {
 
     /// Records that this side exposes a large message of `len` bytes to the peer.
     pub(super) fn expose(&mut self, len: u64) {
-        debug_assert!(self.has_room_for(len), "the limits must permit another message");
+        debug_assert!(
+            self.has_room_for(len),
+            "the limits must permit another message"
+        );
         self.lengths.push_back(len);
         self.bytes = self.bytes.saturating_add(len);
     }
