@@ -1,7 +1,8 @@
 //! Counters of this process's connection events, by reason, and a histogram of round-trip times.
 //!
-//! The engine and the connections increment the counters, and must not depend on `observe`.
-//! Therefore the counters are in this module. All of them are atomic, so no lock is needed.
+//! The engine and the connections increment the counters, and must not depend on the module
+//! `observe`. Therefore the counters are in a separate module. All of them are atomic, so no lock
+//! is needed.
 
 use std::{
     collections::BTreeMap,

@@ -18,7 +18,7 @@ pub(crate) struct StreamEnd {
     /// Whether the reading direction has been shut down. Reads then return the bytes that have
     /// arrived, or 0 if there are none, without waiting.
     stopped: AtomicBool,
-    /// The value that was last passed to `set_nodelay`. The value has no effect.
+    /// The value that was last passed to `set_nodelay`, initially false. Only `nodelay` uses it.
     nodelay: AtomicBool,
 }
 
@@ -61,7 +61,7 @@ impl StreamEnd {
     }
 
     /// Shuts down the reading direction. Reads that are waiting now, and all later reads, return
-    /// bytes that have arrived, or 0 if there are none.
+    /// the bytes that have arrived, or 0 if there are none, without waiting any longer.
     pub(super) fn stop(&self) {
         self.stopped.store(true, Ordering::Release);
         self.wake_waiting();
@@ -103,7 +103,8 @@ impl Drop for StreamEnd {
         if self.linger() == Some(Duration::ZERO) {
             return self.endpoint.abort(RESET);
         }
-        // After `finish`, dropping the endpoint closes the connection.
+        // `finish` ends only the sending direction. The connection closes when the field `endpoint`
+        // is dropped after this function.
         if let Err(error) = self.endpoint.finish() {
             let name = self.endpoint.name();
             debug!(Connection, "{name}: cannot finish sending: {error}");

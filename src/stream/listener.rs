@@ -107,10 +107,11 @@ impl StreamListener {
         Poll::Ready(Ok(self.shared.stream(endpoint)))
     }
 
-    /// Returns an iterator over the streams as they are accepted.
+    /// Returns an iterator that accepts streams.
     ///
-    /// The iterator ends when the listener ends. In non-blocking mode the iterator returns the
-    /// results of [`accept`](Self::accept), including the errors, and never ends.
+    /// The iterator waits for each stream, and ends when the listener ends. In non-blocking mode
+    /// the iterator returns the results of [`accept`](Self::accept), including the errors, and
+    /// never ends.
     pub fn incoming(&self) -> impl Iterator<Item = io::Result<Stream>> + '_ {
         let mut endpoints = self.shared.listener.incoming();
         iter::from_fn(move || {
@@ -123,8 +124,8 @@ impl StreamListener {
         })
     }
 
-    /// Sets whether an [`accept`](Self::accept) that would have to wait fails with
-    /// [`WouldBlock`](io::ErrorKind::WouldBlock).
+    /// Sets the non-blocking mode. In this mode, [`accept`](Self::accept) fails with
+    /// [`WouldBlock`](io::ErrorKind::WouldBlock) instead of waiting.
     ///
     /// # Errors
     ///
@@ -146,7 +147,7 @@ impl StreamListener {
         Ok(self.shared.listener.end().map(io::Error::from))
     }
 
-    /// Returns the time to live set by [`set_ttl`](Self::set_ttl), or the default of the system.
+    /// Returns the time to live set by [`set_ttl`](Self::set_ttl), or the system default.
     ///
     /// # Errors
     ///

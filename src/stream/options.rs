@@ -7,7 +7,7 @@ use std::{
 use super::Stream;
 use crate::{endpoint::Endpoint, listener::Listener, transport_choice::Transport};
 
-/// Provides the options of a TCP socket.
+/// Provides the same options as [`std::net::TcpStream`].
 impl Stream {
     /// Returns the time to live of this stream's packets: the maximum number of hops.
     ///
@@ -21,8 +21,8 @@ impl Stream {
         self.shared.endpoint.ttl()
     }
 
-    /// Sets the time to live of this stream's packets, from 1 to 255 hops. The default is that of
-    /// the system, usually 64.
+    /// Sets the time to live of this stream's packets, from 1 to 255 hops. If the program sets
+    /// no value, the system default applies, usually 64.
     ///
     /// # Errors
     ///
@@ -48,7 +48,7 @@ impl Stream {
     ///
     /// * `None`: the peer reads all bytes that were written, and then reaches the end of the
     ///   stream. Dropping does not wait for the delivery.
-    /// * Zero: dropping resets the connection. Bytes that have not arrived are lost, and a read of
+    /// * Zero: dropping resets the connection. Bytes that have not arrived are lost, and a read by
     ///   the peer fails with [`ConnectionReset`](io::ErrorKind::ConnectionReset).
     /// * Any other duration has the effect of `None`. Dropping never waits for this duration.
     ///
@@ -116,11 +116,11 @@ impl Timeout {
 /// The time to live of the streams that a listener accepts.
 #[derive(Debug, Default)]
 pub(crate) struct ListenerTtl {
-    /// The time to live in hops; 0 means the default of the system.
+    /// The time to live in hops; 0 means the system default.
     hops: AtomicU32,
 }
 
-/// The default time to live of Linux in hops. Used if the kernel's setting cannot be read.
+/// The default time to live on Linux, in hops. Used if the kernel's setting cannot be read.
 const DEFAULT: u32 = 64;
 
 impl ListenerTtl {

@@ -20,7 +20,7 @@ pub(crate) struct Reading {
     message: Option<Message>,
     /// The number of bytes of `message` that have been read.
     read: usize,
-    /// Whether the peer has finished.
+    /// Whether the peer has finished sending.
     finished: bool,
     /// True if the last call of [`announce`](Self::announce) found unread bytes or the end of the
     /// stream, and therefore keeps the fd readable.
@@ -135,8 +135,8 @@ impl Reading {
         }
     }
 
-    /// If all bytes of the current message have been read, makes the next message that has arrived
-    /// the current message. Returns true if there is a current message afterwards.
+    /// If all bytes of the current message have been read, replaces it with the next message, if
+    /// one has arrived. Returns true if there are unread bytes afterwards.
     pub(crate) fn next_message(&mut self, endpoint: &Endpoint) -> bool {
         if self.message.is_none() {
             self.message = endpoint.take_bytes();

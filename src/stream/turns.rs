@@ -41,7 +41,7 @@ enum TurnOwner {
     #[default]
     Free,
     /// The handle has found bytes, and consumes them without waiting.
-    Takes,
+    Consumes,
     /// The handle has found no bytes, so it may wait until bytes arrive.
     Waits,
 }
@@ -66,7 +66,7 @@ impl Turns {
     /// Waits for the turn while another handle consumes bytes. Returns `None` if the handle that
     /// has the turn found no bytes and may wait for them.
     pub(super) fn wait_for_bytes(&self) -> Option<Turn<'_>> {
-        self.wait_while(&Deadline::never(), |owner| owner == TurnOwner::Takes)
+        self.wait_while(&Deadline::never(), |owner| owner == TurnOwner::Consumes)
     }
 
     fn wait_while(
@@ -133,7 +133,7 @@ impl Turns {
         state.turn = if state.reading.bytes().is_empty() {
             TurnOwner::Waits
         } else {
-            TurnOwner::Takes
+            TurnOwner::Consumes
         };
         Some(Turn {
             turns: self,

@@ -7,19 +7,18 @@ use crate::{
     transport::WireControl,
 };
 
-/// Injects faults into a connection within the process.
+/// Injects faults into an in-memory connection.
 ///
 /// The faults apply to the side whose endpoint was passed to [`of`](Self::of). This value does not
 /// keep the connection open. If the connection's engine has no thread, each method returns only
-/// after both sides have seen the effects of the fault.
+/// after the fault has taken effect on both sides.
 pub struct Faults {
     link: Arc<Link>,
     engine: Engine,
 }
 
 impl Faults {
-    /// Returns the fault injector of a connection, or `None` if the connection is not within the
-    /// process.
+    /// Returns the fault injector of a connection, or `None` if the connection is not in-memory.
     #[must_use]
     pub fn of(endpoint: &Endpoint) -> Option<Self> {
         let (link, engine) = endpoint.link_and_engine();
@@ -29,7 +28,7 @@ impl Faults {
 
     /// Ends the connection as if the link had failed.
     ///
-    /// Both sides see the reason [`PeerDisconnected`](crate::CloseReason::PeerDisconnected).
+    /// Both sides get the reason [`PeerDisconnected`](crate::CloseReason::PeerDisconnected).
     /// Messages that the peer's library has received are delivered first; [held](Self::hold)
     /// messages are lost. A connection with [`resume`](crate::Config::resume) resumes immediately,
     /// and a [`Persistent`](crate::Persistent) client dials again. This method has no effect after
@@ -59,7 +58,7 @@ impl Faults {
 
     /// Aborts the connection from this side: see [`Endpoint::abort`].
     ///
-    /// The peer sees [`PeerAborted`](crate::CloseReason::PeerAborted) with `code`.
+    /// The peer gets the reason [`PeerAborted`](crate::CloseReason::PeerAborted) with `code`.
     pub fn abort(&self, code: u32) {
         if !self.engine.handle().is_inherited() {
             self.link.abort(code);
@@ -104,8 +103,8 @@ impl Faults {
     /// Withholds credits from the peer, until the returned value is dropped.
     ///
     /// Messages that arrive at this side after the call occupy their credits even after they are
-    /// dropped, as if the program still held them. So the peer's messages use up this side's
-    /// [`receive_window`](crate::Config::receive_window).
+    /// dropped, as if the program had not dropped them. So the peer's messages use up this
+    /// side's [`receive_window`](crate::Config::receive_window).
     ///
     /// # Examples
     ///

@@ -1,8 +1,8 @@
-//! Fault injection for unit tests of programs.
+//! Fault injection for a program's unit tests.
 //!
-//! [`Endpoint::pair`](crate::Endpoint::pair) and listeners on `memory://name` create connections
-//! within the process. [`Faults`] ends such a connection, delays its messages, or withholds its
-//! credits. So tests of reconnects, timeouts and backpressure need no network. [The
+//! [`Endpoint::pair`](crate::Endpoint::pair) and listeners on `memory://name` create in-memory
+//! connections. [`Faults`] ends such a connection, delays its messages, or withholds its credits.
+//! So tests of reconnects, timeouts and backpressure need no network. [The
 //! guide](crate::guide::connecting#unit-tests) shows such tests.
 //!
 //! # Examples

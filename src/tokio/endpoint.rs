@@ -100,7 +100,7 @@ impl Endpoint {
         take_turn(inner, |cx, waiter_id| inner.poll_recv_as(cx, waiter_id)).await
     }
 
-    /// Takes the next completion of any kind.
+    /// Returns the next completion of any kind.
     ///
     /// Works like [`next_completion`](crate::Endpoint::next_completion). Dropping the future loses
     /// no completion.
@@ -211,7 +211,7 @@ impl Endpoint {
         &self.inner
     }
 
-    /// Deregisters the connection from the runtime, and returns the endpoint for threads.
+    /// Deregisters the connection from the runtime, and returns the endpoint for use by threads.
     #[must_use]
     pub fn into_inner(self) -> crate::endpoint::Endpoint {
         self.inner.leave_runtime();

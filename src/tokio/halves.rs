@@ -14,7 +14,7 @@ use crate::{error::Error, link::Message, outgoing::Outgoing};
 #[derive(Debug)]
 pub struct ReceiveHalf {
     endpoint: Endpoint,
-    /// True if the stream has ended, or ends after the error that it has yielded.
+    /// True if the stream yields no more items, because it has ended or has yielded an error.
     over: bool,
 }
 
@@ -28,7 +28,7 @@ pub struct SendHalf {
 
 /// Splits an endpoint into halves.
 impl Endpoint {
-    /// Splits the endpoint into its directions, for use by two tasks.
+    /// Splits the endpoint into a receiving half and a sending half, for use by two tasks.
     ///
     /// The receiving half is a [`futures` stream](futures_core::Stream) of messages, and the
     /// sending half can be converted into a [`Sink`](futures_sink::Sink). Dropping the sending half

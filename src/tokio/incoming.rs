@@ -24,7 +24,7 @@ pub struct Incoming<L: Borrow<StreamListener>> {
 }
 
 impl StreamListener {
-    /// Returns a [`futures` stream](futures_core::Stream) of the connections.
+    /// Returns a [`futures` stream](futures_core::Stream) of the accepted connections.
     ///
     /// Several tasks may each create such a stream. Dropping the stream loses no connection.
     ///
@@ -50,9 +50,9 @@ impl StreamListener {
         Incoming::new(self)
     }
 
-    /// Converts the listener into a [`futures` stream](futures_core::Stream) of the connections.
-    /// Some servers need such a stream, for example tonic's `serve_with_incoming`. Dropping the
-    /// stream drops the listener.
+    /// Converts the listener into a [`futures` stream](futures_core::Stream) of the accepted
+    /// connections. Some servers need such a stream, for example tonic's `serve_with_incoming`.
+    /// Dropping the stream drops the listener.
     ///
     /// # Panics
     ///

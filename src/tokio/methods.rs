@@ -35,11 +35,12 @@ macro_rules! reading_methods {
                 self.read.poll_peek(cx, buf)
             }
 
-            /// Waits until a [`try_read`](Self::try_read) may return bytes, the end, or an error.
+            /// Waits until a [`try_read`](Self::try_read) may return bytes, the end of the stream,
+            /// or an error.
             ///
-            /// Several tasks may wait. If the last read returned bytes or the end, or if the stream
-            /// is newly accepted, this method assumes that more has arrived, and returns
-            /// immediately. If this assumption is wrong, `try_read` fails with
+            /// Several tasks may wait. If the last read returned bytes or the end of the stream, or
+            /// if the stream is newly accepted, this method assumes that more has arrived, and
+            /// returns immediately. If this assumption is wrong, `try_read` fails with
             /// [`WouldBlock`](std::io::ErrorKind::WouldBlock), and the next call of this method
             /// waits.
             ///
@@ -178,7 +179,8 @@ macro_rules! writing_methods {
                 self.write.poll_write_ready(cx)
             }
 
-            /// Writes some of these bytes, without waiting. Returns the number of bytes written.
+            /// Writes bytes from the start of `buf`, without waiting. Returns the number of bytes
+            /// written, which may be less than the length of `buf`.
             ///
             /// # Errors
             ///

@@ -7,8 +7,8 @@
 //! [`AsyncRead`](::tokio::io::AsyncRead) and [`AsyncWrite`](::tokio::io::AsyncWrite), such as
 //! hyper, tonic, tokio-rustls and tokio-util.
 //!
-//! The features `axum`, `hyper-util` and `tonic` implement the traits of these crates for streams
-//! and listeners, so that a service can use these types directly.
+//! The features `axum`, `hyper-util` and `tonic` implement traits of the crates with these names
+//! for streams and listeners, so that a service can use streams and listeners directly.
 //!
 //! * No switch to another thread is needed: the runtime watches the connection's completion events,
 //!   as it watches a socket, and the task polls the completion queue itself. Tasks never spin,

@@ -27,7 +27,7 @@ use crate::{
 ///         request.reject(b"unknown user")?;
 ///         continue;
 ///     }
-///     // Accepting waits for the peer, so each request has a task of its own.
+///     // Accepting waits for the peer, so each request gets its own task.
 ///     tokio::spawn(async move {
 ///         let endpoint = request.accept().await?;
 ///         while endpoint.recv().await.is_ok() {}
@@ -83,7 +83,7 @@ impl RequestListener {
         bound.map(Self::from)
     }
 
-    /// Takes the next request. Waits for it without a time limit.
+    /// Returns the next request. Waits for a request without a time limit.
     ///
     /// Dropping the future loses no request.
     ///
@@ -101,7 +101,7 @@ impl RequestListener {
         request.await.map(Request::from)
     }
 
-    /// Takes the next request, like [`request`](Self::request), for use in a `poll` function. If
+    /// Returns the next request, like [`request`](Self::request), for use in a `poll` function. If
     /// several tasks poll, only the task that polled last is woken.
     ///
     /// # Errors
@@ -127,8 +127,8 @@ impl RequestListener {
 
     /// Stops listening, as [`close`](crate::RequestListener::close) does.
     ///
-    /// Requests that the program has not taken are rejected. After that,
-    /// [`request`](Self::request) fails with [`Error::ListenerClosed`].
+    /// Requests that [`request`](Self::request) has not returned yet are rejected. After that,
+    /// `request` fails with [`Error::ListenerClosed`].
     pub fn close(&self) {
         self.inner.close();
     }

@@ -146,8 +146,9 @@ impl Stream {
         Self { read, write }
     }
 
-    /// Splits the stream into its directions, for use by one task. After both halves have been
-    /// dropped, the whole stream can be used again. Dropping a half does not shut down a direction.
+    /// Splits the stream into a reading half and a writing half, for use by one task. After both
+    /// halves have been dropped, the whole stream can be used again. Dropping a half does not shut
+    /// down a direction.
     #[must_use]
     pub fn split(&mut self) -> (ReadHalf<'_>, WriteHalf<'_>) {
         (
@@ -156,8 +157,8 @@ impl Stream {
         )
     }
 
-    /// Splits the stream into its directions, for use by two tasks. Neither half waits for the
-    /// other.
+    /// Splits the stream into a reading half and a writing half, for use by two tasks. Neither half
+    /// waits for the other.
     ///
     /// The stream ends when both halves are dropped. Dropping the writing half shuts down the write
     /// direction.
@@ -191,8 +192,8 @@ impl Stream {
         self.read.end().ttl()
     }
 
-    /// Sets the time to live of this stream's packets, from 1 to 255 hops. The default is that of
-    /// the system, usually 64.
+    /// Sets the time to live of this stream's packets, from 1 to 255 hops. If the program sets
+    /// no value, the system default applies, usually 64.
     ///
     /// # Errors
     ///
@@ -233,7 +234,7 @@ impl Stream {
     /// Makes the library reset the connection when the stream is dropped, or when both of its
     /// halves are dropped.
     ///
-    /// Bytes that have not arrived are lost, and a read of the peer fails with
+    /// Bytes that have not arrived are lost, and a read by the peer fails with
     /// [`ConnectionReset`](io::ErrorKind::ConnectionReset).
     ///
     /// # Errors

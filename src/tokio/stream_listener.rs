@@ -130,7 +130,7 @@ impl StreamListener {
         Ok(self.inner.local_addr())
     }
 
-    /// Returns the time to live set by [`set_ttl`](Self::set_ttl), or the default of the system.
+    /// Returns the time to live set by [`set_ttl`](Self::set_ttl), or the system default.
     ///
     /// # Errors
     ///
@@ -164,9 +164,9 @@ impl StreamListener {
         self.inner.close();
     }
 
-    /// Creates a stream from a connection that `inner` has accepted. An error of this method
-    /// concerns only this connection. In contrast, if `inner` returns an error when it accepts, the
-    /// listener has ended.
+    /// Creates a stream from a connection that `inner` has accepted. If this method fails, only
+    /// this connection is lost, and the listener can accept further connections. In contrast, if
+    /// `inner` fails to accept, the listener has ended.
     #[track_caller]
     pub(super) fn stream(&self, accepted: Endpoint) -> io::Result<(Stream, SocketAddr)> {
         self.ttl.apply(&accepted);

@@ -211,9 +211,9 @@ impl BudgetClient {
         has
     }
 
-    /// Claims `bytes` to pin for a read, or uses an earlier claim that was granted. Returns `None`
-    /// if the claim must wait. In this case, the connection gets a notice when the claim is
-    /// granted.
+    /// Claims `bytes` bytes of pinned memory for a read, or uses an earlier claim that was granted.
+    /// Returns `None` if the claim must wait. In this case, the connection gets a notice when the
+    /// claim is granted.
     pub(crate) fn pin(&self, bytes: u64) -> Option<Charge> {
         let mut accounts = lock(&self.budget.accounts);
         let (id, host) = (self.id, self.host);
@@ -233,8 +233,8 @@ impl BudgetClient {
         has.then(|| self.charge(ChargeKind::Held, bytes))
     }
 
-    /// Returns true if a waiting claim for a message could be granted if the peer's host released
-    /// memory.
+    /// Returns true if a claim for message memory is waiting, and might be granted as soon as the
+    /// peer's host releases memory. The claim may be that of another connection.
     pub(crate) fn is_contended(&self) -> bool {
         lock(&self.budget.accounts).held.is_contended_at(self.host)
     }
@@ -296,7 +296,7 @@ impl Drop for BudgetClient {
     }
 }
 
-/// A number of bytes that are charged to the budget. Dropping the charge releases them.
+/// Bytes that are charged to the budget. Dropping the charge releases the bytes.
 #[derive(Debug)]
 pub(crate) struct Charge {
     budget: Arc<Budget>,
@@ -327,7 +327,7 @@ impl Drop for Charge {
 mod tests {
     use super::*;
 
-    fn fed(mailbox: &Mailbox<Notice>) -> Option<u64> {
+    fn notified(mailbox: &Mailbox<Notice>) -> Option<u64> {
         let notice = mailbox.take()?;
         assert_eq!(notice.kind, NoticeKind::RetryMemory);
         Some(notice.key)
@@ -359,8 +359,8 @@ mod tests {
         assert!(one.is_contended());
         two.leave();
         drop(held);
-        assert_eq!(fed(&mailbox), Some(18));
-        assert_eq!(fed(&mailbox), Some(19));
+        assert_eq!(notified(&mailbox), Some(18));
+        assert_eq!(notified(&mailbox), Some(19));
         assert_eq!(
             budget.in_use(),
             (0, 700_000),
@@ -375,7 +375,7 @@ mod tests {
         );
         drop(held);
         assert_eq!(budget.in_use(), (0, 0));
-        assert_eq!(fed(&mailbox), None);
+        assert_eq!(notified(&mailbox), None);
     }
 
     #[test]
@@ -393,7 +393,7 @@ mod tests {
         let short = hold(&two, 60_000).unwrap();
         assert!(hold(&three, 20_000).is_none());
         drop(short);
-        assert_eq!(fed(&mailbox), Some(18));
+        assert_eq!(notified(&mailbox), Some(18));
         assert!(hold(&three, 20_000).is_some());
     }
 
@@ -414,7 +414,7 @@ mod tests {
         assert!(one.pin(10).is_none());
         assert_eq!(budget.in_use(), (180, 0));
         drop(pinned);
-        assert_eq!(fed(&mailbox), Some(16));
+        assert_eq!(notified(&mailbox), Some(16));
         drop(one);
         assert_eq!(
             budget.in_use(),
@@ -424,17 +424,17 @@ mod tests {
         two.await_memory();
         two.pin(100).unwrap().cancel();
         assert_eq!(
-            fed(&mailbox),
+            notified(&mailbox),
             None,
             "a cancelled charge must not notify clients that wait for the operating system"
         );
         drop(kept);
         assert_eq!(
-            fed(&mailbox),
+            notified(&mailbox),
             Some(17),
             "freed memory must notify a client that waits for the operating system"
         );
-        assert_eq!(fed(&mailbox), None);
+        assert_eq!(notified(&mailbox), None);
     }
 
     #[test]

@@ -21,7 +21,7 @@ pub(crate) const DEVICE: u64 = 1 << 63;
 /// The connection managers of an engine, one for each transport.
 #[derive(Debug)]
 pub(crate) struct ConnectionManager {
-    /// The connection manager for RDMA, or the error of its creation.
+    /// The connection manager for RDMA, or the error that prevented its creation.
     #[cfg(feature = "rdma")]
     rdma: Result<rdma::ConnectionManager, OsError>,
     /// The connection manager for TCP; `None` in an engine without a thread.
@@ -67,8 +67,9 @@ impl ConnectionManager {
     /// watches no descriptors.
     const NO_THREAD: OsError = OsError::new("epoll_wait", libc::EOPNOTSUPP);
 
-    /// Creates the connection managers. If the manager for RDMA cannot be created, calls that need
-    /// it return the error of its creation. In-memory connections send their notices to `notices`.
+    /// Creates the connection managers. If the manager for RDMA cannot be created, this function
+    /// succeeds, and calls that need RDMA return the error later. In-memory connections send their
+    /// notices to `notices`.
     pub(crate) fn new(notices: &Arc<Mailbox<Notice>>) -> Result<Self, OsError> {
         Ok(Self {
             #[cfg(feature = "rdma")]
@@ -226,7 +227,7 @@ impl ConnectRequest {
         by_transport!(self, all request => request.private_data())
     }
 
-    /// Returns the maximum numbers of concurrent READs that the peer offers.
+    /// Returns the maximum number of concurrent READs that the peer offers for each direction.
     pub(crate) fn reads(&self) -> ReadDepth {
         by_transport!(self, all request => request.reads())
     }

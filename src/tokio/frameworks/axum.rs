@@ -58,7 +58,7 @@ impl Listener for StreamListener {
                     warn_sparsely!(
                         Listener,
                         "listener on {}: dropped an accepted connection, because the runtime \
-                         cannot register it: {error}; accepts the next one after 1 s",
+                         cannot register it: {error}; continues to accept after 1 s",
                         self.inner.local_addr()
                     );
                     sleep(PAUSE).await;

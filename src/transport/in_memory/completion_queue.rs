@@ -35,14 +35,14 @@ impl CompletionQueue {
     }
 
     /// Returns the completion at this index in the batch of the last poll.
-    pub(crate) fn done(&self, number: usize) -> Done {
-        self.batch[number].clone()
+    pub(crate) fn done(&self, index: usize) -> Done {
+        self.batch[index].clone()
     }
 
     /// If the completion at this index reports a received frame, returns the frame's buffer and
     /// length. Otherwise returns `None`.
-    pub(crate) fn frame(&self, number: usize) -> Option<(u32, u32)> {
-        self.batch[number].frame()
+    pub(crate) fn frame(&self, index: usize) -> Option<(u32, u32)> {
+        self.batch[index].frame()
     }
 
     pub(crate) fn capacity(&self) -> usize {

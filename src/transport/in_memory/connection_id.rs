@@ -24,7 +24,7 @@ pub(crate) struct ConnectionId {
     peer: Option<SocketAddr>,
     local: SocketAddr,
     side: Side,
-    /// The connection; `None` between two attempts.
+    /// The connection; `None` before the first attempt to connect, and between two attempts.
     wire: Option<Arc<Wire>>,
     /// The detailed error of a failed call, for the application. The state machine gets only an
     /// `OsError`.

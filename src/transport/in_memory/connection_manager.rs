@@ -24,7 +24,7 @@ use crate::{
 /// The maximum number of outstanding READs and atomic operations, the same as over TCP.
 const READS: u8 = 16;
 
-/// The maximum numbers of READs that each side issues and serves at a time.
+/// The maximum number of READs that each side issues at a time, and that it serves at a time.
 pub(super) const DEPTH: ReadDepth = ReadDepth {
     outgoing: READS,
     incoming: READS,
@@ -202,7 +202,7 @@ impl ConnectRequest {
         &self.private_data
     }
 
-    /// Returns the maximum numbers of concurrent READs that the peer offers.
+    /// Returns the maximum number of concurrent READs that the peer offers for each direction.
     pub(crate) fn reads(&self) -> ReadDepth {
         DEPTH
     }

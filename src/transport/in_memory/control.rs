@@ -28,17 +28,17 @@ impl WireControl {
         self.wire.disconnect(&self.manager);
     }
 
-    /// Holds this side's requests back until [`release`](Self::release) is called.
+    /// Delays this side's work requests until [`release`](Self::release) is called.
     pub(crate) fn hold(&self) {
         self.wire.hold(self.side);
     }
 
-    /// Carries out the held requests, and stops holding requests back.
+    /// Carries out the delayed work requests. Later work requests are not delayed.
     pub(crate) fn release(&self) {
         self.wire.release(self.side);
     }
 
-    /// Returns the number of this side's requests that are held back.
+    /// Returns the number of this side's delayed work requests.
     pub(crate) fn held(&self) -> usize {
         self.wire.waiting(self.side)
     }

@@ -41,7 +41,7 @@ pub(super) enum Side {
 struct State {
     stage: Stage,
     ends: [Option<End>; 2],
-    /// For each side, whether a test holds its requests back.
+    /// For each side, whether a test delays the work requests of this side.
     held: [bool; 2],
 }
 
@@ -133,8 +133,8 @@ impl End {
         }
     }
 
-    /// Completes a request that was carried out. Each request has its own completion, even if the
-    /// request is unsignalled, because a later signalled request may never follow.
+    /// Adds the completion of a request that was carried out. An unsignalled request has a
+    /// completion, too, because a signalled request may never follow.
     fn finish(&mut self, id: WorkId) {
         if let WorkId::Send(slot) = id {
             self.done.push_back(Done::Sent { slot });
@@ -150,8 +150,8 @@ impl End {
         self.notify_engine();
     }
 
-    /// Completes all posted requests as flushed. If the receives are not shared, completes them as
-    /// flushed, too.
+    /// Completes all posted requests as flushed. Also completes the posted receives as flushed,
+    /// unless other connections share them.
     fn flush(&mut self) {
         let requests = self.requests.drain(..);
         self.done
@@ -361,7 +361,7 @@ impl Wire {
         lock(&self.state)
     }
 
-    // Functions that the connection's ids call.
+    // Functions that establish and end the connection.
 
     /// Adds the queues of one side.
     pub(super) fn join(&self, side: Side, end: End) {

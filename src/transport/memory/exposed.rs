@@ -163,7 +163,7 @@ impl Exposed {
     }
 
     /// Returns the window, its region and the number of bytes to expose; `None` if the message has
-    /// no window. The caller posts a bind or the invalidation of the window after this call, so
+    /// no window. After this call, the caller posts a bind or an invalidation of the window. So
     /// this function marks the window as bound.
     pub(crate) fn window(&mut self) -> Option<(&mut Window, &Registration, usize)> {
         match &mut self.exposure {

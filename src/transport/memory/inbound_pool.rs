@@ -2,11 +2,11 @@
 //!
 //! Each message has one mapping of its whole length. The mapping becomes accessible in parts as
 //! chunks are read, so the announcement of a message reserves only address space. The device can
-//! access only the *steps* of the mapping. Each step is registered immediately before the first
-//! read into it, and deregistered when this read has completed. If the connection's cache and the
-//! process's budget have room for the whole message, its steps stay registered and later messages
-//! reuse the mapping, because registering takes time. On iWARP no step stays registered, because
-//! peers could write to it.
+//! access only the registered parts of the mapping, which are called *steps*. Each step is
+//! registered immediately before the first read into it, and deregistered when this read has
+//! completed. If the connection's cache and the budget have room for the whole message, its steps
+//! stay registered and later messages reuse the mapping, because registering takes time. On iWARP
+//! no step stays registered, because peers could write to it.
 //!
 //! This module creates references to memory that was registered. This is sound for the following
 //! reasons. An [`InboundBuffer`] has one owner. While reads into the buffer are in progress, the
@@ -160,7 +160,8 @@ impl InboundPool {
         self.client.await_memory();
     }
 
-    /// Returns whether other connections wait for memory that is charged to the peer's host.
+    /// Returns true if a claim for message memory is waiting, and might be granted as soon as the
+    /// peer's host releases memory. The claim may be that of another connection.
     pub(crate) fn is_contended(&self) -> bool {
         self.client.is_contended()
     }
@@ -427,7 +428,7 @@ impl InboundBuffer {
         }
     }
 
-    /// Returns the bytes of the message. The caller calls this after all bytes have been read.
+    /// Returns the bytes of the message. Called only after all bytes have been read.
     pub(crate) fn bytes(&self) -> &[u8] {
         let Some(memory) = &self.memory else {
             return &[];

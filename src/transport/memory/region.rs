@@ -64,7 +64,7 @@ impl Region {
         self.memory.copy_out(offset, bytes);
     }
 
-    /// Returns the descriptor that a peer needs to access the region. Send it to the peer in a
+    /// Returns the descriptor that the peer needs to access the region. Send it to the peer in a
     /// message.
     #[must_use]
     pub fn remote(&self) -> RemoteRegion {
