@@ -7,7 +7,7 @@ use std::{
 use super::Stream;
 use crate::{endpoint::Endpoint, listener::Listener, transport_choice::Transport};
 
-/// Provides the same options as [`std::net::TcpStream`].
+/// Provides the common socket options of [`std::net::TcpStream`].
 impl Stream {
     /// Returns the time to live of this stream's packets: the maximum number of hops.
     ///
