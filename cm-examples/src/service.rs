@@ -20,7 +20,7 @@ pub struct Options {
     /// The address and port to listen on; with port 0, the system chooses a free port
     #[arg(default_value = "0.0.0.0:7471")]
     pub address: SocketAddr,
-    /// The time in seconds for clients to finish after SIGINT or SIGTERM
+    /// The time limit in seconds for clients to finish after SIGINT or SIGTERM
     #[arg(long, default_value_t = 5)]
     pub patience: u64,
     /// Show the log of the library

@@ -11,7 +11,7 @@ use std::{
 use anyhow::{Context, Result};
 use clap::{Args, ValueEnum};
 
-/// Prints completions for a shell
+/// Prints the completions of this command for a shell
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Examples:
@@ -32,14 +32,14 @@ enum Shell {
     Zsh,
 }
 
-/// Writes the pages of the manual to a folder
+/// Writes the manual pages to a folder
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Examples:
   rdmsg man /usr/local/share/man/man1
   man rdmsg-doctor")]
 pub(crate) struct ManualPages {
-    /// An existing folder.
+    /// The folder, which must exist.
     folder: PathBuf,
 }
 

@@ -125,8 +125,12 @@ impl Part {
                 .truncate(false)
                 .open(part_of(&path))
                 .map_err(|error| format!("{}: {error}", path.display()))?;
-            let file = Flock::lock(file, FlockArg::LockExclusiveNonblock)
-                .map_err(|_| format!("{} is already received by another copy", path.display()))?;
+            let file = Flock::lock(file, FlockArg::LockExclusiveNonblock).map_err(|_| {
+                format!(
+                    "{} is already being received by another copy",
+                    path.display()
+                )
+            })?;
             let mut hashed = Hashed::new(LockedFile(file));
             hashed.skip_to(u64::MAX)?;
             Ok(Self { path, hashed })

@@ -5,20 +5,19 @@ use std::{net::SocketAddr, time::Duration};
 use clap::Args;
 use rdmsg::{Config, TransportChoice};
 
-/// The times after which a lost peer is detected, and for which a lost connection can be resumed.
+/// The time limits for detecting a lost peer and for resuming a lost connection.
 #[derive(Args, Clone, Debug)]
 #[expect(clippy::exhaustive_structs, reason = "these are all")]
 pub struct Keepalive {
-    /// The time without data from the peer after which the connection probes the peer, in
-    /// milliseconds
+    /// Probe the peer if no data has arrived from it for this number of milliseconds
     #[arg(long, global = true, value_name = "MS", default_value_t = 2000)]
     pub keepalive_interval: u64,
-    /// The time within which the peer must answer the probe, in milliseconds; if the peer does not
-    /// answer, the connection is lost
+    /// The time limit in milliseconds for the answer to a probe; if the peer does not answer in
+    /// time, the connection is lost
     #[arg(long, global = true, value_name = "MS", default_value_t = 3000)]
     pub keepalive_timeout: u64,
-    /// The time for which a lost connection can be resumed, in seconds; with 0, the connection ends
-    /// immediately
+    /// The time limit in seconds for resuming a lost connection, which both sides must set; with 0,
+    /// a lost connection ends immediately
     #[arg(long, global = true, value_name = "SECONDS", default_value_t = 0)]
     pub resume: u64,
 }
@@ -52,7 +51,7 @@ pub struct ServerOptions {
     /// The address and port to listen on for rdmsg; with port 0, the system chooses a free port
     #[arg(default_value = "0.0.0.0:7471")]
     pub address: SocketAddr,
-    /// Listen on this address and port for plain TCP as well
+    /// Also listen on this address and port, for plain TCP
     #[arg(long, value_name = "ADDRESS")]
     pub tcp: Option<SocketAddr>,
     /// The time limit in seconds for clients to finish after SIGINT or SIGTERM
@@ -61,7 +60,7 @@ pub struct ServerOptions {
     /// Show the log of the library
     #[arg(long)]
     pub debug: bool,
-    /// The times for the keepalive and for the resumption of lost connections.
+    /// The time limits for the keepalive and for resuming lost connections.
     #[command(flatten)]
     pub keepalive: Keepalive,
 }
@@ -96,8 +95,8 @@ impl ServerOptions {
 #[derive(Args, Clone, Debug)]
 #[expect(clippy::exhaustive_structs, reason = "these are all")]
 pub struct ClientOptions {
-    /// The address and port of the server; a prefix `rdma://` or `tcp://` selects the transport of
-    /// rdmsg
+    /// The address and port of the server; with the prefix `rdma://` or `tcp://`, rdmsg uses only
+    /// this transport
     pub address: String,
     /// Connect over plain TCP instead of rdmsg
     #[arg(long)]
@@ -105,7 +104,7 @@ pub struct ClientOptions {
     /// Show the log of the library
     #[arg(long)]
     pub debug: bool,
-    /// The times for the keepalive and for the resumption of lost connections.
+    /// The time limits for the keepalive and for resuming lost connections.
     #[command(flatten)]
     pub keepalive: Keepalive,
 }

@@ -23,22 +23,22 @@ struct Options {
     /// The host name or address, and the port of the server
     #[arg(default_value = "127.0.0.1:7471")]
     address: String,
-    /// The sizes of the messages in bytes; the client sends all messages of one size, then those of
-    /// the next
+    /// The message sizes in bytes; the client sends --count messages of each size, in this order
     #[arg(short, long, value_delimiter = ',', default_value = "64,4096,65536")]
     size: Vec<usize>,
     /// The number of messages of each size
     #[arg(short = 'c', long, default_value_t = 1000)]
     count: u64,
-    /// How to wait for a reply
+    /// The method of waiting for a reply
     #[arg(long, value_enum, default_value_t = Wait::Adaptive)]
     polling: Wait,
-    /// The time limit for connecting, in seconds; within this time, the client retries until the
-    /// server listens
+    /// The time limit for connecting, in seconds; if the server does not listen yet, the client
+    /// retries until this time has passed
     #[arg(long, default_value_t = 10)]
     timeout: u64,
-    /// The largest message in bytes that fits into one posted receive buffer; the smaller value of
-    /// client and server applies; the server reads much longer messages from the client's memory
+    /// The size in bytes of each receive buffer; if client and server differ, the smaller size
+    /// applies. Over RDMA, the receiver reads a message that needs more than three buffers from the
+    /// sender's memory
     #[arg(long)]
     eager_size: Option<u32>,
 }

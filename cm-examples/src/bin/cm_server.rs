@@ -16,17 +16,18 @@ struct Options {
     /// The address and port to listen on; with port 0, the system chooses a free port
     #[arg(default_value = "0.0.0.0:7471")]
     address: SocketAddr,
-    /// Exit after this number of connections
+    /// Exit after this number of connections [default: never]
     #[arg(short = 'n', long)]
     connections: Option<usize>,
-    /// The number of messages that a client can have in flight
+    /// The maximum number of messages that a client can have in flight
     #[arg(long)]
     window: Option<u16>,
-    /// The largest message in bytes that fits into one posted receive buffer; the smaller value of
-    /// client and server applies; the server reads much longer messages from the client's memory
+    /// The size in bytes of each receive buffer; if client and server differ, the smaller size
+    /// applies. Over RDMA, the receiver reads a message that needs more than three buffers from the
+    /// sender's memory
     #[arg(long)]
     eager_size: Option<u32>,
-    /// The largest message in bytes that the server accepts
+    /// The maximum length in bytes of a message that the server accepts
     #[arg(long, default_value_t = Config::default().max_message)]
     max_message: u64,
 }

@@ -25,10 +25,10 @@ struct Options {
     /// Show only the names of the devices
     #[arg(short, long)]
     list: bool,
-    /// Add the limits of devices and ports to the text
+    /// Also print the limits of devices and ports
     #[arg(short, long)]
     verbose: bool,
-    /// Print everything as JSON: a list of devices
+    /// Print all data as a JSON array of devices
     #[arg(short, long)]
     json: bool,
 }

@@ -30,7 +30,7 @@ struct Options {
     /// The number of connections to open
     #[arg(short, long, default_value_t = 500)]
     connections: usize,
-    /// The number of connections on which the client sends but never receives the replies
+    /// How many of the connections only send messages, and never receive the replies
     #[arg(short, long, default_value_t = 1)]
     stuck: usize,
     /// The number of rounds; in a round, the client sends one message on each connection that
@@ -40,7 +40,7 @@ struct Options {
     /// The size of the messages in bytes
     #[arg(long, default_value_t = 64)]
     size: usize,
-    /// The idle time in seconds before one more round; with 0, there is no further round
+    /// The idle time in seconds before one additional round; with 0, skip the additional round
     #[arg(long, default_value_t = 0)]
     idle: u64,
     /// Show the log of the library

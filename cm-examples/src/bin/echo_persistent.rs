@@ -24,7 +24,7 @@ struct Options {
     /// The size of the questions in bytes
     #[arg(long, default_value_t = 64)]
     size: usize,
-    /// The pause between two questions in milliseconds
+    /// The pause in milliseconds between two questions
     #[arg(short, long, default_value_t = 100)]
     interval: u64,
     /// Show the log of the library

@@ -59,7 +59,7 @@ struct Options {
     server: bool,
     /// The address and port of the server
     address: SocketAddr,
-    /// The message sizes in bytes; the client sends all messages of one size, then the next size
+    /// The message sizes in bytes; the client sends --count messages of each size, in this order
     #[arg(short, long, value_delimiter = ',', default_value = "64,4096,16384")]
     #[arg(value_parser = clap::value_parser!(u32).range(1..=LARGEST as i64))]
     size: Vec<u32>,

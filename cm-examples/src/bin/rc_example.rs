@@ -58,7 +58,7 @@ struct Options {
     /// address; if there is none, the first with an IPv6 address]
     #[arg(short, long)]
     gid_idx: Option<u8>,
-    /// Use a buffer of this number of bytes, and transfer the whole buffer, as copies of the
+    /// Use a buffer of this number of bytes, and transfer the whole buffer, as some versions of the
     /// classic program do
     #[arg(short, long, value_name = "BYTES")]
     len: Option<usize>,

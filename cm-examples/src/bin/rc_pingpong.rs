@@ -62,10 +62,10 @@ struct Options {
     /// Check each byte of the final message
     #[arg(short, long)]
     chk: bool,
-    /// Use on-demand paging: pages are not pinned, and the device loads a page when it needs it
+    /// Use on-demand paging: pages are not pinned, and the device loads a page when it is accessed
     #[arg(short, long)]
     odp: bool,
-    /// Use on-demand paging, with a memory region that covers all memory of the process
+    /// Use on-demand paging with one memory region that covers all memory of the process
     #[arg(short = 'O', long)]
     iodp: bool,
     /// With -o or -O: the device loads the pages before it needs them
@@ -77,10 +77,10 @@ struct Options {
     /// Read the arrival times of the messages from the clock of the device
     #[arg(short, long)]
     ts: bool,
-    /// Post with the ibv_wr_* functions, which set each part of a request separately
+    /// Post sends with the ibv_wr_* functions, which set each part of a request separately
     #[arg(short = 'N', long)]
     new_send: bool,
-    /// Allow memory that is not encrypted in a confidential guest
+    /// In a confidential virtual machine, allow memory that is not encrypted
     #[arg(short = 'U', long)]
     allow_cc_unprotected: bool,
 }

@@ -60,10 +60,10 @@ struct Options {
     /// Show the events of the connection manager
     #[arg(short)]
     debug: bool,
-    /// Server: serve any number of clients, several of them concurrently
+    /// Server: serve any number of clients, also concurrently
     #[arg(short = 'P')]
     persistent: bool,
-    /// Let the program, and not the id, create the queue pair and change its state
+    /// Create and modify the queue pair with verbs instead of through the rdma_cm id
     #[arg(short = 'q')]
     own_qp: bool,
 }

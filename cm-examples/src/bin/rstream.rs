@@ -50,14 +50,14 @@ struct Options {
     /// The maximum size of an inline send in bytes [default: 64 for latency, 0 for bandwidth]
     #[arg(short, value_name = "BYTES")]
     inline: Option<u32>,
-    /// Run one test that repeats the transfers this number of times; must be the same on both sides
+    /// Run one test with this number of iterations; must be the same on both sides
     #[arg(short = 'I', value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..))]
     iterations: Option<u32>,
-    /// Run one test with this number of transfers in a row; must be the same on both sides
+    /// Run one test with this number of transfers per iteration; must be the same on both sides
     #[arg(short = 'C', value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..))]
     count: Option<u32>,
-    /// Run one test with transfers of this size, or `all` for more tests; must be the same on both
-    /// sides
+    /// Run one test with transfers of this size, or the full set of tests with `all`; must be the
+    /// same on both sides
     #[arg(short = 'S', value_name = "BYTES|all")]
     size: Option<String>,
     /// The port of the server

@@ -48,24 +48,25 @@ use crate::{
 
 /// Compares rdmsg with the stock C programs, on one device
 ///
-/// Measures two parts in one guest, whose clock counts the instructions of both ends and their
-/// kernel. Each part is also a command:
+/// Measures in one guest of the lab. The guest's clock counts the instructions that both ends and
+/// their kernel execute. The measurement has two parts, and each part is also a command:
 ///
-///   counted        times by this clock, which are exact and the same on any machine. All
-///                  programs sleep for events
-///   instructions   instructions of single calls, without those of the driver, by callgrind
+///   counted        times by the clock of the guest, which are exact and the same on any machine.
+///                  All programs sleep while they wait for events
+///   instructions   instructions of single calls, counted with callgrind, without the instructions
+///                  of the driver
 ///
-/// Prints the table, and each missing measurement with the reason. The figures are also in
-/// target/lab/results/a/bench.json, and the output of each program is in *.log in the same folder.
-/// To measure by the clock, use `rdmsg bench`.
+/// Prints the table, and each missing measurement with the reason. Also writes the figures to
+/// target/lab/results/a/bench.json, and the output of each program to a *.log file in the same
+/// folder. To measure in real time, use `rdmsg bench`.
 ///
-/// Ways to use the library:
+/// Names of the ways to use the library:
 ///
 ///   default     the default Config
-///   event       Polling::Event. Counted programs use it unless they are called "default"
+///   event       Polling::Event; counted programs use it unless they are called "default"
 ///   busy        Polling::Busy
 ///   owned       sends without a copy
-///   eager       an eager size of the whole message
+///   eager       an eager size equal to the message size
 ///   stream      a Stream
 ///   tasks       tasks of tokio
 ///   small       a Config for many connections
@@ -73,22 +74,24 @@ use crate::{
 ///   event_fd    a server that waits with epoll
 ///   group       a server that waits for a Group
 ///
-/// Programs to compare with:
+/// Programs for comparison:
 ///
 ///   perftest, rstream, ucmatose
 ///               the stock C programs
-///   verbs       the same verbs without rdmsg: messages with credits, but without headers and locks
+///   verbs       the verbs that rdmsg calls, without rdmsg: messages with credits, but without
+///               headers and locks
 ///   std         a TCP socket of std, with a length before each message
 ///   codec       a TcpStream of tokio with LengthDelimitedCodec
-///   zeromq, nng pairs of sockets of libzmq and libnng, over TCP
+///   zeromq      pairs of sockets of libzmq, over TCP
+///   nng         pairs of sockets of libnng, over TCP
 ///
-/// The exit status is 0 if all our programs were measured.
+/// The exit status is 0 if all programs that use rdmsg were measured.
 #[derive(Parser)]
 #[command(bin_name = "integration/bench", verbatim_doc_comment)]
 struct Cli {
     #[command(subcommand)]
     command: Option<Command>,
-    /// Measure few sizes in short runs, which takes three minutes
+    /// Measure fewer sizes with shorter runs; takes about three minutes
     #[arg(long, global = true)]
     quick: bool,
     /// Also write the table to docs/performance.md
@@ -98,12 +101,12 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Measure only times, by the clock that counts instructions
+    /// Measure only times, with the clock that counts instructions
     Counted {
         /// Measure only comparisons whose name contains this text; can be repeated
         ///
         /// The names are those in integration/bench-tool/budget.json, for instance "one way, 64 B:
-        /// rdmsg event tcp / std". With this option, no sweep is measured.
+        /// rdmsg event tcp / std". With this option, the sweep is not measured.
         #[arg(long, value_name = "TEXT", conflicts_with = "write")]
         only: Vec<String>,
     },
@@ -111,35 +114,38 @@ enum Command {
     Instructions,
     /// Compare the default Config with Polling::Event, Polling::Busy and a socket of std
     ///
-    /// Measures messages of 64 B over TCP on this machine: with both ends on one processor
-    /// ("one-processor"), with four busy processes per processor ("loaded"), and on idle processors
-    /// ("free"). "free" includes the processor time per message if a message arrives every 2 ms.
+    /// First measures messages of 64 B over TCP on this machine. The column "part" of the table
+    /// names the conditions: "one-processor" means that both ends run on one processor, "loaded"
+    /// that four other busy processes run on each processor, and "free" that the processors are
+    /// otherwise idle. Under the condition "free", also measures the processor time per message if
+    /// a message arrives every 2 ms.
+    ///
     /// Then measures in the lab: TCP and RDMA in a guest whose clock counts instructions, and the
     /// processor time over RDMA in a guest with two processors.
     ///
-    /// The figure of a run is the mean of the round trips. In "loaded" and "free", it is the
+    /// The figure of a run is the mean of its round trips. For "loaded" and "free", it is the
     /// median, because another process can interrupt a round trip. Other load on this machine
     /// changes all figures except the counted ones. If some rounds meet a target and others do not,
     /// the target is undecided.
     Polling {
-        /// Measure only on this machine, without virtual machines, which takes a minute
+        /// Measure only on this machine, without virtual machines; takes about one minute
         #[arg(long)]
         no_lab: bool,
     },
     /// Compare servers with many connections over TCP, and idle connections
     ///
-    /// Compares rdmsg with the same program over a socket of std or with tokio's codec. The clock
-    /// counts instructions. Half a round trip of 64 B is measured with 1, 100 and 1000 connections
-    /// that one thread serves. One message is in flight at a time. In the rows with "at once", one
-    /// message is in flight on each connection.
+    /// Compares rdmsg with the same program over a socket of std or with tokio's codec, with a
+    /// clock that counts instructions. Measures half a round trip of 64 B with 1, 100 and 1000
+    /// connections that one thread serves. Only one of the connections has a message in flight at a
+    /// time. In the rows with "at once", each connection has one message in flight.
     ///
     /// The processor time and the system calls to open and close a connection are those of both
     /// ends. The memory and the descriptors of an idle connection are those of one end. The
     /// processor share of idle connections includes both ends and the kernel.
     ///
     /// The memory is measured without huge pages, unless the row says otherwise. A target for
-    /// system calls, memory, descriptors or a processor share limits the figure of rdmsg. Other
-    /// targets limit the ratio.
+    /// system calls, memory, descriptors or a processor share limits the figure of rdmsg. All other
+    /// targets limit the ratio of the figure of rdmsg to the figure of the other program.
     Many {
         /// Measure only comparisons whose name contains this text; can be repeated
         #[arg(long, value_name = "TEXT", conflicts_with = "write")]
@@ -147,34 +153,34 @@ enum Command {
     },
     /// Compare the default Config with perftest, between two guests over a slow network
     ///
-    /// Measures the rate in one direction by the clock, in seven rounds. Both programs use their
-    /// default windows and depths. netem makes the network so slow that the network limits the
-    /// rate, and the processors do not. With other load on this machine, the processors can limit
-    /// the rate.
+    /// Measures the rate in one direction in real time, in seven rounds. Both programs use their
+    /// default windows and depths. netem slows down the network so far that the network limits the
+    /// rate, and not the processors. With other load on this machine, the processors can still
+    /// limit the rate.
     Hosts,
     /// Look for a message size that costs more than its neighbours
     ///
-    /// Counts half a round trip of 60 sizes from 1 B to 4 MiB. The sizes are at and around each
-    /// size at which the cost can change: the inline size, multiples of the packet size, the eager
-    /// size, the longest message in frames, and the length that one RDMA READ transfers. Measures
-    /// rdmsg over RDMA and over TCP. For comparison, also measures `std`, and `verbs` up to
-    /// 128 KiB.
+    /// Counts the instructions of half a round trip for 60 sizes from 1 B to 4 MiB. The sizes are
+    /// at and around each size at which the cost can change: the inline size, multiples of the
+    /// packet size, the eager size, the longest message that is sent in frames, and the length that
+    /// one RDMA READ transfers. Measures rdmsg over RDMA and over TCP. For comparison, also
+    /// measures `std`, and `verbs` up to 128 KiB.
     ///
     /// The "step" of a size is the larger of two ratios. The first ratio is the cost per byte of
     /// the size, divided by the cost per byte of the next smaller size. The second ratio is the
     /// cost of the size, divided by the cost of the next larger size. The bound is 1.10: one
     /// additional byte must not increase the cost by more than 10 %, and a message must not cost
-    /// more than 1.10 times as much as a longer one. A star marks a step beyond the bound.
+    /// more than 1.10 times as much as a longer one. A star marks a step above the bound.
     ///
-    /// The exit status is 1 if a step of rdmsg is beyond the bound, or if rdmsg was not measured.
+    /// The exit status is 1 if a step of rdmsg is above the bound, or if rdmsg was not measured.
     /// The budget has a row for the worst step of each transport.
     Sweep,
     /// Compare counted times and instructions of calls with the stored figures
     ///
-    /// If a figure is worse than the stored one by more than 3 %, or is missing, measures a second
-    /// time. The exit status is 1 if the figure is again worse or missing. Times are compared only
-    /// if the kernel has the same release series. Instructions are compared only if the compiler is
-    /// the same.
+    /// If a figure is more than 3 % worse than the stored figure, or is missing, measures a second
+    /// time. The exit status is 1 if the figure is worse or missing again. Times are compared only
+    /// if the kernel belongs to the release series of the stored figures. Instructions are compared
+    /// only if the compiler is the same.
     Budget {
         /// Store the new figures instead of comparing them
         #[arg(long)]

@@ -31,14 +31,14 @@ use crate::case::{Case, Placeholders};
 /// name (Debian's rdmacm-utils and ibverbs-utils), with many options and with bad input. The hosts
 /// are two virtual machines that have software RoCE or iWARP devices and are connected by a virtual
 /// network. A case that needs a capability that the devices lack is skipped; the table contains the
-/// reason. The program "valkey" stands for the clients of rdmsg-valkey and Valkey's server, which
-/// integration/valkey builds.
+/// reason. The cases of the program "valkey" run the clients of rdmsg-valkey against the server of
+/// Valkey. integration/valkey builds this server.
 ///
 /// Prints a table with the result of each pair. The exit status is 0 if all cases passed.
 #[derive(Parser)]
 #[command(bin_name = "integration/interop", verbatim_doc_comment)]
 struct Options {
-    /// Run only some cases of each program
+    /// Run only a few cases of each program
     #[arg(long)]
     quick: bool,
     /// Run only the cases of this program

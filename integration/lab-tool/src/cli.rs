@@ -6,8 +6,8 @@ use clap::{Args, Parser, Subcommand};
 
 use crate::host_network::Driver;
 
-/// Runs commands in virtual machines with a software RDMA device. Needs no hardware, no kernel
-/// modules and no privileges on this machine.
+/// Runs commands in virtual machines (guests) that have a software RDMA device. Needs no RDMA
+/// hardware, no kernel modules and no privileges on this machine.
 #[derive(Debug, Parser)]
 #[command(
     bin_name = "integration/lab",
@@ -29,12 +29,12 @@ pub(crate) enum Command {
     Exec(Exec),
     /// Opens an interactive shell in a guest.
     ///
-    /// With two hosts, the shell runs on a; `busybox telnet $LAB_PEER` opens a shell on b. When the
-    /// shell on a ends, the lab switches off the machines.
+    /// With two hosts, the shell runs on host a, and `busybox telnet $LAB_PEER` opens a shell on
+    /// host b. When the shell on host a ends, the lab switches off both hosts.
     #[command(verbatim_doc_comment)]
     Shell(MachineArgs),
-    /// Prints where commands can run: `native` if `exec --native` is possible on this machine,
-    /// otherwise `vm`. Prints the reason to stderr.
+    /// Prints `native` if `exec --native` is possible on this machine, otherwise `vm`. Prints the
+    /// reason to stderr.
     #[command(verbatim_doc_comment)]
     Probe,
     /// Runs as the agent of a guest.
@@ -59,12 +59,12 @@ pub(crate) struct Setup {
     package: Vec<String>,
 }
 
-/// Runs a command in one guest, or the same command in each of two
+/// Runs a command in one guest, or the same command in each of two guests
 ///
-/// A guest has this machine's file system, read-only, and its own /tmp and /run. The command starts
-/// in the checkout, as root, with stdin from /dev/null and no limit on locked memory. When the
-/// command ends, the lab kills all processes that it has left behind. stdout and stderr stay
-/// separate; with two hosts, each line begins with the host's name.
+/// A guest has read-only access to this machine's file system, and has its own /tmp and /run. The
+/// command starts in the checkout, as root, with /dev/null as stdin, and without a limit on locked
+/// memory. When the command ends, the lab kills all processes that the command has left running.
+/// stdout and stderr stay separate; with two hosts, each line begins with the host's name.
 ///
 /// The command has these environment variables:
 ///
@@ -73,23 +73,28 @@ pub(crate) struct Setup {
 ///   LAB_DEVICES            all RDMA devices of the host, each with its address:
 ///                          rxe0=10.8.0.1 siw0=10.9.0.1
 ///   LAB_ADDR, LAB_ADDR6    addresses of the host
-///   LAB_PEER, LAB_PEER6    addresses of the other host; with one host, its own
+///   LAB_PEER, LAB_PEER6    addresses of the other host; with one host, its own addresses
 ///   LAB_RESULTS            a writable folder that is kept after the run; on this
 ///                          machine it is target/lab/results/a or b
 ///   CARGO_TARGET_DIR       cargo's target folder, which contains the programs
 ///   RDMSG_TRANSPORT        rdma, to prevent a silent fallback to TCP
 ///
-/// RUST_BACKTRACE and RUST_LOG are passed on. Before the command starts on a host, all hosts have
-/// booted, their devices are active, and each host can reach the other.
+/// RUST_BACKTRACE and RUST_LOG of this machine's environment are passed on. The command starts when
+/// all hosts have booted, their devices are active, and each host can reach the other.
 ///
 /// A guest's agent sends a heartbeat every 5 s. If none arrives for 20 s, the lab queries QEMU's
-/// monitor. The guest has stopped if its registers do not change for another 10 s, although this
-/// machine has processor time for the guest. The lab then prints the console and the answers of the
-/// monitor, saves both in target/lab/stopped, and ends the command.
+/// monitor. The lab considers the guest stopped if its registers do not change for another 10 s,
+/// although this machine has processor time for the guest. The lab then prints the console and the
+/// answers of the monitor, saves both in target/lab/stopped, and ends the command.
 ///
-/// The exit status is that of the command, or 128 + N if signal N ended the command. With two
-/// hosts, it is the status of the first command that fails. It is 123 if a guest has stopped, 124
-/// after a timeout, 125 if the lab itself has failed, and 128 + N if signal N has stopped the lab.
+/// The exit status is that of the command, or 128 + N if signal N has ended the command. With two
+/// hosts, it is the status of the first command that fails, or 0 if no command fails. The lab also
+/// uses these values:
+///
+///   123                    a guest has stopped
+///   124                    the command has not ended within --timeout
+///   125                    the lab itself has failed
+///   128 + N                signal N has ended the lab
 #[derive(Args, Debug)]
 #[command(
     verbatim_doc_comment,
@@ -110,34 +115,36 @@ pub(crate) struct Exec {
     #[command(flatten)]
     pub(crate) machines: MachineArgs,
 
-    /// Time limit of the command in seconds, without the boot.
+    /// Time limit of the command in seconds. The time of the boot does not count.
     #[arg(long, value_name = "SECONDS", default_value_t = 600)]
     timeout: u32,
 
-    /// Run the command on this machine without a guest; `probe` prints whether that is possible.
+    /// Run the command on this machine, without a guest. `probe` prints whether this is possible.
     #[arg(long, conflicts_with = "device")]
     pub(crate) native: bool,
 
     /// Run the command in a guest whose clock counts instructions, to compare the costs of
     /// programs.
     ///
-    /// The clock advances by 1 ns per instruction that the guest executes, in the kernel, the
-    /// driver and all processes. A time that is measured in the guest is therefore the number of
-    /// instructions of the whole path, including both sides. It differs by less than 1 % between
-    /// runs, independently of other load on this machine. It contains no effects of caches or of
-    /// the device, and no waiting.
+    /// The clock advances by 1 ns for each instruction that the guest executes in the kernel, the
+    /// driver or a process. A time measured in the guest is therefore the number of instructions of
+    /// the whole path, including both sides. It differs by less than 1 % between runs, even if
+    /// other programs use this machine. It does not include the effects of caches or of the device,
+    /// or time spent waiting.
     ///
-    /// There is one host with one processor, shared by both sides. A thread that spins uses up its
-    /// time slice, so measure programs that sleep until an event: ib_send_lat -e, rstream -T b.
-    /// While the guest idles, its clock follows this machine's clock, so the count is inexact if
-    /// the guest waits for a timer, or for a file on this machine. One second of the guest takes 10
-    /// to 30 s. --timeout is in seconds of this machine; all other limits are in seconds of the
-    /// guest. CONTRIBUTING.md has the details.
+    /// Both sides share one host with one processor. A thread that spins therefore keeps the
+    /// processor from the other side for a whole time slice. So measure programs that sleep until
+    /// an event arrives, for instance `ib_send_lat -e` or `rstream -T b`. While the guest idles,
+    /// its clock follows this machine's clock. The count is therefore inexact if the guest waits
+    /// for a timer, or for a file of this machine.
+    ///
+    /// One second of the guest's clock takes 10 to 30 s. --timeout is measured by this machine's
+    /// clock, and all other time limits by the guest's clock. CONTRIBUTING.md has the details.
     #[arg(long, verbatim_doc_comment, conflicts_with_all = ["native", "hosts", "cpus"])]
     pub(crate) counted: bool,
 
-    /// Permit this host to stop or restart; can be repeated. If the host does so, its command ends
-    /// with status 0.
+    /// Permit this host to stop or restart; can be repeated. If it stops or restarts, its command
+    /// counts as ended with status 0.
     #[arg(
         long,
         value_name = "HOST",
@@ -151,8 +158,8 @@ pub(crate) struct Exec {
     #[arg(long, value_name = "NAME=VALUE", value_parser = variable)]
     pub(crate) env: Vec<(OsString, OsString)>,
 
-    /// The command. A single argument is run by the shell; several arguments are run without a
-    /// shell.
+    /// The command. A single argument is passed to `sh -c`; several arguments are a program and its
+    /// arguments, which run without a shell.
     #[arg(last = true, required = true)]
     pub(crate) command: Vec<OsString>,
 }
@@ -163,7 +170,7 @@ pub(crate) struct MachineArgs {
     #[arg(long, value_name = "1|2", default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=2))]
     hosts: u8,
 
-    /// Processors of each guest [default: 2, but together not more than this machine has]
+    /// Processors of each guest [default: 2, or 1 if this machine has fewer than 2 per guest]
     #[arg(long, value_name = "N")]
     cpus: Option<u8>,
 
@@ -171,7 +178,7 @@ pub(crate) struct MachineArgs {
     #[arg(long, value_name = "DRIVER", value_enum, default_value_t)]
     pub(crate) device: Driver,
 
-    /// Memory of each guest.
+    /// Memory of each guest, such as 512M or 2G.
     #[arg(long, value_name = "SIZE", default_value = "1G")]
     pub(crate) memory: String,
 }

@@ -22,7 +22,7 @@ pub(crate) enum Driver {
     /// Software iWARP. If the distribution does not contain this driver, the lab builds it on first
     /// use.
     Siw,
-    /// One device of each driver. The second device has its own network device and addresses.
+    /// One device of each driver. Each device has its own network interface and addresses.
     Both,
 }
 

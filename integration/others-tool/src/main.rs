@@ -23,15 +23,17 @@ use crate::{
 
 /// Runs tests of std, tokio and hyper-util, with rdmsg's types in place of sockets
 ///
-/// Takes the tests of TCP sockets from pinned versions of std, tokio and hyper-util. The sources
-/// are the distribution's package rust-src, which is installed if necessary, and crates.io. A
-/// version of std without substitutions is skipped. Replaces sockets with rdmsg's streams and
-/// listeners, as listed in integration/others-tool/substitutions.txt. Runs each test with sockets,
-/// with rdmsg over TCP on this machine, and with rdmsg over RDMA: on a local RDMA device if there
-/// is one, otherwise in a virtual machine.
+/// Takes the tests of TCP sockets from pinned versions of std, tokio and hyper-util. The tests of
+/// std come from the distribution's package rust-src, which is installed if necessary. The other
+/// tests come from crates.io. Replaces sockets with rdmsg's streams and listeners, as listed in
+/// integration/others-tool/substitutions.txt. Skips std if the list has no substitutions for the
+/// installed version.
+///
+/// Runs each test three times: with sockets, with rdmsg over TCP on this machine, and with rdmsg
+/// over RDMA. RDMA uses a local device if there is one, otherwise a virtual machine.
 ///
 /// Each test runs in its own process, which is killed if it hangs. A test that does not compile
-/// with rdmsg's types is left out by a substitution, and counts as failed.
+/// with rdmsg's types is removed by a substitution, and counts as failed.
 ///
 /// Prints a table, and the reason for each test that fails. The exit status is 0 if exactly the
 /// tests listed in integration/others-tool/differences.txt fail.

@@ -51,25 +51,30 @@ enum Command {
 /// Runs connections between two hosts, with faults or for a long time
 ///
 /// Runs scenarios on two virtual machines that have software RoCE or iWARP devices and are
-/// connected by a virtual network. Each scenario has traffic, a fault of the network, a process, a
-/// host or a device, and an expected result on both sides: every message that was sent is received
-/// once, in order and with the right bytes; otherwise its sender gets an unknown outcome, and its
-/// receiver an error instead of an orderly close. Both sides detect a break in time. Connections
-/// with sessions resume after a cut. Nothing must leak: at the end, RDMA resources, file
-/// descriptors, pinned and resident memory are as at the start, and no receiver was ever without a
-/// posted receive (RNR NAK). Software iWARP has too few queue pairs for some scenarios, which are
-/// skipped on it.
+/// connected by a virtual network. Each scenario combines traffic with a fault of the network, a
+/// process, a host or a device. It passes if the connections behave as follows:
+///
+///   - Every message that was sent is received once, in order and with the right bytes. Otherwise
+///     its sender gets an unknown outcome, and its receiver gets an error instead of an orderly
+///     close.
+///   - Both sides detect a broken connection in time. Connections with sessions resume after the
+///     network was cut.
+///   - Nothing leaks: RDMA resources, file descriptors, pinned memory and resident memory are the
+///     same at the end as at the start.
+///   - The receivers always have a posted receive (no RNR NAK).
+///
+/// Software iWARP has too few queue pairs for some scenarios. They are skipped on such devices.
 ///
 /// With `--minutes` (integration/soak passes 10), runs only the scenario every-end, which has
 /// eight connections at a time with random configurations. Both sides send messages of 0 B to
 /// 8 MiB, receive them with recv, Select or try_recv, and hold some of them for a while.
 /// Connections are closed, dropped and aborted, even while the other side sends. When a connection
-/// ends, the client opens a new one.
-/// Every ten minutes, the records are compared and the resources counted. With `--cuts`,
-/// connections resume, and the network is cut every 20 s for 6, 1 and 0.1 s in turn.
+/// ends, the client opens a new one. Every ten minutes, the tool compares the records of both sides
+/// and counts the resources. With `--cuts`, connections resume, and the network is cut every 20 s:
+/// for 6 s, 1 s and 0.1 s in turn.
 ///
-/// Prints a line for each scenario when it ends. With RUST_LOG set, both sides write logs, and the
-/// logs of a failed scenario are printed. The exit status is 0 if all scenarios passed.
+/// Prints a line for each scenario when it ends. If RUST_LOG is set, both sides write logs, and the
+/// logs of each failed scenario are printed. The exit status is 0 if all scenarios passed.
 #[derive(Args)]
 #[command(verbatim_doc_comment, override_usage = "integration/faults [OPTIONS]")]
 struct Faults {
@@ -79,7 +84,7 @@ struct Faults {
     /// Run only scenarios whose names begin with NAME; can be repeated
     #[arg(long, value_name = "NAME")]
     only: Vec<String>,
-    /// Run every-end for N minutes, fractions allowed
+    /// Run only the scenario every-end, for N minutes; N may be a fraction such as 0.5
     #[arg(long, value_name = "N", value_parser = minutes)]
     minutes: Option<Duration>,
     /// With --minutes: use connections that resume, and cut the network every 20 s
@@ -88,17 +93,18 @@ struct Faults {
     /// With --minutes: use connections over TCP
     #[arg(long, requires = "minutes", conflicts_with = "cuts")]
     tcp: bool,
-    /// Seed of all random choices [default: a random one, which is printed]
+    /// Seed of all random choices [default: a random seed, which is printed]
     #[arg(long, value_name = "N", hide_default_value = true)]
     #[arg(default_value_t = fastrand::u64(..1 << 32))]
     seed: u64,
     /// Driver of the virtual machines' RDMA devices
     #[arg(long, value_name = "DRIVER", value_enum, default_value_t)]
     device: LabDevice,
-    /// Run both sides on one host, which is this machine if it has RDMA
+    /// With --minutes: run both sides on one host: on this machine if it has RDMA, otherwise on a
+    /// virtual machine
     #[arg(long, requires = "minutes")]
     one_host: bool,
-    /// Print the scenarios
+    /// Print the names of the scenarios, and exit; `quick` marks the selection of --quick
     #[arg(long)]
     list: bool,
 }

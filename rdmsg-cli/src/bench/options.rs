@@ -7,25 +7,27 @@ use crate::{carrier::Carrier, duration::positive, measure::Size};
 /// Measures latency, bandwidth and message rate to `rdmsg serve`
 ///
 /// Each test runs over RDMA and over TCP, with each size and each number of connections. A table
-/// and a plot of text show both transports side by side. If this host has no RDMA device and
-/// --transport is not given, it measures TCP alone and reports that on stderr.
+/// and a plot in text mode show both transports side by side. If this host has no RDMA device and
+/// --transport is not given, the tests run only over TCP, and a message on stderr says so.
 ///
-///   latency     a message goes to the peer and back, one at a time on each connection: round trip
-///   bandwidth   messages go to the peer, until the window is full: bytes per second
-///   rate        the same with short messages: messages per second
+///   latency     sends one message at a time on each connection and waits until it comes back;
+///               measures the round-trip time
+///   bandwidth   sends messages to the peer as fast as the window permits; measures bytes per
+///               second
+///   rate        like bandwidth, but with short messages; measures messages per second
 ///
-/// Each result is the sum over all connections. Each measurement lasts --seconds, after an
-/// uncounted warm-up of a tenth of that time. The results apply to this program, these two hosts
-/// and their current load.
+/// Rates are the sum over all connections. Each measurement lasts --seconds. A warm-up of a tenth
+/// of that time precedes it and is not counted. The results apply only to this program, these two
+/// hosts and their current load.
 ///
-/// With --report NAME it also writes the files NAME.json and NAME.md, for others to compare:
-/// device, firmware, provider and kernel of both hosts, settings, the findings of `rdmsg doctor`,
-/// and the results. The files contain no IP addresses, GIDs, GUIDs, host names, user names or paths
-/// of the home directory: `(address)`, `(host)`, `(user)` and `(home)` replace them. It is an error
-/// if one of the files exists.
+/// With --report NAME, bench also writes the files NAME.json and NAME.md, which you can give to
+/// others. They contain the device, firmware, provider and kernel of both hosts, the settings, the
+/// findings of `rdmsg doctor`, and the results. They contain no IP addresses, GIDs, GUIDs, host
+/// names, user names or paths of the home directory: `(address)`, `(host)`, `(user)` and `(home)`
+/// replace them. If one of the files already exists, bench fails.
 ///
 /// The exit status is 0 if everything was measured, 1 if the table is incomplete, and 2 for an
-/// invalid command line. An interrupt (ctrl-c) stops the measurement and prints the results so far.
+/// invalid command line. On an interrupt (ctrl-c), bench stops and prints the results so far.
 #[derive(Args, Debug)]
 #[command(
     verbatim_doc_comment,
@@ -46,17 +48,16 @@ pub(crate) struct Options {
         default_values_t = [Test::Latency, Test::Bandwidth, Test::Rate])]
     pub(super) tests: Vec<Test>,
 
-    /// The size of a message in bytes, such as 64, 4K or 1M [default: several sizes that suit the
-    /// test]
+    /// The message sizes in bytes, such as 64, 4K or 1M [default: sizes that suit each test]
     #[arg(long, value_delimiter = ',', value_name = "BYTES")]
     pub(super) sizes: Vec<Size>,
 
-    /// The numbers of concurrent connections.
+    /// The numbers of concurrent connections; each number is measured separately.
     #[arg(long, value_delimiter = ',', value_name = "N", default_values_t = [1],
         value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub(super) connections: Vec<u16>,
 
-    /// The transports to compare [default: rdma,tcp with an RDMA device, and tcp without]
+    /// The transports to compare [default: rdma,tcp if this host has an RDMA device, otherwise tcp]
     #[arg(
         long = "transport",
         value_enum,
@@ -71,7 +72,7 @@ pub(crate) struct Options {
     #[arg(long, value_name = "SECONDS", default_value = "1", value_parser = positive)]
     pub(super) seconds: Duration,
 
-    /// The time limit for establishing a connection, and for each message.
+    /// The time limit for connecting, and for each message.
     #[arg(long, value_name = "SECONDS", default_value = "30", value_parser = positive)]
     pub(super) timeout: Duration,
 
@@ -79,7 +80,7 @@ pub(crate) struct Options {
     #[arg(long)]
     pub(super) json: bool,
 
-    /// Write the results without private data to NAME.json and NAME.md, for others to compare.
+    /// Also write the results to NAME.json and NAME.md, without private data.
     #[arg(long, value_name = "NAME")]
     pub(super) report: Option<PathBuf>,
 }

@@ -294,8 +294,8 @@ async fn finish(
             _ = connections.join_next() => {}
             () = &mut late => {
                 log::warn!(
-                    "resetting {} connections that are still open {drain:?} after the signal \
-                     (--drain)",
+                    "resetting the connections that are still open {drain:?} after the signal \
+                     (--drain): {}",
                     connections.len()
                 );
                 break;

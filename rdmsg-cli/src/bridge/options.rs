@@ -11,37 +11,42 @@ use crate::{
 
 /// Carries plain TCP connections over RDMA
 ///
-/// Unmodified programs can use it. One bridge runs on the host of the clients, and one on the host
-/// of the service. They carry the bytes of each connection over RDMA, in both directions. One end
-/// of a bridge is a plain TCP socket, and the other end is a stream of rdmsg:
+/// The programs that communicate need no change. One bridge runs on the host of the clients, and
+/// one on the host of the service. They carry the bytes of each connection over RDMA, in both
+/// directions. One end of a bridge is a plain TCP socket, and the other end is a stream of rdmsg:
 ///
-///   tcp://HOST:PORT        a plain TCP socket, of a program without rdmsg
+///   tcp://HOST:PORT        a plain TCP socket, for a program that does not use rdmsg
 ///   rdma://HOST:PORT       a stream of rdmsg over RDMA; HOST is an address of an RDMA device
-///   rdmsg://HOST:PORT      a stream of rdmsg over RDMA if a device serves the address, or over TCP
-///   rdmsg+tcp://HOST:PORT  a stream of rdmsg over TCP: its own protocol on a TCP socket, for
-///                          hosts without RDMA
+///   rdmsg://HOST:PORT      a stream of rdmsg over RDMA if a device serves the address, otherwise
+///                          over TCP
+///   rdmsg+tcp://HOST:PORT  a stream of rdmsg over TCP (the protocol of rdmsg in a TCP connection),
+///                          for hosts without RDMA
 ///
-/// A bridge forwards the end of a direction (half close). It also forwards a reset, so that the
-/// other side gets an error instead of an end of file. Before the reset, the other side receives
-/// the bytes that arrived at the bridge. Bytes that a kernel discards at a reset are lost, as with
-/// direct TCP. A slow reader blocks the writer. 0.0.0.0 listens on all addresses. Port 0 chooses a
-/// free port, which is printed.
+/// A bridge forwards the end of each direction separately (half close). It also forwards a reset,
+/// so the other side gets an error instead of an end of file. Before the reset, the other side
+/// receives the bytes that arrived at the bridge. Bytes that a kernel discards at a reset are lost,
+/// as with direct TCP. A slow reader blocks the writer. With the host 0.0.0.0, a bridge listens on
+/// all addresses. With port 0, it listens on a free port and prints the port.
 ///
-/// SIGUSR1 prints the counters: open connections; all connections; refused connections (beyond
-/// --max-connections); failed connections (target not reached, or one end failed); and the bytes to
-/// the target and back. After SIGINT or SIGTERM the bridge stops listening, waits
-/// --drain seconds for its connections, resets the remaining ones, and exits with 0. A second
-/// signal ends it immediately, with 128 plus the number of the signal. It exits with 1 if it cannot
-/// start or continue, and with 2 for an invalid command line. RUST_LOG sets the level of the log on
-/// stderr; the default is `warn`.
+/// On SIGUSR1, the bridge prints its counters: connections that are open; the total of accepted
+/// connections since the start; connections refused because of --max-connections; connections that
+/// failed, because the target could not be reached or because an end failed; and the bytes sent to
+/// the target and back.
+///
+/// On SIGINT or SIGTERM, the bridge stops listening and waits up to --drain seconds for its
+/// connections to end. Then it resets the connections that are still open, and exits with status 0.
+/// A second signal ends it immediately, with status 128 plus the number of the signal. The exit
+/// status is 1 if the bridge cannot start or continue, and 2 for an invalid command line.
+///
+/// RUST_LOG sets the level of the log on stderr; the default is `warn`.
 #[derive(Args, Debug)]
 #[command(
     verbatim_doc_comment,
     after_help = "\
 Examples:
-  A redis server on the host 10.8.0.1, whose RDMA device has this address too; there:
+  A redis server runs on a host whose RDMA device has the address 10.8.0.1. On this host:
     rdmsg bridge --listen rdma://10.8.0.1:7471 --to tcp://127.0.0.1:6379
-  and on each host with clients:
+  On each host with clients:
     rdmsg bridge --listen tcp://127.0.0.1:6379 --to rdma://10.8.0.1:7471
     redis-cli -h 127.0.0.1 ping
   To try it on one host, without RDMA:
@@ -58,7 +63,7 @@ pub(crate) struct Options {
     #[arg(long, value_name = "ADDRESS")]
     pub(crate) to: Address,
 
-    /// The maximum number of connections. The bridge closes further connections immediately.
+    /// The maximum number of open connections. The bridge resets further connections immediately.
     #[arg(long, value_name = "N", default_value_t = 4096,
         value_parser = clap::value_parser!(u64).range(1..))]
     pub(crate) max_connections: u64,
@@ -67,7 +72,7 @@ pub(crate) struct Options {
     #[arg(long, value_name = "SECONDS", default_value = "10", value_parser = connect_timeout)]
     pub(crate) connect_timeout: Duration,
 
-    /// The time for which connections may continue after the first SIGINT or SIGTERM.
+    /// The maximum time for which connections may continue after the first SIGINT or SIGTERM.
     #[arg(long, value_name = "SECONDS", default_value = "5", value_parser = seconds)]
     pub(crate) drain: Duration,
 
@@ -75,14 +80,14 @@ pub(crate) struct Options {
     #[arg(long, value_name = "SECONDS", value_parser = interval)]
     pub(crate) report: Option<Duration>,
 
-    /// The number of threads that carry bytes [default: one for each processor]
+    /// The number of threads that copy bytes [default: one per processor]
     #[arg(long, value_name = "N", value_parser = threads)]
     pub(crate) threads: Option<usize>,
 
-    /// The time for which a connection that was lost between the bridges can be resumed, 0 to 3600.
-    /// The plain ends see only a pause. Both bridges need this option; the smaller time applies.
-    /// With 0, or after a restart of one bridge, a lost connection is reset. The bridge of the
-    /// service keeps at most 1024 lost connections.
+    /// The time limit for resuming a connection that was lost between the bridges, 0 to 3600. The
+    /// programs at the plain ends notice only a pause. Both bridges need this option; the smaller
+    /// limit applies. With 0, or if one bridge has restarted, a lost connection is reset. The
+    /// bridge of the service keeps at most 1024 lost connections.
     #[arg(long, value_name = "SECONDS", default_value = "0", value_parser = resume)]
     pub(crate) resume: Duration,
 
@@ -90,10 +95,10 @@ pub(crate) struct Options {
     #[arg(long)]
     pub(crate) statistics: bool,
 
-    /// The longest piece in bytes that is sent into a buffer of the peer. The peer reads longer
-    /// pieces from the sender's memory. The smaller of the two bridges' values applies. A
-    /// connection over RDMA locks about 60 buffers of this size [default: 65536 with rdmsg+tcp://
-    /// and on hosts without RDMA, otherwise 4096]
+    /// The maximum number of bytes that a bridge sends at once into a buffer of the other bridge.
+    /// The other bridge reads larger pieces from the sender's memory. If the two bridges have
+    /// different values, the smaller one applies. Over RDMA, each connection locks about 60 buffers
+    /// of this size [default: 65536 with rdmsg+tcp:// and on hosts without RDMA, otherwise 4096]
     #[arg(long, value_name = "BYTES", value_parser = clap::value_parser!(u32).range(64..=1 << 20))]
     pub(crate) eager_size: Option<u32>,
 }

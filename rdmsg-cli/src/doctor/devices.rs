@@ -384,8 +384,8 @@ fn judge_missing(
             .command(as_root(&format!("modprobe {module}")));
     }
     let finding = finding.because(
-        "rdmsg uses TCP then. Software RoCE (rxe) adds an RDMA device to any network interface: \
-         it uses the same programs and packets, but is slower",
+        "rdmsg uses TCP then. Software RoCE (rxe) adds an RDMA device to any network interface. \
+         Programs use it like an adapter, and its packets are the same, but it is slower",
     );
     if kernel.lacks_rxe() {
         let release = kernel.release();

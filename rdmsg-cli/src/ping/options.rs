@@ -8,14 +8,15 @@ use crate::{
     measure::Size,
 };
 
-/// Sends messages to `rdmsg serve` and measures the time until they come back
+/// Sends messages to `rdmsg serve` and measures their round-trip times
 ///
-/// A connection never loses a message. If the connection itself is lost, ping reports that, tries
-/// to establish a new one once per interval, and sends the next message over it. With --resume it
-/// waits until the connection is resumed, and reports how long that took; then no message is lost.
+/// Messages are lost only if the connection is lost. ping then reports the loss, tries to reconnect
+/// once per interval, and sends the next message over the new connection. With --resume, ping waits
+/// until the lost connection is resumed, and reports how long that took. No message is lost then.
 ///
-/// The exit status is 0 if every message came back over one connection, resumed or not, 2 for an
-/// invalid command line, and 1 otherwise. An interrupt (ctrl-c) ends it with the summary.
+/// The exit status is 0 if every message came back over one connection, resumed or not. It is 2 for
+/// an invalid command line, and 1 otherwise. On an interrupt (ctrl-c), ping prints the summary and
+/// exits.
 #[derive(Args, Debug)]
 #[command(
     verbatim_doc_comment,
@@ -33,22 +34,22 @@ pub(crate) struct Options {
     #[arg(long, short, value_name = "BYTES", default_value = "64")]
     pub(super) size: Size,
 
-    /// The number of messages. A failed attempt to reconnect counts as one message [default: until
-    /// ctrl-c]
+    /// The number of messages to send. Each failed attempt to reconnect counts as one message
+    /// [default: until ctrl-c]
     #[arg(long, short, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     pub(super) count: Option<u64>,
 
-    /// The time between two messages. With 0, the next message is sent when the previous one has
-    /// come back.
+    /// The time from one message to the next. With 0, each message is sent as soon as the previous
+    /// one has come back.
     #[arg(long, short, value_name = "SECONDS", default_value = "1", value_parser = interval)]
     pub(super) interval: Duration,
 
-    /// The time limit for an answer, and for connecting.
+    /// The time limit for connecting, and for the reply to each message.
     #[arg(long, value_name = "SECONDS", default_value = "10", value_parser = positive)]
     pub(super) timeout: Duration,
 
-    /// The time for which a lost connection waits to be resumed, 0 to 3600. With 0 a lost
-    /// connection ends. The smaller of this time and the --resume of `rdmsg serve` applies.
+    /// The time limit for resuming a lost connection, 0 to 3600. With 0, a lost connection is not
+    /// resumed. If `rdmsg serve` runs with a smaller --resume, the smaller limit applies.
     #[arg(long, value_name = "SECONDS", default_value = "0", value_parser = resume)]
     pub(super) resume: Duration,
 
@@ -60,7 +61,7 @@ pub(crate) struct Options {
     #[arg(long, short)]
     pub(super) quiet: bool,
 
-    /// Print a histogram of the times at the end.
+    /// Print a histogram of the round-trip times at the end.
     #[arg(long, default_value_t = true, action = clap::ArgAction::Set, value_name = "BOOL")]
     pub(super) histogram: bool,
 

@@ -4,16 +4,16 @@ use clap::Args;
 
 use crate::{carrier::Carrier, duration::resume, measure::Size};
 
-/// Serves ping, bench and the doctor of other hosts
+/// Answers ping, bench and doctor of other hosts
 ///
 /// Listens over RDMA and over TCP on the same port. The first message of a connection names the
 /// service: the server sends each message back (ping, bench), drops each message (bench), or
 /// examines its own host and sends the findings (doctor).
 ///
-/// Every host that reaches the port can use all three services. Messages cost this host time. The
-/// findings contain names and addresses of devices and network interfaces, limits, and whether the
-/// firewall drops RoCE. Run the server only in a network in which these facts are not secret, and
-/// stop it when you no longer need it.
+/// Every host that can reach the port can use all three services. Messages use processor time of
+/// this host. The findings contain names and addresses of devices and network interfaces, limits,
+/// and whether the firewall drops RoCE. Run the server only in a network in which these facts are
+/// not secret, and stop it when you no longer need it.
 #[derive(Args, Debug)]
 #[command(
     verbatim_doc_comment,
@@ -31,17 +31,17 @@ pub(crate) struct Options {
     #[arg(long, value_enum, ignore_case = true, default_value_t = Carrier::Auto)]
     pub(super) transport: Carrier,
 
-    /// The maximum number of open connections. The server aborts each further connection.
+    /// The maximum number of open connections. The server aborts further connections.
     #[arg(long, value_name = "N", default_value_t = 64,
         value_parser = clap::value_parser!(u32).range(1..))]
     pub(super) max_connections: u32,
 
-    /// The longest message that a client can send, in bytes.
+    /// The maximum length in bytes of a message that the server accepts, such as 64K or 1M.
     #[arg(long, value_name = "BYTES", default_value = "64M")]
     pub(super) max_message: Size,
 
-    /// The time that a lost connection waits for its client to resume it, 0 to 3600 seconds. The
-    /// client must also set --resume.
+    /// The time limit for resuming a lost connection, 0 to 3600. The client must also set --resume;
+    /// the smaller limit applies. With 0, lost connections are not resumed.
     #[arg(long, value_name = "SECONDS", default_value = "60", value_parser = resume)]
     pub(super) resume: Duration,
 

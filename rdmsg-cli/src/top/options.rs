@@ -6,24 +6,28 @@ use crate::duration::positive;
 
 /// Shows the connections of processes that export their statistics
 ///
-/// A program exports its statistics while it holds an `rdmsg::observe::Export`; `rdmsg serve` and
-/// `rdmsg bridge` do so with --statistics. The table has the processes of this user, and for root
-/// the processes of all users. `q` or Ctrl-c ends the command, any other key pauses it.
+/// A program starts the export with `rdmsg::observe::Export`; `rdmsg serve` and `rdmsg bridge`
+/// start it with --statistics. The table shows the processes of this user, and for root the
+/// processes of all users. `q` or ctrl-c ends the command; any other key pauses the display.
 ///
-/// A terminal narrower than the table omits columns, in this order: RESENT, RESUMES, AGE, CONN,
-/// COMMAND, LABEL, OVER. With 80 columns it has none of them except OVER; --json has all values.
+/// If the terminal is too narrow for all columns, the table omits columns in this order: RESENT,
+/// RESUMES, AGE, CONN, COMMAND, LABEL, OVER. On a terminal 80 characters wide, it omits all of
+/// these except OVER. --json prints all values.
 ///
-/// The second line has the round trips of keepalive and of flushes, and the reasons for which
-/// connections ended, since the processes started.
+/// The second line shows the round-trip times of keepalive and of flushes, and the reasons for
+/// which connections ended. It covers the time since the processes started.
 ///
-///   CONN        the number of the connection, as in the log of the process; LABEL: its name, if
-///               the program has set one
-///   OUT, IN     bytes per second that the process sends to the peer, and receives; OUT is
-///               `suspended` while the connection is lost and can still be resumed
-///   MSG/S       messages per second, in both directions
-///   STALLS      sends per second that waited, because the peer receives more slowly
-///   RESUMES     how often the connection was resumed; RESENT: the messages sent again for that
-///   HELD        received messages that the process has not dropped yet: their buffers are not free
+///   CONN        number of the connection, as in the log of the process
+///   LABEL       name of the connection, if the program has set one
+///   OUT         bytes per second that the process sends to the peer, or `suspended` while the
+///               connection is lost and can still be resumed
+///   IN          bytes per second that the process receives from the peer
+///   MSG/S       messages per second, sent and received together
+///   STALLS      sends per second that had to wait, usually because the peer receives too slowly
+///   RESUMES     number of times that the connection was resumed
+///   RESENT      number of messages that were sent again when the connection was resumed
+///   HELD        number of received messages that still occupy a buffer, because the program has
+///               not dropped them yet
 #[derive(Args, Debug)]
 #[command(
     verbatim_doc_comment,
@@ -34,14 +38,14 @@ Examples:
   rdmsg top --json --interval 10 >>statistics.json"
 )]
 pub(crate) struct Options {
-    /// The ids of the processes to show. Without them, the table has all processes.
+    /// The ids of the processes to show [default: all processes]
     pub(super) pids: Vec<u32>,
 
-    /// The time between two readings of the counters.
+    /// The time between two updates of the table.
     #[arg(long, short, value_name = "SECONDS", default_value = "1", value_parser = positive)]
     pub(super) interval: Duration,
 
-    /// The value by which the connections are sorted, the largest first.
+    /// Sort the connections by this value, largest first.
     #[arg(long, value_enum, default_value_t = Order::Bytes)]
     pub(super) sort: Order,
 
@@ -49,11 +53,11 @@ pub(crate) struct Options {
     #[arg(long, short = '1')]
     pub(super) once: bool,
 
-    /// Print a line of JSON for each reading.
+    /// Print one line of JSON per interval instead of the table.
     #[arg(long)]
     pub(super) json: bool,
 
-    /// Another socket to read, at the path that the program passed to `Export::start_at`; can be
+    /// Also read the socket at this path, which a program passed to `Export::start_at`; can be
     /// repeated.
     #[arg(long = "socket", value_name = "PATH")]
     pub(super) sockets: Vec<PathBuf>,

@@ -19,7 +19,7 @@ use tokio::net::TcpListener;
 #[derive(Parser)]
 #[command(
     version,
-    about = "Serves HTTP/1 and HTTP/2 with axum: / greets, /echo sends the request body back."
+    about = "Serves HTTP/1 and HTTP/2 with axum: / returns a greeting, /echo the request body."
 )]
 struct Program {
     #[command(flatten)]

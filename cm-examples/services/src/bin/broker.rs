@@ -34,7 +34,7 @@ const MAX_MESSAGE: u64 = 1 << 20;
 #[derive(Parser)]
 #[command(
     version,
-    about = "A broker for publish and subscribe, a publisher and a subscriber."
+    about = "A publish-subscribe broker, and its publisher and subscriber."
 )]
 struct Program {
     #[command(subcommand)]
@@ -48,11 +48,11 @@ struct Program {
 enum Role {
     /// Run the broker
     Serve(Serve),
-    /// Publish the given messages on a topic, or each line of stdin if no message is given
+    /// Publish the given messages on a topic; without messages, publish each line of stdin
     Pub {
         #[command(flatten)]
         client: Client,
-        /// The topic of all messages
+        /// The topic to publish on
         topic: String,
         /// The messages to publish
         messages: Vec<String>,
@@ -70,10 +70,10 @@ enum Role {
         /// The topics to subscribe to
         #[arg(required = true)]
         topics: Vec<String>,
-        /// Exit after this number of messages, including those that the broker dropped
+        /// Exit after this number of messages; messages that the broker dropped count too
         #[arg(short = 'n', long)]
         count: Option<u64>,
-        /// Print nothing but the message counts at the end
+        /// Print only the message counts at the end
         #[arg(short, long)]
         quiet: bool,
     },
@@ -90,7 +90,7 @@ struct Serve {
     #[arg(default_value = "0.0.0.0:7471")]
     address: SocketAddr,
     /// The maximum number of messages in the queue of a subscriber; at the limit, the broker drops
-    /// the oldest
+    /// the oldest message
     #[arg(long, default_value_t = 1000, value_parser = clap::value_parser!(u32).range(1..))]
     queue: u32,
     /// The maximum number of bytes in the queue of a subscriber

@@ -30,7 +30,7 @@ const BAR: &str = "{bar:40} {bytes}/{total_bytes} {bytes_per_sec} {eta}";
 #[derive(Parser)]
 #[command(
     version,
-    about = "Copies files, and continues a copy that was interrupted."
+    about = "Copies files to and from a server, and continues interrupted copies."
 )]
 struct Program {
     #[command(subcommand)]
@@ -44,7 +44,7 @@ struct Program {
 
 #[derive(Subcommand)]
 enum Role {
-    /// Serve the files of a folder: every client can read and write them
+    /// Serve the files of a folder; every client can read and write them
     Serve {
         /// The folder to serve
         folder: PathBuf,

@@ -34,7 +34,7 @@ struct Program {
 enum Role {
     /// Run the server
     Serve(ServerOptions),
-    /// Send a message and print the reply: a unary call
+    /// Make a unary call: send a message, and print the reply
     Once {
         #[command(flatten)]
         options: ClientOptions,
@@ -47,14 +47,14 @@ enum Role {
         #[arg(short, long, default_value_t = 50, value_parser = clap::value_parser!(u64).range(1..))]
         concurrency: u64,
     },
-    /// Request a number of messages: a stream from the server
+    /// Make a server-streaming call: request a number of messages, and print them
     Count {
         #[command(flatten)]
         options: ClientOptions,
-        /// The number of messages
+        /// The number of messages to request
         count: u64,
     },
-    /// Send messages and print the reply to each: a stream in each direction
+    /// Make a bidirectional streaming call: send messages, and print the reply to each
     Chat {
         #[command(flatten)]
         options: ClientOptions,

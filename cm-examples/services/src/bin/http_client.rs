@@ -34,7 +34,7 @@ use tokio_rustls::TlsConnector;
 #[derive(Clone, Parser)]
 #[command(
     version,
-    about = "Sends an HTTP request, or many requests to measure their rate."
+    about = "Sends one HTTP request, or many requests to measure their rate."
 )]
 struct Program {
     #[command(flatten)]
@@ -48,7 +48,7 @@ struct Program {
     /// Use TLS, and trust the certificates in this PEM file
     #[arg(long, value_name = "FILE")]
     trust: Option<PathBuf>,
-    /// The host name in the certificate of the server
+    /// With --trust: the host name in the certificate of the server
     #[arg(long, default_value = NAME)]
     name: String,
     /// Send a POST request with a body of this number of bytes instead of a GET request
@@ -60,8 +60,8 @@ struct Program {
     /// Send this number of requests, and print the rate
     #[arg(short = 'n', long)]
     requests: Option<u64>,
-    /// The number of concurrent requests: with HTTP/1, each request uses its own connection, and
-    /// with HTTP/2, all requests share one connection
+    /// The number of concurrent requests; with HTTP/1, each of them uses its own connection; with
+    /// HTTP/2, all of them share one connection
     #[arg(short, long, default_value_t = 50, value_parser = clap::value_parser!(u64).range(1..))]
     concurrency: u64,
 }

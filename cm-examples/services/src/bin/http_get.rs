@@ -25,7 +25,7 @@ use tokio::task::JoinSet;
 #[derive(Clone, Parser)]
 #[command(
     version,
-    about = "Gets a page over HTTP, once, or many times to measure the rate.",
+    about = "Gets a page over HTTP: once, or many times to measure the rate.",
     after_help = "Example:\n  http_get http://10.8.0.1:7471/ -n 100000"
 )]
 struct Program {

@@ -20,7 +20,7 @@ struct Program {
     /// Use TLS with the certificate in this PEM file
     #[arg(long, value_name = "FILE", requires = "key")]
     certificate: Option<PathBuf>,
-    /// The private key of the certificate, a PEM file
+    /// The PEM file with the private key of the certificate
     #[arg(long, value_name = "FILE", requires = "certificate")]
     key: Option<PathBuf>,
     /// Use TLS with a new self-signed certificate for rdmsg.test, and write the certificate to this

@@ -27,7 +27,7 @@ use tokio_util::task::TaskTracker;
 #[derive(Parser)]
 #[command(
     version,
-    about = "A server that executes orders, and clients that continue when it is replaced."
+    about = "A server that executes orders, and clients that survive its replacement."
 )]
 struct Program {
     #[command(subcommand)]
@@ -35,9 +35,9 @@ struct Program {
     /// Show the log of the library
     #[arg(long, global = true)]
     debug: bool,
-    /// The time limit in seconds for each wait: a new server waits for its address to become free,
-    /// a client for a server that listens, and an old server for its clients to move to the new
-    /// server
+    /// The time limit in seconds for each wait: a new server waits until its address is free, a
+    /// client waits for a server that listens, and an old server waits until its clients have moved
+    /// to the new server
     #[arg(long, global = true, value_name = "SECONDS", default_value_t = 60)]
     patience: u64,
     #[command(flatten)]
@@ -56,7 +56,7 @@ enum Role {
     Place {
         /// The address and port of the servers
         address: String,
-        /// The number of orders of each client
+        /// The number of orders that each client places
         #[arg(short = 'n', long, default_value_t = u64::MAX)]
         orders: u64,
         /// The number of clients

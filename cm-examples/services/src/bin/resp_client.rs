@@ -18,14 +18,14 @@ use tokio::task::JoinSet;
 #[derive(Parser)]
 #[command(
     version,
-    about = "Sends a request in the Redis protocol (RESP), or many to measure their rate.",
+    about = "Sends one request in the Redis protocol (RESP), or many to measure their rate.",
     after_help = "Examples:\n  resp_client 10.8.0.1:7471 SET name value\n  \
                   resp_client 10.8.0.1:7471 --requests 100000 --clients 50 --pipeline 16"
 )]
 struct Program {
     #[command(flatten)]
     options: ClientOptions,
-    /// The request and its arguments [default: PING; with --requests: SET, then GET]
+    /// The command and its arguments [default: PING; with --requests: first SET, then GET]
     command: Vec<String>,
     /// Send this number of requests, and print the rate
     #[arg(short = 'n', long)]
@@ -36,7 +36,7 @@ struct Program {
     /// The number of requests in flight on each connection
     #[arg(short = 'P', long, default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..))]
     pipeline: u64,
-    /// The length of each value in bytes, for the default requests of --requests
+    /// With --requests and without a command: the length of each value in bytes
     #[arg(short = 'd', long, default_value_t = 3)]
     size: usize,
 }

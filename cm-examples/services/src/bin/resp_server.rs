@@ -14,7 +14,7 @@ use services::{Result, options::ServerOptions, resp, run, server::Server, store:
 #[derive(Parser)]
 #[command(
     version,
-    about = "Serves keys and values in the Redis protocol (RESP)."
+    about = "A key-value server for the Redis protocol (RESP)."
 )]
 struct Program {
     #[command(flatten)]

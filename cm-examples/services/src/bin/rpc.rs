@@ -59,7 +59,7 @@ enum Role {
         /// The address and port of the server
         address: String,
         key: String,
-        /// Request the value this number of times, one request after the other, and print the rate
+        /// Request the value this number of times, sequentially, and print the rate
         #[arg(short = 'n', long)]
         requests: Option<u64>,
     },

@@ -72,7 +72,7 @@ async fn put(address: SocketAddr, file: &Path) -> Copied {
         match copy::put(&endpoint, file, "file", &mut |_, _| {}).await {
             // Try again. The partial file is still locked, because the server has not detected the
             // end of the previous connection yet.
-            Err(error) if error.to_string().contains("already received") => {}
+            Err(error) if error.to_string().contains("already being received") => {}
             copied => {
                 endpoint.close().await.unwrap();
                 return copied.unwrap();

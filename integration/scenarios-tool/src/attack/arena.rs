@@ -67,15 +67,15 @@ pub(super) enum Kind {
     Setup,
     /// Connects and sends nothing, or only the beginning of a request
     Silent,
-    /// Sends valid frames, some of them changed
+    /// Sends frames, some of them valid and some mutated
     Mutants,
-    /// Announces large messages and does not serve their READs
+    /// Announces large messages and does not serve the victim's READs of them
     Announce,
-    /// Announces large messages and serves their READs slowly
+    /// Announces large messages and serves the victim's READs of them slowly
     Trickle,
-    /// Floods with pings
+    /// Floods the victim with pings
     Pings,
-    /// Floods with grants
+    /// Floods the victim with grants of credits
     Grants,
     /// Connects and disconnects repeatedly
     Storm,

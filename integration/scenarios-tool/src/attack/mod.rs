@@ -45,45 +45,52 @@ const NUMBERS: u64 = 1_000_000;
 
 /// Attacks a live listener with hostile peers while honest clients use the listener
 ///
-/// A process with three listeners (messages, messages with shared receives, streams) echoes all
-/// messages. Honest clients connect, send messages of 64 B and of 1 MiB, measure each round trip
-/// and compare each byte. Attackers set up valid connections. Then they change the fields of
-/// frames and PDUs, repeat, omit, truncate or extend them, and write them at once or byte by
-/// byte. They announce messages and never serve their READs, or serve them slowly; they flood the
-/// victim, send nothing, connect repeatedly, and disconnect after any byte.
+/// The victim is a process with three listeners: for messages, for messages with shared receives,
+/// and for streams. It echoes all messages. Honest clients connect, send messages of 64 B and of
+/// 1 MiB, measure each round trip, and compare each byte.
 ///
-/// Quiet phases and attacks alternate. The exit status is 0 if no honest client gets an error or a
-/// wrong byte, and if each operation's 99th percentile during attacks is less than 10 times its
-/// 99th percentile in quiet phases. In addition, the victim must have the same memory, descriptors,
-/// threads, connections and budget after each attack as before, must not panic, and must log at
-/// most 10 lines per second.
+/// Attackers set up valid connections. Then they change the fields of frames and PDUs. They repeat,
+/// omit, truncate or extend frames and PDUs, and write them at once or byte by byte. They announce
+/// messages, but never serve the victim's READs of these messages, or serve them slowly. They also
+/// flood the victim, send nothing, connect repeatedly, and disconnect after any byte.
 ///
-/// All attackers together make at most 150 connects and 4000 writes per second over TCP, and 8
-/// connects and 200 writes per second over RDMA, so that they do not use up the processors. If the
-/// test fails, it prints the seed, and the number of each attacker's last connection for
+/// Quiet phases and attacks alternate. The exit status is 0 if all of these conditions hold:
+///
+///   - No honest client gets an error or a wrong byte.
+///   - The 99th percentile of each operation's duration is less than 10 times as long during
+///     attacks as in quiet phases.
+///   - After each attack, the victim has the same memory, descriptors, threads, connections and
+///     budget as before.
+///   - The victim does not panic, and logs at most 10 lines per second.
+///
+/// The attackers are limited, so that they do not use up the processors. All attackers together
+/// make at most 150 connects and 4000 writes per second over TCP, and at most 8 connects and 200
+/// writes per second over RDMA.
+///
+/// If the test fails, it prints the seed, and the number of each attacker's last connection for
 /// `--connection`.
 #[derive(Args, Debug)]
 #[command(verbatim_doc_comment, override_usage = "integration/attack [OPTIONS]")]
 pub(crate) struct Options {
-    /// Total minutes, fractions allowed; with both transports, half of the time for each
+    /// Total duration in minutes, may be a fraction; with both transports, each gets half of it
     #[arg(long, value_name = "M", default_value = "10", value_parser = minutes)]
     minutes: Duration,
-    /// Seed of all random choices [default: a random one, which is printed]
+    /// Seed of all random choices [default: a random seed, which is printed]
     #[arg(long, value_name = "N", hide_default_value = true)]
     #[arg(default_value_t = fastrand::u64(..1 << 32))]
     seed: u64,
-    /// Transports to attack: TCP on this machine, RDMA in the lab
+    /// Transports to attack: TCP is attacked on this machine, RDMA in the lab
     #[arg(long, value_enum, default_value_t = Over::Both)]
     transport: Over,
     /// Kinds of attack; can be repeated [default: all]
     #[arg(long, value_name = "KIND", value_enum)]
     only: Vec<Kind>,
-    /// Only repeat the attack on the connection with this number, which a failed run with the same
-    /// seed has printed
+    /// Repeat only the attack on the connection with this number; a failed run prints the numbers,
+    /// and the --seed that must be passed with them
     #[arg(long, value_name = "NUMBER")]
     connection: Option<u64>,
-    /// Lower bound in milliseconds for the 99th percentile of quiet phases, because shorter times
-    /// are random on a busy machine
+    /// Lower limit in milliseconds: if the 99th percentile of quiet phases is shorter, use this
+    /// value instead, because shorter times are random on a busy machine
     #[arg(long, value_name = "MS", default_value_t = 2)]
     floor: u64,
 }

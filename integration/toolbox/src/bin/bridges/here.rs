@@ -17,7 +17,7 @@ use super::{
 
 /// The rows of the table: each load with its name.
 const ROWS: [(&str, Load); 6] = [
-    ("a connection each request, 8 clients", Load::Connections(8)),
+    ("one connection per request, 8 clients", Load::Connections(8)),
     ("64 B, 1 at a time", Load::Requests(64, 1)),
     ("100 KB, 1 at a time", Load::Requests(100_000, 1)),
     ("100 KB, 8 at a time", Load::Requests(100_000, 8)),
@@ -68,7 +68,7 @@ pub(crate) fn measure() -> Result<()> {
             let share = rate / direct;
             let used = match between {
                 [] => String::new(),
-                [..] => format!("{micros:.0} µs a {unit}"),
+                [..] => format!("{micros:.0} µs per {unit}"),
             };
             println!("| {name} | {way} | {rate:.0}{rate_unit} | {share:.2} | {used} |");
         }

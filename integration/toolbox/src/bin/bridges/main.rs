@@ -12,24 +12,25 @@ use anyhow::Result;
 use clap::Parser;
 use toolbox::{Lab, Launch};
 
-/// Costs of a pair of bridges
+/// Measures the costs of a pair of bridges
 ///
-/// Runs redis-server and redis-benchmark (GET), as the distribution installs them: directly over
-/// TCP; through two `rdmsg bridge` processes with rdmsg over TCP between them; and through two with
-/// RDMA between them. All programs run in one guest of the lab with one processor, whose clock
-/// counts instructions: one microsecond is 1000 instructions of all programs and the kernel
-/// together.
+/// Runs redis-server and redis-benchmark (GET), as the distribution installs them, in three ways:
+/// directly over TCP; through two `rdmsg bridge` processes that communicate over TCP; and through
+/// two `rdmsg bridge` processes that communicate over RDMA. All programs run in one guest of the
+/// lab with one processor. The clock of the guest counts instructions: one microsecond is 1000
+/// instructions, executed by any of the programs or by the kernel.
 ///
-/// Prints the median, which redis-benchmark rounds to 8 µs, the mean, and the time that the pair of
-/// bridges adds to the mean, as a multiple of the mean over TCP. The target is below 2. The exit
-/// status is 0 if all programs succeeded, even if the target is missed.
+/// Prints the median of the request times, which redis-benchmark rounds to 8 µs, and their mean.
+/// Also prints the time that the pair of bridges adds to the mean, as a multiple of the mean over
+/// direct TCP. The target is a multiple below 2. The exit status is 0 if all programs succeeded,
+/// even if the target is missed.
 ///
-/// With --no-lab it measures on this machine, over TCP on the loopback interface: connections with
-/// one request each, requests of 64 B, values of 100 KB, and streams. Each load runs in three ways:
-/// directly, through two programs that only copy bytes with two threads per connection, and through
-/// a pair of bridges. The table contains the median of the rates of all rounds, and the processor
-/// time of both programs or bridges together. Other load on the machine changes the rates more than
-/// the processor times.
+/// With --no-lab, measures on this machine, over TCP on the loopback interface. The loads are
+/// connections with one request each, requests of 64 B, values of 100 KB, and streams. Each load
+/// runs in three ways: directly, through two programs that only copy bytes with two threads per
+/// connection, and through a pair of bridges. The table contains the median of the rates of all
+/// rounds, and the processor time of both copying programs or of both bridges. Other load on the
+/// machine affects the rates more than the processor times.
 #[derive(Parser)]
 #[command(bin_name = "integration/bridges", verbatim_doc_comment)]
 struct Options {

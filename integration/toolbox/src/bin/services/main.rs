@@ -14,26 +14,28 @@ use toolbox::{Lab, Launch, agent};
 
 use self::run::Run;
 
-/// Services over rdmsg, with stock clients too
+/// Runs the example services with clients of rdmsg and with stock clients
 ///
 /// Runs each server of cm-examples/services on one host of the lab and its clients on another host.
-/// The clients of one server process are redis-cli, redis-benchmark and curl over plain TCP, and
-/// clients of rdmsg over RDMA. Unmodified redis-server and nginx run behind a pair of bridges.
-/// Prints a line for each client, and the exit status of each server. Then cuts the network while a
-/// client runs. Keepalive must end this client within 5 s with an error that reports a lost peer,
-/// and the server must continue. In broker_cut and redis_cut, connections resume (--resume): a
-/// publisher of the broker, and redis-benchmark behind the bridges, must continue without an error
-/// after an outage of 20 s, and each message and each request must take effect once. The exit
-/// status is 0 if every step passed.
+/// The same server process serves clients of rdmsg over RDMA, and redis-cli, redis-benchmark and
+/// curl over plain TCP. Unmodified redis-server and nginx run behind a pair of bridges. Prints a
+/// line for each client, and the exit status of each server.
 ///
-/// The virtual machines emulate each instruction, so the rates do not predict those of hardware.
+/// Then cuts the network while a client runs. Keepalive must end this client within 5 s with an
+/// error that reports a lost peer, and the server must continue. In broker_cut and redis_cut,
+/// connections resume (--resume). After an outage of 20 s, a publisher of the broker and
+/// redis-benchmark behind the bridges must continue without an error. Each message and each request
+/// must take effect exactly once.
+///
+/// The exit status is 0 if every step passed. The virtual machines emulate each instruction, so the
+/// printed rates say nothing about rates on hardware.
 #[derive(Parser)]
 #[command(bin_name = "integration/services", verbatim_doc_comment)]
 struct Options {
-    /// Send few requests and short pages, and do not cut the network
+    /// Send fewer requests and shorter pages, and do not cut the network
     #[arg(long)]
     quick: bool,
-    /// Run only the service with this name, as in the first column; can be repeated
+    /// Run only the service with this name (first column of the table); can be repeated
     #[arg(long, value_name = "NAME")]
     only: Vec<String>,
 }

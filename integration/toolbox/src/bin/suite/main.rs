@@ -25,31 +25,38 @@ use crate::{
 /// whose driver is built if necessary. In the lab, also runs connections while networks, processes
 /// and hosts fail, and runs the examples against the C programs of the same names.
 ///
-/// With --all, for a release, also runs the models of the waiting threads, short fuzzing, the
-/// comparison of the bindings with the headers, a build that is linked with RDMA's libraries, the
-/// tests of std and tokio with rdmsg's types, all device tests on software iWARP, the services with
-/// their tests, hostile peers against a live listener, and the budget, which compares counted
-/// instructions with stored figures.
+/// With --all, which is meant for a release, also runs:
 ///
-/// Independent tracks of steps run concurrently. Each output line begins with the track's name.
+///   - models of the waiting threads, and short fuzzing
+///   - a comparison of the bindings with the C headers
+///   - a build that is linked with the RDMA libraries
+///   - the tests of std and tokio with rdmsg's types
+///   - all device tests on software iWARP
+///   - the services and their tests
+///   - hostile peers that attack a live listener
+///   - the budget, which compares counted instructions with stored figures
+///
+/// A track is a sequence of steps. Independent tracks run concurrently. Each output line begins
+/// with the name of the track.
 ///
 /// If a guest of the lab stops responding before a test has failed, the step runs once more in a
-/// new guest; the last line counts these boots. A failed test is never repeated.
+/// new guest; the last line of the output contains the number of repeated boots. A failed test is
+/// never repeated.
 ///
-/// The exit status is 0 if all steps passed. A run without a device and without the lab fails.
+/// The exit status is 0 if all steps passed. If there is neither a device nor the lab, it is 1.
 #[derive(Parser)]
 #[command(bin_name = "integration/test", verbatim_doc_comment)]
 struct Options {
     /// Run only the track with this name, or the test program with this name in all tracks; can be
-    /// repeated. An unknown name prints all names
+    /// repeated. With an unknown name, print all names and fail
     #[arg(long, value_name = "NAME")]
     only: Vec<String>,
-    /// Also run the tracks that take long
+    /// Also run the long tracks
     #[arg(long, conflicts_with = "only")]
     all: bool,
-    /// Run the selected steps N times, one after the other, with one busy process per processor as
-    /// load; at the end, print how often each step passed. Without --only, run the tests, but not
-    /// lints, docs, doc tests and exhaustive tests, whose outcome does not vary
+    /// Repeat the sequence of selected steps N times, while one busy process per processor creates
+    /// load; at the end, print how often each step passed. Without --only, skip lints, docs, doc
+    /// tests and exhaustive tests, because their outcomes do not vary
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     again: Option<u32>,
 }
