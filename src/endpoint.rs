@@ -136,8 +136,11 @@ impl Endpoint {
 
     /// Ends the connection immediately, without waiting.
     ///
-    /// Messages that have not arrived are lost. The peer sees [`CloseReason::PeerAborted`] with
-    /// `code`, or another reason if the notice of this abort does not arrive.
+    /// Messages that have not arrived are lost in both directions. An arrived message is also lost
+    /// if the library has no memory for it yet, because the program holds earlier messages. The
+    /// peer may already have got a confirmation of such a message. The peer sees
+    /// [`CloseReason::PeerAborted`] with `code`, or another reason if the notice of this abort does
+    /// not arrive.
     pub fn abort(&self, code: u32) {
         self.inner.link.abort(code);
     }

@@ -12,10 +12,7 @@ use clap::Parser;
 use services::{Result, options::ServerOptions, resp, run, server::Server, store::Store};
 
 #[derive(Parser)]
-#[command(
-    version,
-    about = "A key-value server for the Redis protocol (RESP)."
-)]
+#[command(version, about = "A key-value server for the Redis protocol (RESP).")]
 struct Program {
     #[command(flatten)]
     options: ServerOptions,

@@ -17,7 +17,10 @@ use super::{
 
 /// The rows of the table: each load with its name.
 const ROWS: [(&str, Load); 6] = [
-    ("one connection per request, 8 clients", Load::Connections(8)),
+    (
+        "one connection per request, 8 clients",
+        Load::Connections(8),
+    ),
     ("64 B, 1 at a time", Load::Requests(64, 1)),
     ("100 KB, 1 at a time", Load::Requests(100_000, 1)),
     ("100 KB, 8 at a time", Load::Requests(100_000, 8)),
