@@ -215,7 +215,7 @@ impl Poller {
         if !self.reported.swap(true, Ordering::Relaxed) {
             error!(
                 Connection,
-                "{}: cannot watch completion events: {error}; the connection is polled without events",
+                "{}: cannot watch completion events: {error}; polls without events",
                 self.notice_sender
             );
         }
