@@ -1,6 +1,6 @@
-//! Checks the comments and pages: lines are no wider than code, sentences use plain words, pages
-//! are short, and links lead to existing files and headings. Also checks that source files are
-//! short.
+//! Checks the comments and pages: no line is wider than the limit for code, sentences use plain
+//! words, pages are short, and links lead to existing files and headings. Also checks that source
+//! files are short.
 
 use std::{
     fs,

@@ -45,7 +45,7 @@ impl Listener {
     /// Listens on an address, with the default [`Config`](crate::Config) and engine. If `address`
     /// is a host name, a separate thread looks it up.
     ///
-    /// To convert a [listener for threads](crate::Listener), use `From`.
+    /// To convert a [synchronous listener](crate::Listener), use `From`.
     ///
     /// # Errors
     ///

@@ -12,7 +12,7 @@ use crate::{
 
 /// A listener that lets the program accept or reject each request, for tasks.
 ///
-/// See [`RequestListener`](crate::RequestListener), its counterpart for threads, for details.
+/// See [`RequestListener`](crate::RequestListener), its synchronous counterpart, for details.
 ///
 /// # Examples
 ///
@@ -60,7 +60,7 @@ impl RequestListener {
     /// Listens on an address, with the default [`Config`](crate::Config) and engine. If `address`
     /// is a host name, a separate thread looks it up.
     ///
-    /// To convert a [listener for threads](crate::RequestListener), use `From`.
+    /// To convert a [synchronous listener](crate::RequestListener), use `From`.
     ///
     /// # Errors
     ///

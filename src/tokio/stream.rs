@@ -93,7 +93,7 @@ impl Stream {
         Ok(Self::of(Reader::new(end, Turns::default())))
     }
 
-    /// Converts a stream for threads into one for tasks. Bytes that have already arrived can still
+    /// Converts a synchronous stream into one for tasks. Bytes that have already arrived can still
     /// be read.
     ///
     /// `stream` may be in blocking or non-blocking mode. Its timeouts no longer apply.
@@ -115,7 +115,8 @@ impl Stream {
         Ok(Self::of(Reader::new(Arc::new(end), turns)))
     }
 
-    /// Converts the stream into one for threads. Bytes that have already arrived can still be read.
+    /// Converts the stream into a synchronous one. Bytes that have already arrived can still be
+    /// read.
     ///
     /// The result is in non-blocking mode, as with tokio's method: see
     /// [`set_nonblocking`](crate::Stream::set_nonblocking).
