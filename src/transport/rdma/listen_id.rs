@@ -18,8 +18,8 @@ pub(crate) struct ListenId {
 }
 
 impl ListenId {
-    /// Listens on an address. The events that report incoming requests carry `key`, which identifies
-    /// the listener.
+    /// Listens on an address. The events that report incoming requests carry `key`, which
+    /// identifies the listener.
     pub(crate) fn bind(
         manager: &ConnectionManager,
         key: u64,
