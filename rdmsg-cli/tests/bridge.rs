@@ -441,7 +441,7 @@ fn connections_open_at_the_limit_are_reset() {
     assert_eq!(ended.status, Some(0), "{ended}");
     assert!(
         ended.output.contains(
-            "resetting the connections that are still open 100ms after the signal (--drain): 1"
+            "resetting all open connections (1), because 100ms (--drain) have passed since the signal"
         ),
         "{ended}"
     );

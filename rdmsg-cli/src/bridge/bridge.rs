@@ -294,8 +294,8 @@ async fn finish(
             _ = connections.join_next() => {}
             () = &mut late => {
                 log::warn!(
-                    "resetting the connections that are still open {drain:?} after the signal \
-                     (--drain): {}",
+                    "resetting all open connections ({}), because {drain:?} (--drain) have passed \
+                     since the signal",
                     connections.len()
                 );
                 break;
