@@ -227,8 +227,8 @@ fn keepalives_arrive_while_nothing_else_happens() {
     while peer.receive() != Received::Bytes(4) {}
 }
 
-/// A busy server does not post receives in time. A WRITE that finds no posted receive must arrive
-/// after the server has posted one.
+/// A busy server does not post receives in time. A WRITE that finds no posted receive must not be
+/// lost: it must be delivered once the server has posted one.
 #[test]
 fn writes_wait_for_receives_of_the_server() {
     let lab = DeviceTest::without_credits();
