@@ -1,5 +1,5 @@
 //! Reliable connections without the connection manager: the programs exchange the attributes of
-//! their queue pairs over TCP, and change the queue pair states themselves.
+//! their queue pairs over TCP, and the programs themselves change the states of the queue pairs.
 
 use std::{
     fmt,

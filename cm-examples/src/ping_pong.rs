@@ -1,5 +1,5 @@
-//! The message exchange of `rc_pingpong` between two connected queue pairs, and the device
-//! capabilities that its options require.
+//! The message exchange of `rc_pingpong` between two connected queue pairs, and a check of the
+//! device capabilities that the program's options require.
 
 use std::time::{Duration, Instant};
 
@@ -20,7 +20,8 @@ const ANOTHER: &str = "the peer must run ibv_rc_pingpong: the queue pairs of ibv
 /// The value of each byte of a message if this side does not check messages. The C program uses the
 /// same value.
 const FILLING: u8 = 0x7b;
-/// The page size in bytes. The C program requires the first byte of each page to be zero.
+/// The page size in bytes. When the C program checks a message, it requires the first byte of each
+/// page to be zero.
 const PAGE: usize = 4096;
 /// The ids of work requests.
 const RECEIVE: u64 = 1;
@@ -197,7 +198,7 @@ impl PingPong {
             .post_send(&[SendWr::send(SEND, Sge::new(&self.memory, ..))])?)
     }
 
-    /// Exchanges all messages. Receives must already be posted.
+    /// Exchanges all messages. The caller must post receives before this call.
     ///
     /// # Errors
     ///

@@ -71,8 +71,8 @@ impl Service {
         let signals = SigSet::from_iter([Signal::SIGINT, Signal::SIGTERM, Signal::SIGUSR1]);
         signals.thread_block()?;
         let engine = Engine::new()?;
-        // Make the queues large enough for all clients, because all clients can connect
-        // simultaneously.
+        // Permit many connections that are not accepted or not established yet, because all clients
+        // can connect simultaneously.
         let builder = Listener::builder().config(&config).engine(&engine);
         let builder = builder.backlog(1000).half_open(1000);
         let listener = builder.bind(options.address)?;

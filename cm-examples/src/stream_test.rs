@@ -52,8 +52,8 @@ impl Direction {
 
 impl Plan {
     /// Returns one plan for each connection. If `size` is a number, or if `count` or `iterations`
-    /// is given, there is one plan with one test. If not, there is one plan with latency tests and
-    /// one plan with bandwidth tests. With the size `all`, these tests cover more sizes.
+    /// is given, there is one plan with one test. Otherwise, there is one plan with latency tests
+    /// and one plan with bandwidth tests, and these tests cover more sizes if `size` is `all`.
     ///
     /// # Errors
     ///

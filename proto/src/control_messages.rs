@@ -9,9 +9,9 @@
 //! received the message.
 //!
 //! Numbers and grants continue on the next connection of a session. The sender resends all messages
-//! that it has kept, and the receiver ignores messages that it already has. The number of the
-//! first message on a connection is therefore the newest grant that the message's sender has
-//! received, minus [`CONTROL_WINDOW`].
+//! that it has kept, and the receiver ignores messages that it already has. On a connection that
+//! resumes a session, the number of the first message is therefore the newest grant that the
+//! message's sender has received, minus [`CONTROL_WINDOW`].
 
 use std::{collections::VecDeque, sync::Arc};
 
@@ -58,8 +58,8 @@ pub(super) struct ControlMessages {
     next_to_post: u32,
     /// The total number of messages that the peer has permitted this side to send.
     limit: u32,
-    /// The messages whose receipt no grant has confirmed, oldest first. The newest message has the
-    /// number `sent` − 1.
+    /// The sent messages that no grant has confirmed as received, oldest first. The newest message
+    /// has the number `sent` − 1.
     kept: VecDeque<Arc<[u8]>>,
     /// The number of the next message from the peer on the current connection. On a connection that
     /// resumes a session, the value is `None` until the peer's first message arrives.

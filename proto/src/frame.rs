@@ -124,8 +124,8 @@ impl Kind {
 /// The first two bytes of a Data frame: kind and flags.
 const DATA: [u8; 2] = [Kind::Data.number(), 0];
 
-/// The `arg` of a Failure: the sender had no memory for the peer's large messages for longer than
-/// `read_timeout`. Later versions can define other codes.
+/// The `arg` of a Failure: for longer than `read_timeout`, the sender had no memory for the peer's
+/// large messages. Further codes follow below, and later versions can add more.
 pub(crate) const OUT_OF_RESOURCES: u32 = 1;
 
 /// The `arg` of a Failure: a waker of the sender's program panicked.

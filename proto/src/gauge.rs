@@ -339,8 +339,8 @@ impl Gauge {
         if self.total.has_room_for(&share.waiting[at]) {
             return Some((*host, at));
         }
-        // This claim cannot be granted yet. Until the message that may exceed the limit is
-        // complete, only claims for that message are granted.
+        // The claim that is next in order cannot be granted yet. If a message may exceed the limit,
+        // only a claim for that message can be granted instead.
         let claimant = self.total.exceeding?;
         waiting().find_map(|(host, share, _)| {
             let at = share.index_of(claimant)?;

@@ -109,7 +109,8 @@ struct Large {
     id: Option<u32>,
     /// Whether memory is reserved for the message.
     has_memory: bool,
-    /// The number of bytes that posted reads cover, or the number of bytes copied.
+    /// For a message that this side reads: the number of bytes for which reads were posted. For a
+    /// message in fragments: the number of bytes copied.
     requested: u64,
     /// The number of bytes that have been read or copied.
     completed: u64,

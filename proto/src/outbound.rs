@@ -84,9 +84,9 @@ impl Outbound {
     /// Returns whether the peer has reported the first `count` large messages of the connection as
     /// read.
     pub(super) fn has_taken(&self, count: u32) -> bool {
-        // The counts wrap around. `count` exceeds `taken` by at most `LARGE_IN_FLIGHT`, the maximum
-        // number of messages in flight. If the wrapped difference `count` − `taken` is larger,
-        // `taken` therefore exceeds `count`.
+        // The counts wrap around. If `count` exceeds `taken`, the difference is at most
+        // `LARGE_IN_FLIGHT`, the maximum number of messages in flight. A larger wrapped difference
+        // `count` − `taken` therefore means that `taken` exceeds `count`.
         count.wrapping_sub(self.taken) == 0 || count.wrapping_sub(self.taken) > LARGE_IN_FLIGHT
     }
 

@@ -273,9 +273,10 @@ pub struct TransportTraits {
     /// data. On iWARP, a send completes as soon as its buffer can be overwritten, because TCP has
     /// copied the bytes.
     pub acknowledges_sends: bool,
-    /// Whether a work request that is posted in the queue pair's error state completes with an
-    /// error. If so, such a request can serve as a marker, because it completes after all earlier
-    /// requests. On iWARP, the device driver can refuse such a request, or never complete it.
+    /// Whether a work request completes with an error if it is posted while the queue pair is in
+    /// the error state. If so, such a request can serve as a marker, because it completes after all
+    /// earlier requests. On iWARP, the device driver can refuse such a request, or never complete
+    /// it.
     pub flushes: bool,
     /// Whether the event DISCONNECTED occurs after this side has disconnected. Over TCP and over
     /// the in-memory transport, it does not occur, and no other event of the connection follows.
@@ -386,9 +387,9 @@ pub enum Event {
     Taken(u32),
     /// A Pong has arrived. The result of `is_flushed` may have changed.
     Answered,
-    /// A send that was refused with [`SendRefused::Blocked`] can be retried. The retry succeeds, is
-    /// blocked again, or fails for another reason. Blocked sends can also be retried after
-    /// [`Event::Established`].
+    /// A send that was refused with [`SendRefused::Blocked`] can be retried. The retry can
+    /// succeed, be blocked again, or fail for another reason. Blocked sends can also be retried
+    /// after [`Event::Established`].
     Writable,
     /// The connection has ended. No output follows this event, and the driver may then destroy the
     /// transport. `delivered` is true if the peer has received everything that this side sent: the

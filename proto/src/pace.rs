@@ -20,10 +20,11 @@ const SLOW: Duration = Duration::from_millis(400);
 /// Adapts the length of the chunks in which large messages are read, and the number of concurrent
 /// reads, to the speed of the link.
 ///
-/// On a slow link, chunks are short, because only a complete chunk shows progress to the keepalive
-/// and to the connections that wait for memory. At first, the speed of the link is unknown.
-/// Therefore the first chunks of a connection have the minimum length, and at most two reads are in
-/// progress. If a peer never answers a read, only the memory of these first chunks is pinned.
+/// On a slow link, chunks are short, because progress becomes visible only when a chunk is
+/// complete. The keepalive and the connections that wait for memory depend on this progress. At
+/// first, the speed of the link is unknown. Therefore the first chunks of a connection have the
+/// minimum length, and at most two reads are in progress. If a peer never answers a read, only the
+/// memory of these first chunks is pinned.
 #[derive(Debug)]
 #[cfg_attr(test, derive(Clone, Hash))]
 pub(super) struct Pace {

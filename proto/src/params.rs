@@ -33,9 +33,9 @@ pub struct Params {
     /// Whether the peer also acknowledges unsignalled frames, as over TCP. If so, this side signals
     /// fewer frames.
     pub completes_unsignalled: bool,
-    /// A data frame is signalled if the payload sent since the previous signalled frame, including
-    /// the payload of the data frame, reaches this number of bytes. The completion of the data
-    /// frame shows the sender that the bytes have arrived.
+    /// A data frame is signalled if its payload, together with all payload sent since the previous
+    /// signalled frame, reaches this number of bytes. The completion of the data frame shows the
+    /// sender that these bytes have arrived.
     pub max_unsignalled: u32,
     /// Whether a grant waits up to 2 ms for the application to release more of the messages that it
     /// holds.

@@ -56,7 +56,8 @@ enum Watch {
 #[cfg_attr(test, derive(Hash))]
 pub(super) struct Progress {
     /// The number of chunks and fragments that have arrived on all connections to the peer's
-    /// engine. On a transport that counts bytes, the value also includes the number of bytes read.
+    /// engine. On a transport that counts bytes, the number of bytes read is added to this number,
+    /// because only an increase of the sum matters.
     pub(super) chunks: u64,
     /// The number of bytes that have arrived on this connection.
     pub(super) bytes: u64,
@@ -80,9 +81,9 @@ pub(super) enum Verdict {
     Fine,
     /// Retry the allocation.
     Retry,
-    /// Too few bytes have arrived for longer than the timeout.
+    /// For longer than the timeout, too few bytes have arrived.
     Stalled,
-    /// No memory has been available for longer than the timeout.
+    /// For longer than the timeout, no memory has been available.
     OutOfMemory(OsError),
 }
 

@@ -171,7 +171,7 @@ pub enum CloseReason {
     /// The peer is an rsocket. The crate `rdmsg-rsocket` can connect to rsockets.
     PeerIsRsocket,
     /// The peer ran out of resources. Either the peer lacked memory, descriptors or shared receives
-    /// for a new connection, or it had no memory for a message above the eager size for longer than
+    /// for a new connection, or it failed to get memory for a message above the eager size within
     /// its `Config::read_timeout`. A later attempt can succeed, so a connector with
     /// `Config::retry_refused` retries.
     PeerOutOfResources,

@@ -45,8 +45,8 @@ pub(super) struct SendRing {
     max_unsignalled: u32,
     /// The number of slots assigned since the ring was created.
     taken: u64,
-    /// A lower bound on the assignment numbers of the slots in use that hold data. 0 if no slot in
-    /// use holds data. The assignments of slots are numbered from 1.
+    /// The assignments of slots are numbered from 1. Each slot that is in use and holds data has
+    /// this assignment number or a higher one. 0 if no slot in use holds data.
     first_data: u64,
     /// The number of the newest assignment of a slot to data.
     last_data: u64,
@@ -151,8 +151,8 @@ impl SendRing {
     }
 
     /// Frees the slot of a send that has completed, and all slots that were assigned before it.
-    /// Returns true if any freed slot held data. The result can also be true if no freed slot held
-    /// data, but a slot in use does.
+    /// Returns true if any freed slot held data. If no freed slot held data, the result can still
+    /// be true, but only while a slot in use holds data.
     pub(super) fn complete(&mut self, slot: u32) -> bool {
         let after = (self.next + self.slots - slot - 1) % self.slots;
         // A slot that is not in use cannot complete. If a faulty device reports such a completion,

@@ -160,9 +160,10 @@ pub struct Session<M> {
     ring: Vec<Kept<M>>,
     /// The index in `ring` at which the next message is stored.
     next: u32,
-    /// The number of unconfirmed messages minus `next`, modulo 2³². If there are more unconfirmed
-    /// messages than entries in the ring, the oldest unconfirmed messages have been overwritten. A
-    /// peer that follows the protocol has received these messages.
+    /// The number of sent messages that [`confirm`](Self::confirm) has not discarded, minus `next`,
+    /// modulo 2³². Between two calls of `confirm`, the number of these messages can exceed the
+    /// length of the ring, because the oldest of them were overwritten. A peer that follows the
+    /// protocol has received the overwritten messages.
     kept_at_wrap: u32,
     /// Messages of earlier connections that must be resent, oldest first.
     to_resend: VecDeque<Kept<M>>,

@@ -1,5 +1,5 @@
-//! The PDUs that queue pairs exchange on a TCP stream after the setup. See "Over TCP" in
-//! PROTOCOL.md.
+//! The PDUs that two queue pairs in user space exchange on a TCP connection after the setup. See
+//! "Over TCP" in PROTOCOL.md.
 
 use crate::Violation;
 

@@ -21,9 +21,9 @@ use super::{
 };
 
 /// Parses bytes as a frame. Checks that `parse_data` accepts the frame if and only if it is a valid
-/// Data frame. Checks that the header of a valid frame serializes to the original bytes, and that a
-/// payload that is a valid batch or descriptor does so too. Also checks the payload's length if the
-/// frame's kind limits this length.
+/// Data frame. Checks that the header of a valid frame serializes to the original bytes. Checks the
+/// same for the payload if it is a valid batch or descriptor. Also checks the payload's length if
+/// the frame's kind limits this length.
 pub fn parse_frame(bytes: &[u8]) {
     let header = Header::parse(bytes);
     let is_data = |header: &Header| header.kind == Kind::Data;

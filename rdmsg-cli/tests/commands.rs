@@ -145,7 +145,7 @@ fn report_has_no_private_data() {
     assert_eq!(variable, "(home) (user) (address) (address)");
     assert_eq!(value["is_complete"], true);
     assert_eq!(value["points"][0]["transport"], "TCP");
-    // The report replaces the peer's address in the finding about the route.
+    // In the finding about the route, the report shows `(address)` instead of the peer's address.
     let findings = value["findings"].to_string();
     assert!(findings.contains("(address)"), "{findings}");
     assert!(markdown.contains("latency: round trip"), "{markdown}");
@@ -491,7 +491,7 @@ fn await_text(output: &mut impl Read, text: &str) {
     }
 }
 
-/// Runs `top` with script(1) of util-linux, which provides a terminal.
+/// Runs `top` in a terminal, which script(1) of util-linux provides.
 #[test]
 fn top_pauses_and_quits_by_keys() {
     let line = format!("{} top --interval 0.1", env!("CARGO_BIN_EXE_rdmsg"));

@@ -10,8 +10,8 @@ pub struct Config {
     /// The maximum number of received bytes that the program has not read yet.
     /// Range: 2 bytes to 2 GiB. Default: 128 KiB.
     pub receive_buffer: usize,
-    /// The maximum number of received writes that the program has not read completely.
-    /// Range: 2 to 32767. Default: 384.
+    /// The maximum number of the peer's writes that have arrived, but that the program has not read
+    /// completely. Range: 2 to 32767. Default: 384.
     pub receive_queue: u16,
     /// The maximum number of this side's outstanding writes. The value must be at least 1.
     /// Default: 384.

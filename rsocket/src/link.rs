@@ -32,7 +32,8 @@ const EXTRA_RECEIVES: u16 = 8;
 /// The RNR timer code for 0.64 ms. If this side has no posted receive for a send of the peer, the
 /// peer waits for this time before it retries the send.
 const MIN_RNR_TIMER: u8 = 12;
-/// The length in bytes of the table into which the peer writes its windows.
+/// The length in bytes of the table into which the peer writes its windows. A window is the
+/// address, key and length of memory to which the other side may write.
 ///
 /// A buffer of the same length follows the table in the memory region. The buffer contains the
 /// windows that this side writes into the peer's table.

@@ -36,7 +36,7 @@ pub(super) struct Receiving {
 /// An update that grants credits to the peer, and optionally announces a window.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Update {
-    /// The number of the first write that the peer must not send yet, modulo 2¹⁶.
+    /// The sequence number of the first write that the peer must not send yet, modulo 2¹⁶.
     pub(super) limit: u16,
     /// The new window, if there is one: its range of the ring in bytes, and its index in the peer's
     /// table.

@@ -5,9 +5,9 @@ use super::wire::{WINDOWS, Window};
 /// The credits and windows that the peer has granted to this side.
 #[derive(Debug)]
 pub(super) struct Sending {
-    /// The number of the next write, modulo 2¹⁶.
+    /// The sequence number of the next write, modulo 2¹⁶.
     next: u16,
-    /// The number of the first write that the peer does not allow yet, modulo 2¹⁶.
+    /// The sequence number of the first write that the peer does not allow yet, modulo 2¹⁶.
     limit: u16,
     /// The unused parts of the windows that the peer has announced. The first entry is the current
     /// window.
@@ -55,11 +55,11 @@ impl Sending {
         }
     }
 
-    /// Handles a message in which the peer allows all writes with numbers below `limit`.
+    /// Handles a message in which the peer allows all writes with sequence numbers below `limit`.
     ///
-    /// The peer may have stored a window in the table before this grant. `take` removes the window
-    /// at an index from the table, or returns `None` if the window is not complete yet. A window
-    /// that is still in flight is removed at the next grant.
+    /// The peer may have stored a window in the table before it sent this message. `take` removes
+    /// the window at an index from the table and returns it, or returns `None` if the window is not
+    /// complete yet. If a window is still in flight, a later call of this method takes it.
     pub(super) fn allowed(&mut self, limit: u16, take: impl FnOnce(u32) -> Option<Window>) {
         self.limit = limit;
         // While two windows still have unused bytes, the peer cannot have announced a third.

@@ -24,10 +24,10 @@ const MAX_PROBE_DELAY: Duration = Duration::from_secs(1);
 
 /// A connection on which several threads can wait.
 ///
-/// One of the threads is the leader: it sleeps on the descriptors. The other threads are followers:
-/// they sleep until the leader wakes up. Then a thread that still has to wait becomes the leader. A
-/// stream has no engine, and one lock guards its whole state. Therefore streams do not use
-/// `poll::Poller`.
+/// One of the threads is the leader: it sleeps in poll(2) until a descriptor is readable. The
+/// other threads are followers: they sleep until the leader wakes up. Then a thread that still has
+/// to wait becomes the leader. A stream has no engine, and one lock guards its whole state.
+/// Therefore streams do not use `Poller` of the crate `rdmsg-poll`.
 #[derive(Debug)]
 pub(super) struct Waiting {
     /// The process that created the connection.

@@ -56,8 +56,8 @@ impl Window {
 pub(super) enum Immediate {
     /// The number of bytes that the sender has written into its current window.
     Data(u32),
-    /// The number of the first write that is not allowed yet. The sender may have stored a window
-    /// in the receiver's table before it sent this message.
+    /// The sequence number of the first write that is not allowed yet. The sender may have stored a
+    /// window in the receiver's table before it sent this message.
     Credits(u16),
     /// A message about mapped memory, a feature that this crate does not use.
     Mapping,

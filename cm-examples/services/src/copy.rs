@@ -2,11 +2,12 @@
 //! piece of the file into a send buffer, which rdmsg sends without another copy.
 //!
 //! The receiver may already have the first part of the file, and reports the LENGTH and the DIGEST
-//! of this part. A server that receives replies to `put NAME` with `have LENGTH DIGEST`, and a
-//! client that receives sends `get LENGTH DIGEST NAME`. The sender hashes the first LENGTH bytes of
-//! its file. If their digest is DIGEST, the copy starts at offset LENGTH. Otherwise it starts at
-//! offset 0. The sender sends `from OFFSET SIZE`, where SIZE is the size of the file. Then it sends
-//! the pieces from OFFSET on, and at the end `done DIGEST` with the digest of the whole file.
+//! of this part. If the server is the receiver, it replies to the client's message `put NAME` with
+//! `have LENGTH DIGEST`. If the client is the receiver, it sends `get LENGTH DIGEST NAME`. The
+//! sender hashes the first LENGTH bytes of its file. If their digest is DIGEST, the copy starts at
+//! offset LENGTH. Otherwise it starts at offset 0. The sender sends `from OFFSET SIZE`, where SIZE
+//! is the size of the file. Then it sends the pieces from OFFSET on, and at the end `done DIGEST`
+//! with the digest of the whole file.
 //!
 //! The receiver writes to `NAME.part`, which remains after an interruption. When the file is
 //! complete and its digest is correct, the receiver renames it to `NAME`.

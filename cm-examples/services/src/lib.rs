@@ -3,8 +3,8 @@
 //!
 //! The servers for Redis and HTTP are generic over `AsyncRead` and `AsyncWrite`, and accept a
 //! [`Socket`](net::Socket), which is an rdmsg stream or a TCP stream. [`greeter`] passes a listener
-//! to axum. `http_get` and the gRPC client pass a connector to hyper-util and to tonic. These
-//! listeners and connectors exist for rdmsg and for TCP.
+//! to axum. `http_get` passes a connector to hyper-util, and the gRPC client passes a connector to
+//! tonic. These listeners and connectors exist for rdmsg and for TCP.
 
 use std::{error::Error, fmt::Write, process::ExitCode};
 

@@ -210,7 +210,8 @@ impl AsyncWrite for Socket {
     }
 }
 
-/// Reports the addresses of a connection to tonic. Both types of streams also implement this trait.
+/// Tells tonic the addresses of a connection. The two stream types in this enum also implement this
+/// trait.
 impl Connected for Socket {
     type ConnectInfo = TcpConnectInfo;
 

@@ -1,8 +1,8 @@
 //! A load generator for the echo servers: one process with many connections. On some connections,
 //! the process only sends and never receives the replies.
 //!
-//! The servers `echo_threads`, `echo_group` and `echo_epoll` continue to serve the connections that
-//! receive replies. Start a server, and then this program on another host.
+//! The servers `echo_threads`, `echo_group` and `echo_epoll` continue to serve the other
+//! connections. Start a server, and then this program on another host.
 
 use std::{
     collections::HashMap,

@@ -104,8 +104,9 @@ impl Client {
         }
     }
 
-    /// Registers both descriptors of the connection. If a message has already arrived, mio reports
-    /// an event immediately.
+    /// Registers both descriptors of the connection. mio waits for both to become readable, because
+    /// a descriptor becomes readable when its operation, a receive or a send, is possible. If a
+    /// message has already arrived, mio reports an event immediately.
     fn watch(&self, registry: &Registry, token: Token) -> Result<()> {
         for interest in [Interest::Readable, Interest::Writable] {
             let fd = self.endpoint.event_fd(interest)?.as_raw_fd();

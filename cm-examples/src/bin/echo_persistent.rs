@@ -82,8 +82,8 @@ fn take(client: &Persistent, open: &mut Open) -> Result<()> {
                 .first_chunk()
                 .ok_or("the answer is too short for a number")?;
             let number = u64::from_le_bytes(*number);
-            // The server may receive a repeated question twice, and answer twice. So ignore an
-            // answer to a question that is no longer open.
+            // The client may repeat a question that the server has already received. The server
+            // then answers twice. So ignore an answer to a question that is no longer open.
             if let Some(question) = open.remove(&number)
                 && *answer != *question
             {

@@ -47,7 +47,7 @@ const TIME_LIMIT: Duration = Duration::from_secs(30);
 const LARGEST: usize = 64 * 1024;
 /// The number of receives. While the program reads a message, the other receive stays posted.
 const RECEIVES: usize = 2;
-/// The index of the slot for the send, after the receive slots, and the send's work request id.
+/// The index of the send slot, after the receive slots. It is also each send's work request id.
 const SEND: usize = RECEIVES;
 
 /// Sends messages and receives their echoes over RDMA, with only the connection manager and verbs

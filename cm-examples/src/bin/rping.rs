@@ -234,7 +234,7 @@ impl Side {
     }
 
     fn post(&mut self, request: SendWr<'_>) -> Result<()> {
-        // The peer may reply before the previous request has completed, so wait until it has.
+        // Wait for the previous request, because the peer may reply before that request completes.
         self.until(|side| !side.busy)?;
         self.busy = true;
         Ok(self.connection.qp.post_send(&[request])?)

@@ -1,4 +1,4 @@
-//! Sends messages on connections that share an event channel. Interoperates with C's `ucmatose`.
+//! Sends messages on connections that share an event channel. Works with the C program `ucmatose`.
 //!
 //! Run `ucmatose -c 100` on one host and `ucmatose -s ADDR -c 100` on another. One thread handles
 //! the events of all connections. An event contains the context of its id: here the index of the
@@ -164,7 +164,7 @@ impl Options {
 struct Connections {
     options: Options,
     events: EventChannel,
-    /// The client's ids until their routes are resolved. The index is the connection number.
+    /// The client's ids whose routes are not resolved yet. The index is the connection number.
     resolving: Vec<Option<CmId>>,
     connections: Vec<Transfer>,
     established: u16,

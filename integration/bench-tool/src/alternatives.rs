@@ -125,8 +125,9 @@ impl StdSocket {
 /// A socket of tokio with `LengthDelimitedCodec`.
 pub(crate) struct Codec {
     pub(crate) frames: Framed<tokio::net::TcpStream, LengthDelimitedCodec>,
-    /// The last message that was copied. A later send of the same length sends a clone, which
-    /// shares these bytes. So it copies nothing, like a program that owns the bytes that it sends.
+    /// The last message that was copied. For a later message of the same length, the program sends
+    /// a clone, which shares these bytes. Such a send copies nothing, like the send of a program
+    /// that owns its bytes.
     message: Bytes,
 }
 

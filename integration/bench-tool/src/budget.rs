@@ -30,9 +30,10 @@ pub(crate) struct Budget {
     /// comparable: the RDMA driver of Linux 6.12 uses threads and the one of 6.1 does not, so every
     /// ratio differs.
     kernel: String,
-    /// The result of each comparison by the clock that counts instructions: rdmsg's figure divided
-    /// by the other program's figure. For a measure with absolute targets, the result is rdmsg's
-    /// figure. The map also contains the worst step of each sweep.
+    /// The results of the comparisons, measured with the clock that counts instructions. A result
+    /// is rdmsg's figure divided by the other program's figure. For a measure with absolute
+    /// targets, the result is rdmsg's figure. The map also contains the largest step of each sweep:
+    /// see [`Measure::Step`].
     ratios: BTreeMap<String, f64>,
     /// The version and options of the compiler that built the measured program.
     built_by: String,
@@ -105,10 +106,11 @@ fn series(kernel: &str) -> String {
     format!("Linux {}", numbers.join("."))
 }
 
-/// Returns the row with another `theirs` if the row compares rdmsg with rdmsg. The ratio of such a
-/// row would not show that both sides became slower together. The new `theirs` is a program other
-/// than rdmsg. It comes from another row with the same measure and size, preferably from a row
-/// whose `ours` is the old `theirs`. If there is no such row, returns the row unchanged.
+/// If the row compares rdmsg with rdmsg, replaces `theirs` with a program other than rdmsg, because
+/// the ratio of two figures of rdmsg does not change if both become worse by the same factor. The
+/// new `theirs` comes from another row with the same measure and size, preferably from a row whose
+/// `ours` is the old `theirs`. Returns any other row unchanged, and also a row for which no such
+/// program was measured.
 fn against_perftest(row: &Row, rows: &[Row]) -> Row {
     let is_ours = |side: &Side| side.name.starts_with("rdmsg");
     let stock = |row: &&Row| row.theirs.as_ref().is_some_and(|theirs| !is_ours(theirs));

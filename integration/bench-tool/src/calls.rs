@@ -48,8 +48,9 @@ pub(crate) fn function(name: &str) -> String {
     format!("{}::{name}", module_path!())
 }
 
-/// Echoes each message. When an echo has arrived at the client's device, notifies the client by
-/// sending a byte over a separate TCP connection.
+/// Echoes each message. The completion of the send shows that the echo has arrived at the client's
+/// device. After each completion, notifies the client by sending a byte over a separate TCP
+/// connection.
 pub(crate) fn serve(traffic: &Traffic) -> Result<()> {
     let told = TcpListener::bind(traffic.server)?;
     let endpoints = traffic.endpoints(Side::Server)?;

@@ -221,9 +221,9 @@ impl Conductor {
         })
     }
 
-    /// Measures the cost of additional connections. `of` measures a run with one connection, and a
-    /// run with `run.count` more connections. The difference between the two figures is divided as
-    /// the measure requires.
+    /// Measures the cost of additional connections. Calls `of` twice, to measure a run with one
+    /// connection and a run with `run.count` more connections. Returns the difference between the
+    /// two figures, divided as the measure requires.
     fn difference(
         &mut self,
         run: &Run,
@@ -279,10 +279,11 @@ impl Conductor {
         if ours.len() < whole || theirs.len() < whole {
             return;
         }
-        // Use the mean for counted times and instructions, because these vary little, and for times
-        // on one processor. Use the median for other times by the clock, because another process
-        // can interrupt a measurement. Use the median for READs in all parts, because a READ
-        // sometimes waits for a thread of the kernel.
+        // In the parts `Free`, `Loaded` and `Hosts`, use the median, because another process can
+        // interrupt a measurement by the clock. In the other parts, use the mean, because counted
+        // times and instructions vary little. The part `OneProcessor` also uses the mean. For
+        // READs, use the median in all parts, because a READ sometimes waits for a thread of the
+        // kernel.
         let Run { measure, size, .. } = pair.ours;
         let by_clock = matches!(self.part, Part::Free | Part::Loaded | Part::Hosts);
         let has_median = |reading: &Reading| reading.median.is_some();
@@ -404,8 +405,8 @@ fn calls(summary: &str) -> Result<u64> {
     number.context("strace wrote no total")
 }
 
-/// Returns the number that follows `word` in /proc/timer_list. The host must have only one
-/// processor.
+/// Returns the number that follows the first `word` in /proc/timer_list. The host must have only
+/// one processor, because the file repeats some words for each processor.
 fn nanos(timers: &str, word: &str) -> Result<u64> {
     let rest = timers.split_once(word).map(|(_, rest)| rest);
     let number = rest.and_then(|rest| rest.split_whitespace().next()?.parse().ok());

@@ -209,7 +209,7 @@ fn measure(parts: &[Part], scope: Scope, rounds: u32, only: &[String]) -> Result
         let mut setup = Command::new("integration/lab");
         setup.arg("setup");
         setup.args(packages.iter().flat_map(|package| ["--package", package]));
-        // Ignore the status. If a package is missing, the guest reports the missing program.
+        // Ignore the exit status: if a package is missing, the guest reports the missing program.
         setup.status()?;
     }
     let (launch, rounds) = match scope {

@@ -55,7 +55,7 @@ pub(crate) struct PlainVerbs {
     credits: usize,
     /// The number of received messages whose credits have not been returned to the peer yet.
     owed: usize,
-    /// The number of sent messages and credits.
+    /// The number of sent messages, including credit messages.
     sent: usize,
     /// The number of sends that may still be in the send queue.
     in_flight: usize,
@@ -153,7 +153,7 @@ impl PlainVerbs {
         self.post_send(message)
     }
 
-    /// Sends a message, or a credit, which is an empty message.
+    /// Sends a message, or a credit message if `message` is empty.
     fn post_send(&mut self, message: &[u8]) -> Result<()> {
         let slots = WINDOW + CREDIT_RECEIVES;
         while self.in_flight >= slots - SIGNALED {

@@ -17,7 +17,8 @@ use crate::{
     work::Work,
 };
 
-/// A measured program. It consists of a server and a client. The stock programs sleep for events.
+/// A measured program. It consists of a server and a client. The stock programs sleep while they
+/// wait for events.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Program {
     /// `ib_send_lat -e` and similar programs of perftest, which use the connection manager to

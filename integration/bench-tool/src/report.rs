@@ -134,7 +134,7 @@ fn table<'a>(rows: impl Iterator<Item = &'a Row>, of_parts: bool) -> String {
     )
 }
 
-/// Returns a Markdown table without padding. The first of `lines` is the title of the table.
+/// Returns a Markdown table without padding. The first of `lines` contains the column headings.
 fn markdown(lines: &[Vec<String>]) -> String {
     let columns = lines.first().map_or(0, Vec::len);
     let mut lines = lines.iter().map(|line| format!("|{}|\n", line.join("|")));
@@ -149,7 +149,8 @@ fn cells(row: &Row) -> [String; 8] {
         let figure = median(&side.figures);
         figure.map_or_else(String::new, |figure| row.measure.show(row.size, figure))
     };
-    // All programs of the counted part sleep for events, so omit "event" from their names.
+    // All programs of the counted part sleep while they wait for events, so omit "event" from their
+    // names.
     let name = |side: &Side| match side.name.strip_prefix("rdmsg") {
         Some(name) if name.contains(" event") || name.contains(" busy") => {
             let name = name.trim();

@@ -50,7 +50,7 @@ const OTHER_PROGRAMS: [&str; 2] = ["verbs", "std"];
 pub(crate) struct Sweep {
     /// The name of the program.
     pub(crate) name: String,
-    /// The sizes in bytes, ascending, each with half a round trip in µs.
+    /// The sizes in bytes, in ascending order, each with the duration of half a round trip in µs.
     pub(crate) costs: Vec<(usize, f64)>,
 }
 
@@ -58,7 +58,7 @@ pub(crate) struct Sweep {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Step {
     size: usize,
-    /// Half a round trip in µs.
+    /// The duration of half a round trip in µs.
     cost: f64,
     /// The larger of two ratios: the cost per byte divided by the cost per byte of the next smaller
     /// size, and the cost divided by the cost of the next larger size.
@@ -112,9 +112,9 @@ pub(crate) fn is_beyond_bound(sweeps: &[Sweep]) -> bool {
     ours().count() < OUR_PROGRAMS.len() || ours().any(is_beyond)
 }
 
-/// Returns the lines of a table: a title, and for each size the cost and the step of each program.
-/// A star marks a step beyond the bound. If `only_beyond` is set, returns only the sizes at which
-/// one of our programs is beyond the bound.
+/// Returns the lines of a table: the column headings, and then one line per size, with the cost and
+/// the step of each program. A star marks a step beyond the bound. If `only_beyond` is set, returns
+/// only the sizes at which one of our programs is beyond the bound.
 pub(crate) fn table(sweeps: &[Sweep], only_beyond: bool) -> Vec<Vec<String>> {
     let mut title = vec!["bytes".to_owned()];
     title.extend(sweeps.iter().flat_map(|sweep| {
@@ -253,7 +253,7 @@ pub(crate) fn serve(traffic: &Traffic) -> Result<()> {
     })
 }
 
-/// Measures half a round trip in µs for each size.
+/// Measures the duration of half a round trip, in µs, for each size.
 pub(crate) fn measure(traffic: &Traffic) -> Result<Vec<(usize, f64)>> {
     runtime()?.block_on(async {
         let mut carriers = Carrier::all(traffic, Side::Client).await?;

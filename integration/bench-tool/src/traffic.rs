@@ -25,7 +25,8 @@ pub(crate) struct Traffic {
     pub(crate) manner: Manner,
 }
 
-/// The result of a run: a time in µs, or a rate in messages per second.
+/// The result of a run, in the unit of the measure: for instance a time in µs, or a rate in
+/// messages per second.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Serialize)]
 pub(crate) struct Reading {
     pub(crate) mean: f64,

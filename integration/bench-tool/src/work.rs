@@ -13,7 +13,7 @@ pub(crate) enum Work {
     /// Measure the parts of a task. The path is the results folder if the task runs on this
     /// machine. It is `None` in the lab, which sets its own results folder.
     Perform(Task, Option<PathBuf>),
-    /// Run a server for one client, which has the same traffic.
+    /// Run a server for one client. The client's job contains the same traffic.
     Serve(Traffic),
     /// Run a client against a server that is already listening, and print the reading.
     Measure(Traffic),

@@ -367,8 +367,8 @@ impl Async {
     fn new(endpoint: Endpoint) -> Self {
         let register = |interest| {
             let fd = fd(&endpoint, interest).try_clone_to_owned().unwrap();
-            // SAFETY: `fd` is an `OwnedFd`, so the descriptor refers to the same open file until it
-            // is dropped.
+            // SAFETY: `fd` is an `OwnedFd`, so its descriptor refers to the same open file until
+            // `fd` is dropped.
             unsafe { AsyncFd::register_with_interest(fd, tokio::io::Interest::READABLE) }.unwrap()
         };
         let (readable, writable) = (register(Interest::Readable), register(Interest::Writable));

@@ -353,8 +353,8 @@ fn a_request_that_is_accepted_too_late_says_so() {
     );
 }
 
-/// On iWARP, a listener with the scheme `auto` uses only RDMA, because RDMA and TCP share the
-/// ports.
+/// On iWARP, a listener with the scheme `auto` uses only RDMA, because iWARP uses the ports
+/// of TCP.
 #[test]
 fn listener_reports_the_transport_that_it_chose() {
     let lab = DeviceTest::start();

@@ -13,12 +13,12 @@ const TIME_LIMIT: Duration = Duration::from_secs(20);
 /// open descriptors.
 ///
 /// librdmacm opens the device when it is first used, and keeps the device and two descriptors open
-/// until the process ends. It also allocates a protection domain. When no id is left, librdmacm
-/// frees this domain. But while a device list (`rdma_get_devices`) exists, librdmacm retains the
-/// domain. A message that the program still holds, for example, refers to such a list. In this
-/// case, librdmacm frees the domain only after the program has created and destroyed further ids.
-/// This function therefore establishes a connection before each count, so that the counts are
-/// comparable.
+/// until the process ends. It also allocates a protection domain. When no `rdma_cm_id` is left,
+/// librdmacm frees this domain. But while a device list (`rdma_get_devices`) exists, librdmacm
+/// retains the domain. A message that the program still holds, for example, refers to such a list.
+/// In this case, librdmacm frees the domain only after the program has created and destroyed
+/// further ids. This function therefore establishes a connection before each count, so that the
+/// counts are comparable.
 fn count_resources(lab: &Lab) -> (String, usize) {
     let engine = Engine::new().unwrap();
     let listener = Listener::builder().engine(&engine).bind(lab.at(0)).unwrap();

@@ -104,8 +104,9 @@ fn receive_numbers(mut next: impl FnMut() -> Message) -> u32 {
     }
 }
 
-/// Receives a message like an event loop, which polls the endpoint's descriptor. `fd` is the
-/// descriptor at the start of the session. A session that moves must keep this descriptor.
+/// Receives a message. Polls the endpoint's descriptor to wait for the message, as an event loop
+/// does. `fd` is the descriptor at the start of the session. A session that moves must keep this
+/// descriptor.
 fn take(endpoint: &Endpoint, fd: i32) -> Message {
     let mut deadline = Deadline::after(TIME_LIMIT);
     loop {

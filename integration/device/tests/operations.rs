@@ -101,8 +101,9 @@ fn immediate_arrives_in_order_and_uses_credit() {
     assert!(matches!(next(&server), Completion::Received(message) if *message == *b"after"));
     assert!(matches!(next(&client), Completion::Written(1)));
 
-    // The thread issues more writes than the window can hold. When the window is full, the next
-    // write waits until the server has released earlier messages.
+    // The thread issues more writes than the window has slots. Each write with immediate data needs
+    // one slot. When the window is full, the next write waits until the server has released the
+    // immediate data of earlier writes.
     let waiting = std::thread::spawn({
         let client = client.clone();
         let (ours, remote) = (ours.clone(), theirs.remote());
@@ -127,7 +128,8 @@ fn immediate_arrives_in_order_and_uses_credit() {
         };
         assert_eq!(immediate.imm_data(), word);
         held.push(immediate);
-        // Hold fewer messages than fit into the window, so that the peer always has credit.
+        // Hold fewer immediate values than the window has slots, so that the peer always has
+        // credit.
         if held.len() == window - 1 {
             held.clear();
         }
@@ -216,8 +218,8 @@ fn concurrent_atomics_return_distinct_values() {
     let _test = DeviceTest::start();
     for shared_receive in [None, Some(1 << 17)] {
         let mut config = Config::default();
-        // In this mode, only the engine's thread polls. When the thread wakes for the first
-        // completion, further completions can have arrived already.
+        // With `Polling::Event`, only the engine's thread polls. When the thread wakes for the
+        // first completion, further completions can have arrived already.
         config.polling = rdmsg::Polling::Event;
         config.shared_receive = shared_receive;
         config.receive_window = Some(16);

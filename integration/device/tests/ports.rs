@@ -17,8 +17,8 @@ use toolbox::{DeviceTest, Lab};
 
 /// The range from which the kernel chooses ports while a [`Ports`] exists.
 const RANGE: RangeInclusive<u16> = 47000..=47199;
-/// The number of attempts. TCP sockets occupy half of the ports, so without a check, at least one
-/// attempt would almost certainly choose an occupied port.
+/// The number of attempts. TCP sockets occupy half of the ports. If the choice of the port ignored
+/// these sockets, at least one attempt would almost certainly choose an occupied port.
 const TRIES: usize = 20;
 
 /// A small range of ports, in which TCP sockets occupy every other port. Dropping this value

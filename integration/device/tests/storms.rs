@@ -301,7 +301,7 @@ fn all_addresses_of_a_name_have_one_deadline() {
         .connect(&silent[..])
         .unwrap_err();
     let elapsed = start.elapsed();
-    // With a deadline for each address, the call would take four times the timeout.
+    // If each address had its own deadline, the call would take four times the timeout.
     assert!(elapsed < 2 * config.connect_timeout, "{elapsed:?}: {error}");
     // The connector spends only a part of the timeout on a silent address, so that time remains for
     // the next addresses. On a busy machine, the remaining time can be too short, so double the
@@ -353,9 +353,9 @@ fn accept_all(listener: Listener) -> JoinHandle<Vec<Endpoint>> {
 }
 
 /// Starts storms of concurrent connects, and prints the number of connects that succeed. The
-/// environment variable `STORM` lists the sizes of the storms in connects, separated by commas. The
-/// result helps to choose the number of connects that the engine should run at a time. Run this
-/// test with `STORM=200 … --ignored --nocapture storm_of_connects_is_counted`.
+/// environment variable `STORM` contains the number of connects for each storm, separated by
+/// commas. The result helps to choose the number of connects that the engine should run at a time.
+/// Run this test with `STORM=200 … --ignored --nocapture storm_of_connects_is_counted`.
 #[test]
 #[ignore = "it only measures"]
 fn storm_of_connects_is_counted() {

@@ -117,7 +117,7 @@ impl Host {
         }
     }
 
-    /// Waits until the program has printed `text`, for up to `limit`.
+    /// Waits for up to `limit` until the program has printed `text`.
     ///
     /// # Errors
     ///
@@ -128,7 +128,7 @@ impl Host {
         process.check().map(|()| outcome)
     }
 
-    /// Waits for the next line that the program prints, for up to `limit`.
+    /// Waits for up to `limit` until the program prints its next line.
     ///
     /// # Errors
     ///

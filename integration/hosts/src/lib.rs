@@ -42,9 +42,9 @@ pub fn words(line: &str) -> Vec<String> {
     line.split_whitespace().map(str::to_owned).collect()
 }
 
-/// Compares the help text of a tool with the tool's file in `integration/help`. The tool's script
-/// prints this file, so the script need not build the tool. If the environment variable
-/// `RDMSG_RENEW_HELP` is set, first writes the help text to the file.
+/// Compares the help text of a tool with the tool's file in `integration/help`. For `--help`, the
+/// tool's script prints this file, so that the script need not build the tool. If the environment
+/// variable `RDMSG_RENEW_HELP` is set, first writes the help text to the file.
 ///
 /// # Panics
 ///

@@ -127,7 +127,7 @@ impl Process {
         Ok(self.end(Duration::ZERO)?.is_some())
     }
 
-    /// Waits until the program has printed `text` to stdout or stderr, for up to `limit`.
+    /// Waits for up to `limit` until the program has printed `text` to stdout or stderr.
     pub fn wait_for_text(&mut self, text: &str, limit: impl Into<Deadline>) -> TextWait {
         let mut deadline = limit.into();
         loop {
@@ -265,8 +265,8 @@ impl Process {
         Ok(())
     }
 
-    /// Waits for the next frame of the agent for up to `limit`, and handles the frame. Returns true
-    /// if a frame has arrived.
+    /// Waits for up to `limit` until the agent's next frame arrives, and handles the frame. Returns
+    /// true if a frame has arrived.
     fn receive(&mut self, limit: Duration) -> bool {
         if self.is_over() {
             return false;

@@ -8,9 +8,9 @@ use toolbox::{Lab, Listening, sections};
 /// A server with one or more clients, and how each of these programs must end.
 #[derive(Clone, Debug)]
 pub(crate) struct Case {
-    /// The name of the program, for the table.
+    /// The name of the program, for the table of results.
     pub(crate) program: String,
-    /// The description of the case, for the table.
+    /// The description of the case, for the table of results.
     pub(crate) what: String,
     pub(crate) server: Side,
     pub(crate) clients: Vec<Side>,
@@ -40,7 +40,7 @@ pub(crate) struct Side {
     pub(crate) says: Vec<String>,
 }
 
-/// The language of a program. The table contains the names of these variants.
+/// The language of a program. The table of results contains the names of these variants.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Language {
     C,

@@ -76,9 +76,10 @@ pub(crate) fn exec(machines: &Machines, args: &Exec, watch: &Watch) -> Result<u8
     with_console_tail(&guests, ended)
 }
 
-/// Returns an error if the program exists on this machine but is not visible in a guest, because a
-/// guest has its own /tmp and /run. The folders in `visible` are visible in the guest even if they
-/// are below /tmp or /run. The first folder is the command's working directory.
+/// Returns an error if the program exists on this machine but is not visible in a guest. A guest
+/// has its own /tmp and /run, so it does not see this machine's files there. The folders in
+/// `visible` are visible in the guest even if they are below /tmp or /run. `visible[0]` is the
+/// command's working directory.
 fn refuse(command: &[impl AsRef<OsStr>], visible: &[&Path]) -> Result<()> {
     let program = command[0].as_ref().to_string_lossy();
     // A single argument is a command line for the shell.

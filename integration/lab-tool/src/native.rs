@@ -34,8 +34,9 @@ const NETDEV: &str = "lab0";
 /// The RDMA device that the lab creates on `NETDEV`.
 const DEVICE: &str = "lab_rxe0";
 
-/// Returns an existing device with its addresses. Returns `None` if there is no device but the
-/// kernel can create a software device. Fails if the kernel cannot.
+/// Returns an existing device with its addresses. Returns `None` if there is no usable device but
+/// the lab can create a software device. Fails if there is no usable device and the lab cannot
+/// create one.
 pub(crate) fn offer() -> Result<Option<HostNetwork>> {
     let network = device::all().into_iter().find_map(network_on);
     if network.is_some() {

@@ -164,8 +164,8 @@ impl Machines {
         // tsc=reliable: the kernel does not check the emulated time stamp counter (TSC) against
         // other clocks. The check is unnecessary, because the TSC follows this machine's clock or
         // counts instructions. The TSC is also the only clock that is cheap to read.
-        // no_timer_check: at boot, the kernel tests the timer interrupts. On a busy machine, this
-        // test sometimes fails although the interrupts work.
+        // no_timer_check: the kernel does not test the timer interrupts at boot. On a busy machine,
+        // this test sometimes fails although the interrupts work.
         let mut line = "console=ttyS0 quiet panic=-1 mitigations=off tsc=reliable no_timer_check \
                         net.ifnames=0"
             .to_owned();

@@ -298,7 +298,7 @@ impl Connection {
         self.fail(CloseReason::Os(error), now);
     }
 
-    /// Handles the failed completion of a work request.
+    /// Handles a completion that reports the failure of a work request.
     pub fn handle_work_error(
         &mut self,
         work: Work,

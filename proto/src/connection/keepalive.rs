@@ -40,7 +40,7 @@ pub(super) struct Keepalive {
     interval: Duration,
     timeout: Duration,
     deadline: Instant,
-    /// The counters of signs of life at the last check.
+    /// The counters of signs of life, as of the last check.
     activity: PeerActivity,
     /// The time of the check that detected the current silence and sent a Ping. `None` while the
     /// peer gives signs of life.
@@ -50,8 +50,9 @@ pub(super) struct Keepalive {
     /// The progress of a silence that has lasted longer than the timeout.
     overtime: Overtime,
     /// The timeout that applies while the path is suspected. `None` if the path is not suspected.
-    /// The path becomes suspected if a port is lost, or if `must_ping_here` requires a Ping. While
-    /// the path is suspected, only signs of life on this connection count.
+    /// The path becomes suspected if a port of this side's device loses its link, or if
+    /// `must_ping_here` requires a Ping. While the path is suspected, only signs of life on this
+    /// connection count.
     suspected: Option<Duration>,
     /// A counter of the checks. It starts at the number of the connection, so that the connections
     /// of a process send their Pings at different checks.
@@ -213,10 +214,11 @@ impl Keepalive {
         self.check_in_overtime(moved, now)
     }
 
-    /// Starts to suspect the path, and treats the peer as silent. The peer must give a sign of life
-    /// on this connection within `timeout`, or before the current silence has lasted for the
-    /// keepalive timeout, if that is earlier. Has no effect if the path is already suspected with a
-    /// shortened timeout. The caller sends a Ping.
+    /// Starts to suspect the path, and treats the peer as silent. The peer must then give a sign of
+    /// life on this connection by a deadline. The deadline is `timeout` after `now`, but not later
+    /// than the keepalive timeout after the start of the current silence. Has no effect if the path
+    /// is already suspected with a timeout that is shorter than the keepalive timeout. The caller
+    /// sends a Ping.
     pub(super) fn suspect(&mut self, timeout: Duration, activity: PeerActivity, now: Instant) {
         if self.suspected.is_some_and(|present| present < self.timeout) {
             return;
@@ -361,7 +363,8 @@ impl Open {
     }
 
     /// Records the byte counters of a transport that counts bytes. Counts a sign of life if `signs`
-    /// has increased since the previous call, and no check was passed between the two calls.
+    /// has increased since the previous call, and [`passes_check`](Self::passes_check) has not
+    /// returned true between the two calls.
     pub(super) fn set_moved(&mut self, moved: MovedBytes) {
         let transfer = &mut self.transfer;
         let before = std::mem::replace(&mut transfer.moved, moved);

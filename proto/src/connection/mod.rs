@@ -127,7 +127,7 @@ impl Connection {
         self.side.account = Some(account);
     }
 
-    /// Returns the promised receives to the account.
+    /// Gives the receives that are promised to the peer back to the account, except `held` of them.
     ///
     /// Before the call, the caller must destroy the queue pair and repost all its receives, except
     /// those of the messages that the application still holds. `held` is the number of these
@@ -169,7 +169,8 @@ impl Connection {
     }
 
     /// Removes the next output if it is [`Output::Post`], and returns its frame. The driver can
-    /// call this function after it has fetched an `Output::Post`, and post both frames at once.
+    /// call this function after it has fetched an `Output::Post`, and post both frames with one
+    /// call.
     pub fn poll_post(&mut self) -> Option<Transmit> {
         self.side.outputs.pop_post()
     }

@@ -152,7 +152,7 @@ impl Open {
 
     /// Returns the reason for the end after a work request has failed. The reason is a protocol
     /// violation if the work request was a READ and the peer's device refused access to the memory
-    /// in the peer's descriptor.
+    /// that the peer's descriptor names.
     pub(super) fn failure_of(&self, work: Work, status: WcStatus, vendor_err: u32) -> CloseReason {
         match (work, status, self.transfer.inbound.rkey_being_read()) {
             (

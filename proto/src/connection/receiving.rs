@@ -76,7 +76,8 @@ impl Open {
         {
             return None;
         }
-        // All checks precede the following calls, because these calls change the state.
+        // `granted` is the last check. All other checks precede it, because it changes the state if
+        // the grant is valid. After these checks, `receive` cannot fail.
         transfer.send_credit.granted(header.grant).ok()?;
         transfer.sequence.receive(header.sequence).ok()?;
         transfer.recv_credit.receive(1);

@@ -24,8 +24,8 @@ pub(super) struct Timers {
 pub(super) struct DelayedGrant {
     /// The time at which this side sends the grant, if no other frame has carried it.
     pub(super) deadline: Instant,
-    /// The last announced credit limit at the start of the timer. If a different limit has been
-    /// announced by the deadline, another frame has carried the grant.
+    /// The credit limit that this side had last announced when the timer was started. If this side
+    /// has announced a different limit by the deadline, another frame has carried the grant.
     pub(super) announced: u32,
 }
 

@@ -658,10 +658,11 @@ impl Transfer {
     /// were posted earlier. `acknowledges` states whether the completion proves that the peer's
     /// device has received these sends.
     pub(super) fn sent(&mut self, slot: u32, acknowledges: bool) {
-        // The receipt of data is a sign of life, because the peer's device receives data only while
-        // the peer's library grants credit. The receipt of a control frame is no sign of life,
-        // because the device receives control frames even after the library has stopped. After a
-        // Ping, the sign of life is the peer's Pong, not the receipt of the Ping.
+        // The acknowledgement of the application's data is a sign of life, because this side sends
+        // data frames only while the peer's library grants credit. The acknowledgement of a control
+        // frame is no sign of life, because the peer's device receives control frames even after
+        // the library has stopped. After a Ping, the sign of life is the peer's Pong, not the
+        // acknowledgement.
         if self.ring.complete(slot) && acknowledges {
             self.activity.on_connection += 1;
         }

@@ -52,9 +52,9 @@ impl Plot {
         let mut sizes: Vec<u64> = of_test().map(|(point, _)| point.size.0).collect();
         sizes.sort_unstable();
         sizes.dedup();
-        // The horizontal axis shows the message sizes, with one series for each combination of
-        // transport and number of connections. If only one size was measured, the axis shows the
-        // numbers of connections, with one series for each transport.
+        // If several message sizes were measured, the horizontal axis shows the sizes, with one
+        // series for each combination of transport and number of connections. Otherwise the axis
+        // shows the numbers of connections, with one series for each transport.
         let across = if sizes.len() > 1 {
             XAxis::Sizes
         } else {
@@ -229,8 +229,8 @@ pub(super) mod testing {
     };
     use crate::measure::Times;
 
-    /// Returns plots of a bandwidth that doubles each time the message size quadruples. RDMA has
-    /// twice the bandwidth of TCP.
+    /// Returns plots of invented results. The bandwidth doubles each time the message size
+    /// quadruples, and RDMA has twice the bandwidth of TCP.
     pub(in super::super) fn plots() -> Vec<Plot> {
         let mut all = Vec::new();
         for (carrier, factor) in [(Carrier::Rdma, 2.0), (Carrier::Tcp, 1.0)] {

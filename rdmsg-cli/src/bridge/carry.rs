@@ -74,10 +74,10 @@ impl Progress {
         self.failure.get().map(|(end, _)| *end)
     }
 
-    /// Returns true if the next end of file on the plain socket is only an effect of a reset. If
-    /// the peer resets the connection after it has sent its end of file, the kernel reports
-    /// `BrokenPipe`, and the end of file is genuine. After any other reset, the kernel reports
-    /// `ConnectionReset`.
+    /// Returns true if a reset of the plain socket makes later reads return an end of file that the
+    /// peer did not send. If the peer resets the connection after it has sent its end of file, the
+    /// kernel reports `BrokenPipe`, and the end of file is genuine. After any other reset, the
+    /// kernel reports `ConnectionReset`.
     fn hides_end_of_plain(&self) -> bool {
         matches!(self.failure.get(), Some((End::Plain, error))
             if error.kind() != io::ErrorKind::BrokenPipe)

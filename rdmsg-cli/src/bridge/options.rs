@@ -166,8 +166,8 @@ impl Options {
             config.stream_buffer = STREAM_BUFFER;
             config.connect_timeout = self.connect_timeout;
             config.resume = self.resume;
-            // While a stream is suspended, its close waits until the stream is resumed. The close
-            // timeout must therefore be at least `resume`, up to `LONGEST_CLOSE`.
+            // While a stream is suspended, its close waits until the stream is resumed. Therefore
+            // raise the close timeout to `resume`, but not above `LONGEST_CLOSE`.
             config.close_timeout = config.close_timeout.max(self.resume).min(LONGEST_CLOSE);
         });
         if let Some(transport) = scheme.transport() {

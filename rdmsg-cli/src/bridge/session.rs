@@ -21,8 +21,8 @@ pub(super) struct Plain {
 /// stream unless `has_ended` is true.
 #[derive(Debug)]
 pub(super) struct Rdmsg {
-    // Rust calls `drop` of this struct before it drops these two halves. At that time, the stream
-    // is already closed or aborted. Dropping the halves therefore has no effect on the stream.
+    // Rust calls `drop` of this struct before it drops these two halves. Dropping the halves
+    // has no effect on the stream, because the stream is then already closed or aborted.
     pub(super) read: OwnedReadHalf,
     pub(super) write: OwnedWriteHalf,
     pub(super) has_ended: bool,

@@ -254,8 +254,9 @@ impl Port {
         }
     }
 
-    /// Corrects the GIDs and addresses of an iWARP port. The GID of such a port is the hardware
-    /// address of its network interface. Connections can use all IP addresses of this interface.
+    /// Corrects the GIDs and addresses of an iWARP port. The first six bytes of such a port's GID
+    /// are the hardware address of its network interface. Connections can use all IP addresses of
+    /// this interface.
     fn of_iwarp(mut self, interfaces: &Interfaces) -> Self {
         self.addresses.clear();
         for gid in &mut self.gids {

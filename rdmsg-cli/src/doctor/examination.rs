@@ -106,8 +106,8 @@ impl Examination {
         }
     }
 
-    /// Updates the links of this host, and checks the route to the peer. The peer compares these
-    /// links with the links of its host.
+    /// Updates the links of this host, and checks the route to the peer. `rdmsg doctor` on the peer
+    /// compares these links with the peer's own links.
     pub(crate) fn look_towards(&mut self, peer: IpAddr) {
         let root = Root::machine();
         let interfaces = Interfaces::read(&root, &interfaces::addresses());

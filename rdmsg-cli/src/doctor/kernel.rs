@@ -40,9 +40,9 @@ impl Kernel {
             format!("boot/vmlinuz-{release}"),
         ];
         Self {
-            // After a kernel upgrade, `lib/modules` can contain the files of the new kernel, but
-            // none of the running kernel. Therefore the kernel is external only if this directory
-            // is empty and none of the running kernel's `files` exists.
+            // After a kernel upgrade, `lib/modules` can contain the files of the new kernel, but no
+            // files of the running kernel. Therefore the running kernel is external only if this
+            // directory is empty and none of the running kernel's `files` exists.
             is_external: !release.is_empty()
                 && root.names("lib/modules").is_empty()
                 && !files.iter().any(|file| root.has(file)),

@@ -6,7 +6,8 @@ use super::{
 
 const SUBJECT: &str = "libraries";
 
-/// The RDMA devices that libibverbs lists, using its provider libraries.
+/// The result of listing the RDMA devices with libibverbs. libibverbs lists only devices for which
+/// it has a provider library.
 #[derive(Clone, Debug)]
 pub(super) enum Libraries {
     /// The names of the devices.

@@ -18,8 +18,9 @@ use super::{
 };
 use crate::service::{self, Request, Unserved};
 
-/// The sizes in bytes of the messages that are sent to the peer. Messages of at least 4096 bytes
-/// fill whole packets. The peer reads the longest message from this host's memory.
+/// The sizes in bytes of the messages that are sent to the peer. Over RoCE and InfiniBand, a
+/// message of at least 4096 bytes needs at least one packet of the maximum size. The peer reads the
+/// longest message from this host's memory.
 const SIZES: [usize; 4] = [64, 4096, 16_000, 300_000];
 
 /// The number of messages of each size.

@@ -211,8 +211,8 @@ impl View {
             Order::Held => row.of.held,
             Order::Age => row.of.age.as_secs_f64(),
         };
-        // Sort by value, the largest first, and then by key, so that rows with equal values do not
-        // swap between two tables.
+        // Sort by value, the largest first, and then by key, so that rows with equal values keep
+        // their order when the table is updated.
         rows.sort_by(|one, other| by(other).total_cmp(&by(one)).then(one.key.cmp(&other.key)));
         let ended = now.ended.iter().filter(|(_, count)| **count > 0);
         let mut ended: Vec<_> = ended

@@ -19,7 +19,7 @@ pub(super) enum Notification {
     Immediate,
     /// A separate message follows the write. The message contains the 32 bits that the immediate
     /// data would contain, in the sender's byte order. Rsockets in C send the same messages on
-    /// iWARP, which has no immediate data. The region receives the peer's messages.
+    /// iWARP, which has no immediate data. The peer's messages arrive in this memory region.
     Message(MemoryRegion),
 }
 
@@ -48,8 +48,8 @@ impl Notification {
         }
     }
 
-    /// Returns the maximum number of outstanding READs that this side requests. This protocol uses
-    /// no READs, but iWARP requires at least one.
+    /// Returns the connection parameter `initiator_depth`: the maximum number of this side's
+    /// outstanding READs. This protocol uses no READs, but iWARP requires a value of at least 1.
     pub(super) fn initiator_depth(&self) -> u8 {
         match self {
             Self::Immediate => 0,

@@ -195,8 +195,8 @@ impl<Q: DeserializeOwned, A> ServerTransport<Q, A> {
         Some(request)
     }
 
-    /// Handles a received message, which is a request or a cancellation. Returns the message if it
-    /// cancels a running request.
+    /// Handles a received message, which is a request or a cancellation. Returns the decoded
+    /// message if it cancels a running request.
     fn take(&mut self, message: Message) -> io::Result<Option<ClientMessage<Q>>> {
         let decoded = serde_json::from_slice(&message)?;
         match &decoded {

@@ -19,8 +19,8 @@ const LIMITS: QueueLimits = QueueLimits {
 
 /// The number of messages that the test publishes on each of its two topics.
 const MESSAGES: u64 = 3000;
-/// The number of messages per topic in a batch. After each batch, the prompt subscriber receives
-/// its messages.
+/// The number of messages per topic in a batch. After each batch, the fast subscriber (`prompt`)
+/// receives its messages.
 const TOGETHER: u64 = 25;
 
 fn start(stop: &CancellationToken) -> (SocketAddr, tokio::task::JoinHandle<()>) {

@@ -1,5 +1,6 @@
-//! Tests with peers that are killed or stopped by a signal. Each service must report the lost peer
-//! within [`bound`], which depends on the two keepalive options.
+//! Tests with peers that are killed with SIGKILL or stopped with SIGSTOP. Each service must report
+//! the lost peer within [`bound`], which depends on the keepalive interval and on the keepalive
+//! timeout.
 
 use std::{
     fs,

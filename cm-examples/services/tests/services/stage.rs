@@ -48,7 +48,7 @@ pub(crate) fn keepalive() -> Keepalive {
 }
 
 /// Returns the time within which a program must report a lost peer. The time is twice the sum of
-/// the keepalive options, because a busy machine can delay the program.
+/// the keepalive interval and the keepalive timeout, because a busy machine can delay the program.
 pub(crate) fn bound() -> Duration {
     let Keepalive {
         keepalive_interval,

@@ -98,7 +98,8 @@ fn a_queue_pair_outlives_its_handles() {
         drop(server);
         accepted.queues.exchange(&queues);
         assert_none(&accepted.channel);
-        // Dropping the queue pair destroys its id, which ends the connection.
+        // The program has dropped its handle of the id, but the queue pair keeps the id alive.
+        // Dropping the queue pair destroys the id, which ends the connection.
         drop(queues);
         expect_success(&accepted.channel, CmEventType::DISCONNECTED, SERVER);
     }

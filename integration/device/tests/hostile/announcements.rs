@@ -29,8 +29,8 @@ const GIB: u64 = 1 << 30;
 /// chunks, of 64 KiB, 64 KiB and 128 KiB.
 const READABLE: usize = 256 << 10;
 
-/// The upper bound for the number of pinned bytes after the stall. This bound covers four chunks,
-/// of 128 KiB, 256 KiB, 512 KiB and 1 MiB.
+/// The upper bound for the number of pinned bytes after the stall. It exceeds the sum of four
+/// chunks, of 128 KiB, 256 KiB, 512 KiB and 1 MiB.
 const PINNED_LIMIT: u64 = 2 * MIB;
 
 /// Returns a configuration for messages of up to 1 GiB.

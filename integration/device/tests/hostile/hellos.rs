@@ -274,8 +274,8 @@ fn unbounded_limits_of_a_peer_allocate_nothing() {
         let frame = peer.receive();
         assert_eq!(frame[0], DATA);
         assert_eq!(frame[HEADER_LEN..], message);
-        // A grant is an absolute count: here the window of the hello plus the one message that the
-        // peer has received.
+        // A grant is the total number of messages that the library may send on the connection: here
+        // the window of the hello plus the one message that the peer has received.
         let grant = u32::from(u16::MAX) + 1;
         peer.send(
             &Frame {

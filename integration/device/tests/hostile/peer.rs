@@ -358,9 +358,9 @@ impl Peer {
         self.qp.to_err().unwrap();
     }
 
-    /// Posts an empty WRITE about every 20 ms until a frame arrives. These WRITEs are necessary for
-    /// the library's driver: if bytes arrive directly after the driver has replied to the
-    /// connection request, the driver processes these bytes only when more bytes arrive.
+    /// Posts an empty WRITE about every 20 ms until a frame arrives. These WRITEs are necessary
+    /// because of the driver on the library's side: if bytes arrive directly after the driver has
+    /// replied to the connection request, the driver processes them only when more bytes arrive.
     fn nudge_until_frame(&mut self) {
         let last = Cell::new(Instant::now());
         self.wait(|this| {

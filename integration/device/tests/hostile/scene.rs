@@ -85,9 +85,9 @@ impl Scene {
 
     pub(crate) fn with(config: Config) -> Self {
         let lab = DeviceTest::without_credits();
-        // librdmacm retains some objects of an opened device. Its last calls determine which
-        // objects it retains. The test clears a stage before the final count of resources, so clear
-        // a stage before this first count, too.
+        // librdmacm retains some objects of an opened device. The last calls to librdmacm determine
+        // which objects it retains. The test clears a stage before the final count of resources, so
+        // clear a stage before this first count, too.
         Stage::new(lab.at(0), config.clone()).clear();
         Self {
             before: (lab.resources(), open_fds()),

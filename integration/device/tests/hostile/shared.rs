@@ -13,7 +13,7 @@ use crate::{
 
 /// The number of shared receive buffers that are reserved for each connection.
 const SHARE: u32 = 17;
-/// Connects a client that follows the protocol to the scene's listener. The client has its own
+/// Connects a client to the scene's listener. The client follows the protocol, and has its own
 /// receive buffers. Returns the client's and the server's endpoint.
 fn honest(scene: &Scene) -> (Endpoint, Endpoint) {
     let mut own = config();

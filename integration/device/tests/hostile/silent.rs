@@ -92,7 +92,8 @@ fn request_withdrawn_during_accept_fails_as_connect() {
 }
 
 /// The listener shows a request to the application only after all private data of the request has
-/// arrived. It rejects a peer that sends no private data, and a peer that sends other frames.
+/// arrived. It rejects a peer that sends no private data, and a peer that sends a frame of another
+/// kind instead of the private data.
 #[test]
 fn long_requests_are_shown_whole_or_turned_away() {
     let mut config = config();

@@ -65,8 +65,9 @@ impl Server {
         let events = EventChannel::new().unwrap();
         id.migrate(&events).unwrap();
         let mut peer = Peer::new(id, events);
-        // Request 0 retries, as Valkey does. A client that follows this request fails immediately
-        // if it sends while no receive is posted. `Stream` must use its own retry count instead.
+        // Like Valkey, request a retry count of 0. A client that follows this request fails
+        // immediately if it sends while no receive is posted. `Stream` must use its own retry count
+        // instead.
         let param = ConnParam {
             rnr_retry_count: 0,
             ..ConnParam::default()

@@ -65,8 +65,8 @@ fn everything() -> Vec<Box<dyn Any>> {
     ]
 }
 
-/// There are too many orders of eight handles to test all of them. The tested orders drop each
-/// handle at each position, and each pair of handles in both orders.
+/// Eight handles can be dropped in too many orders to test all of them. The test drops each handle
+/// at each position of the order, and each pair of handles in both orders.
 #[test]
 fn handles_are_dropped_in_any_order() {
     let lab = DeviceTest::without_credits();

@@ -73,7 +73,8 @@ fn fragments_return_receives_before_release() {
         assert!(pair.send_fragments(A, 4 * EAGER), "round {round}");
         pair.run();
         assert_eq!(pair.sides[B].received, round);
-        // The window also limits the number of large messages in memory.
+        // B's window is 4, so at most four large messages can be in progress or held by B's
+        // application.
         if round % 4 == 0 {
             pair.release_all(B);
         }

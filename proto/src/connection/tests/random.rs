@@ -207,8 +207,8 @@ proptest! {
     }
 
     /// Checks each way to end the connection, at each side: each side must end once and in bounded
-    /// time, and messages must stay in order. A side that reports complete delivery, a clean end or
-    /// a truncated end must be right.
+    /// time, and messages must stay in order. If a side reports complete delivery, a close by the
+    /// peer or missing messages, the numbers of messages sent and received must match this report.
     #[test]
     fn every_ending_operation_ends_the_connection(
         a in sizes(),

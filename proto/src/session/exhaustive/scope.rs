@@ -38,7 +38,8 @@ pub(super) enum Mistake {
     /// Each side keeps only as many messages as the peer's window permits, and discards older
     /// messages.
     KeepWindow,
-    /// Each side considers a message received as soon as its device has sent the message.
+    /// Each side assumes that the peer has received a message as soon as the side's own device has
+    /// sent the message.
     TrustDevice,
     /// Each side sends messages before it knows how many messages the peer has received.
     SendBeforeCount,

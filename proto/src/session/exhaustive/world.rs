@@ -509,8 +509,8 @@ impl World {
             side.link = Link::Working(epoch);
         }
         if scope.mistake == Some(Mistake::SendBeforeCount) && side.session.kept() > 0 {
-            // With this mistake, the side has already sent messages when the peer's count arrives.
-            // The side can then no longer apply the count.
+            // With the mistake `SendBeforeCount`, the side has already sent messages when the
+            // peer's count arrives. The side can then no longer apply the count.
             return Ok(());
         }
         let resumed = side.session.resume(received);

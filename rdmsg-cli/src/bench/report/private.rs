@@ -13,7 +13,7 @@ use crate::doctor;
 const ADDRESS: &str = "(address)";
 const HOME: &str = "(home)";
 
-/// A hexadecimal number with at least this number of digits is considered a hardware address. A MAC
+/// A hexadecimal number with at least this many digits is considered a hardware address. A MAC
 /// address has 12 digits.
 const IDENTIFIER: usize = 12;
 

@@ -247,8 +247,8 @@ impl Packet<'_> {
                 (Some("l4proto"), _) => has_text(right, "udp"),
                 (Some("iifname" | "iif"), _) => self.passes(Hook::Input, right),
                 (Some("oifname" | "oif"), _) => self.passes(Hook::Output, right),
-                // The replies to RoCE packets use other ports, so connection tracking treats each
-                // RoCE packet as `new`.
+                // A reply to a RoCE packet is sent to port 4791 and not to the packet's source
+                // port, so connection tracking treats each RoCE packet as `new`.
                 (_, Some("state")) => has_text(right, "new"),
                 _ => None,
             },

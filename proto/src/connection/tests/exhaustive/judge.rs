@@ -158,7 +158,7 @@ fn check_reason(world: &World, at: usize) {
 }
 
 /// Checks that a side sends its CloseAck only after the peer's Close has arrived and the side has
-/// read the peer's large messages.
+/// read the peer's large messages. The check does not apply after a fault.
 fn check_close_ack(world: &World, me: &Side) {
     if let State::Open(open) = &me.conn.state
         && open.transfer.control.has_final_frame()

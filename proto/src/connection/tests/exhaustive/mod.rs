@@ -22,16 +22,16 @@
 //! transition joins the set. The search makes the omitted transitions later. It cannot postpone
 //! them forever, because there are no cycles. There are four kinds of such sets:
 //!
-//! * *Unobservable.* A draining side polls a flushed work request or a completed send. A flushed
-//!   work request does not change the reported cause of the end. A completed send frees a slot, but
-//!   a draining side sends nothing.
+//! * *Unobservable.* A draining side polls the completion of a flushed work request or of a send. A
+//!   flushed work request does not change the reported cause of the end. A completed send frees a
+//!   slot, but a draining side sends nothing.
 //! * *Carried.* A frame arrives, or the peer's device acknowledges a frame, and neither queue pair
 //!   can fail before this transition. The transition appends to a queue that is polled from its
 //!   front. An arrival also consumes the oldest receive; other transitions can only post further
 //!   receives. Queue pairs cannot fail if the remaining budget contains no fault and no side can
 //!   disconnect. A side disconnects only after a rejection, or after both CloseAcks have been sent
 //!   and all frames of the side are acknowledged. The arrival of a READ is not in the set, because
-//!   the arrival checks memory that the peer can revoke.
+//!   a READ may arrive only while the peer exposes the memory, and the peer can revoke the memory.
 //! * *One side continues.* Each queue in which a side can receive completions contains a
 //!   completion, no READ of the peer can arrive, and no queue pair can fail. The set contains
 //!   everything that the library and the application of this side can do. No further transition
@@ -41,12 +41,12 @@
 //!   affect only the side itself.
 //!
 //! With the last two kinds of sets, the search advances one side before the other, and checks fewer
-//! combinations of the states of both sides. The search can then miss a verdict that is wrong when
-//! a side reports it, but becomes true later. In a scope with a kill, such a verdict stays wrong if
-//! the peer is killed before the verdict becomes true. The search does not omit these paths: it
-//! does not use *One side continues* while a kill is possible, and *One side drains* contains the
-//! kill of the draining side. The test `keep_outcomes_with_reduction` compares the final states
-//! with those of a search of all orders.
+//! combinations of the states of both sides. A side's report about the end of the connection can
+//! then escape the checks if the report is wrong at first, but becomes true later. In a scope with
+//! a kill, such a report stays wrong if the peer is killed before the report becomes true. The
+//! search does not omit these paths: it does not use *One side continues* while a kill is possible,
+//! and *One side drains* contains the kill of the draining side. The test
+//! `keep_outcomes_with_reduction` compares the final states with those of a search of all orders.
 
 mod fingerprint;
 mod judge;
@@ -67,7 +67,8 @@ use self::{
 };
 use super::pair::{A, B};
 
-/// The maximum number of states in a search. The search stops at this number to limit its memory.
+/// The limit on the number of states in a search. To limit its memory, the search stops after the
+/// first depth at which it has found more states than this number.
 const MOST_STATES: usize = 5_000_000;
 
 /// Searches a scope, and prints the size and the duration of the search. Panics if the

@@ -33,7 +33,8 @@ pub(super) fn first(world: &World) -> Option<usize> {
 /// side are independent of the peer and the devices. These transitions are independent under two
 /// conditions. First, each of the side's queues that can still receive completions already contains
 /// a completion, so later completions are polled after it. Second, no READ of the peer is about to
-/// arrive, because the arrival checks memory that this side can revoke.
+/// arrive. A READ may arrive only while this side exposes the memory, and this side can revoke the
+/// memory.
 fn is_independent(world: &World, at: usize) -> bool {
     let (side, peer) = (&world.pair.sides[at], &world.pair.sides[1 - at]);
     let receives = side.front(DrainSide::Recv).is_some();

@@ -23,7 +23,7 @@ pub(super) struct Search {
     pub(super) first: World,
     /// Whether the search omits redundant orders of commuting transitions.
     pub(super) reduces: bool,
-    /// The search stops after it has found more states than this number.
+    /// The search stops after the first depth at which it has found more states than this number.
     pub(super) most_states: usize,
 }
 
@@ -176,8 +176,8 @@ impl Search {
     }
 }
 
-/// Describes how the connection ended: for each side, the verdict, the number of messages sent and
-/// the number of messages received.
+/// Describes how the connection ended: for each side, the reported reason, whether complete
+/// delivery was reported, and the numbers of messages sent and received.
 fn outcome(world: &World) -> String {
     let seen = |at: usize| {
         let side = &world.pair.sides[at];

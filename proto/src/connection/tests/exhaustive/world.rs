@@ -68,8 +68,8 @@ pub(super) enum SideEvent {
     Refuse,
 }
 
-/// The first [`SideEvent`] that is a fault. All variants after it are faults too. After a fault, the
-/// connection may end without a close handshake.
+/// The first [`SideEvent`] that is a fault. All variants after it are faults too. After a fault,
+/// the connection may end without a close handshake.
 const FIRST_FAULT: SideEvent = SideEvent::Wait;
 pub(super) const SIDE_EVENTS: usize = SideEvent::Refuse as usize + 1;
 
