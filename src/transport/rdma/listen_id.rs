@@ -11,14 +11,15 @@ use crate::{cm::CmId, config::Config, transport::no_transport::NoTransport};
 /// kernel's queue is long, so that nearly all requests reach the engine.
 const KERNEL_BACKLOG: i32 = 1024;
 
-/// A listener on an address. Dropping it ends the listener.
+/// A listener on an address. The listener ends when this value is dropped.
 #[derive(Debug)]
 pub(crate) struct ListenId {
     id: CmId,
 }
 
 impl ListenId {
-    /// Listens on an address. Incoming requests contain the listener's `key`.
+    /// Listens on an address. The events that report incoming requests carry `key`, which
+    /// identifies the listener.
     pub(crate) fn bind(
         manager: &ConnectionManager,
         key: u64,

@@ -198,8 +198,9 @@ impl ConnectionId {
 
 impl Drop for ConnectionId {
     fn drop(&mut self) {
-        // If this id has no socket, `discard` does nothing. In particular, it drops no events,
-        // because they may belong to a later id that resumes the session with the same key.
+        // If this id has no socket, `discard` does nothing. In particular, it drops no pending
+        // events with this key, because these events may belong to a later id that has the same key
+        // and resumes the session.
         self.discard();
     }
 }

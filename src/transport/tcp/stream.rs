@@ -55,9 +55,9 @@ pub(crate) struct Stream {
     watch: OnceLock<Watch>,
 }
 
-/// The number of bytes that the peer's kernel must acknowledge to count as one sign of life. The
-/// kernel acknowledges pings even while the peer's process is stopped. But pings alone are not a
-/// sign of life, because all pings between two checks amount to far fewer bytes.
+/// The number of bytes acknowledged by the peer's kernel that count as one sign of life. The kernel
+/// acknowledges pings even while the peer's process is stopped. But acknowledged pings alone do not
+/// count as a sign of life, because all pings between two checks amount to far fewer bytes.
 const ACKNOWLEDGED: u64 = 4 << 10;
 
 /// The receiver, and its completions.
