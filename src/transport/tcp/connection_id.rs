@@ -205,7 +205,8 @@ impl Drop for ConnectionId {
     }
 }
 
-/// Creates a socket for a connection to `peer`, and binds it to the configured source address.
+/// Creates a socket for a connection to `peer`. Binds the socket to the source address if one is
+/// configured.
 fn create_socket(peer: SocketAddr, config: &Config) -> Result<OwnedFd, NoTransport> {
     let source = source(config, peer)?;
     let socket = stream_socket(peer)?;

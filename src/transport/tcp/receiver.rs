@@ -91,8 +91,8 @@ pub(super) struct Receiver {
     awaited: usize,
 }
 
-/// The maximum numbers of bytes that a receive call can place at the destination of the payload and
-/// in the staging buffer.
+/// The maximum numbers of bytes that a receive call can place at the destination of the payload
+/// (`straight`) and in the staging buffer (`stage`).
 struct Room {
     straight: usize,
     stage: usize,

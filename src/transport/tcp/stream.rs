@@ -77,7 +77,7 @@ pub(super) enum Polled {
     /// Bytes or completions may remain. They may already be in the memory of this process, and then
     /// epoll does not report the socket as readable.
     Some,
-    /// The poll took no bytes, because another thread is receiving.
+    /// Bytes have arrived, but the poll took none of them, because another thread is receiving.
     Held,
 }
 
@@ -405,8 +405,8 @@ impl Stream {
 
     /// Locks the receiver for the calling thread, which is about to wait for bytes. Returns `None`
     /// if the thread must not wait: the stream is not open, bytes may have arrived already, another
-    /// thread is receiving, or received bytes go directly into exposed memory. If the socket cannot
-    /// be made blocking, fails the stream and returns `None`.
+    /// thread is receiving, or the destination of the current payload is exposed memory. If the
+    /// socket cannot be made blocking, fails the stream and returns `None`.
     pub(super) fn reserve(&self) -> Option<Reserved<'_>> {
         let incoming = self.receiver()?;
         let open = self.phase() == Phase::Open;
