@@ -46,7 +46,7 @@ impl CompletionQueue {
         }
     }
 
-    /// Returns true if bytes had arrived, but the latest poll took none of them, because another
+    /// Returns true if the socket was readable, but the latest poll took no bytes, because another
     /// thread was receiving.
     pub(crate) fn is_held(&self) -> bool {
         self.polled == Polled::Held

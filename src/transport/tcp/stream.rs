@@ -77,7 +77,7 @@ pub(super) enum Polled {
     /// Bytes or completions may remain. They may already be in the memory of this process, and then
     /// epoll does not report the socket as readable.
     Some,
-    /// Bytes have arrived, but the poll took none of them, because another thread is receiving.
+    /// The socket is readable, but the poll took no bytes, because another thread is receiving.
     Held,
 }
 
