@@ -63,7 +63,7 @@ impl StreamListener {
         Self::from_std(bound?)
     }
 
-    /// Converts a listener for threads into one for tasks. `listener` may be in blocking or
+    /// Converts a synchronous listener into an asynchronous one. `listener` may be in blocking or
     /// non-blocking mode.
     ///
     /// # Errors
@@ -75,7 +75,7 @@ impl StreamListener {
         Ok(Self { inner, ttl })
     }
 
-    /// Converts the listener into one for threads.
+    /// Converts the listener into a synchronous one.
     ///
     /// The result is in non-blocking mode, as with tokio's method: see
     /// [`set_nonblocking`](crate::StreamListener::set_nonblocking).

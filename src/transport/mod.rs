@@ -12,10 +12,10 @@
 //!
 //! A transport guarantees the following to the message layer:
 //!
-//! * **Sends** are reliable. Sends arrive in the order of posting, each complete and in one posted
-//!   receive buffer. The bytes of a slot belong to the transport from the post until a completion
-//!   covers the slot. The completion of a signalled send also covers the unsignalled sends before
-//!   it.
+//! * **Sends** are reliable. Sends arrive in the order of posting. Each send arrives as a whole, in
+//!   one posted receive buffer. The bytes of a slot belong to the transport from the post until a
+//!   completion covers the slot. The completion of a signalled send also covers the unsignalled
+//!   sends before it.
 //! * **Receives** are numbered buffers. Each buffer is posted once, completes once, and then
 //!   belongs to the caller until it is posted again. A frame that arrives while no receive is
 //!   posted ends the connection. Credits prevent such frames.

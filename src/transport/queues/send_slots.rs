@@ -150,7 +150,7 @@ impl SendSlots {
         }
     }
 
-    /// Removes the oldest request, if it has completed. Returns the request and its slot.
+    /// Removes the oldest request if it is done. Returns the request and its slot.
     pub(crate) fn pop_done(&mut self) -> Option<(u32, Posted)> {
         let slot = self.oldest;
         if self.covered == 0 || self.slots[slot as usize].waits {
