@@ -258,7 +258,7 @@ macro_rules! common_methods {
             /// [`Interest::add`]. If a direction has ended, its states include [`READ_CLOSED`] or
             /// [`WRITE_CLOSED`]. A returned state may be outdated. In this case the next read or
             /// write fails with [`WouldBlock`](std::io::ErrorKind::WouldBlock), and later calls of
-            /// `ready` do not return the state until it applies again.
+            /// `ready` do not return the state until it actually applies.
             ///
             /// [`Interest::add`]: ::tokio::io::Interest::add
             /// [`READ_CLOSED`]: ::tokio::io::Ready::READ_CLOSED
