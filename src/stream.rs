@@ -382,7 +382,7 @@ impl From<Endpoint> for Stream {
     }
 }
 
-/// Functions for conversions between tokio streams and streams for threads.
+/// Functions for conversions between tokio streams and synchronous streams.
 impl Stream {
     pub(crate) fn from_parts(endpoint: StreamEnd, turns: Turns, nonblocking: bool) -> Self {
         Self {
