@@ -46,10 +46,10 @@ pub use self::{accepting::Accepting, builder::ListenerBuilder, requests::Request
 /// Use a [`RequestListener`] to inspect requests before they are accepted.
 ///
 /// Dropping the listener closes it, as [`close`](Self::close) does. The drop also rejects the
-/// connections that the program has not taken, including accepted connections whose establishment
-/// is still in progress. The peers of these connections get
-/// [`PeerBusy`](crate::CloseReason::PeerBusy), because the program has not seen any of their
-/// messages. Connections that the program has taken stay open.
+/// connections that the program has not taken, including connections whose establishment is still
+/// in progress. The peers of these connections get [`PeerBusy`](crate::CloseReason::PeerBusy),
+/// because the program has not seen any of their messages. Connections that the program has taken
+/// stay open.
 ///
 /// A child that inherits the listener through fork(2) cannot use it: calls fail with
 /// [`Error::Forked`]. Bind after the fork: see [the guide](crate::guide::installing#fork).
