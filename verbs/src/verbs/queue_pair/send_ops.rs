@@ -10,8 +10,8 @@ use std::{
 use super::{QpInitAttr, QpType};
 use crate::sys::ffi;
 
-/// Returns the operations that a queue pair of this type can post with the functions of
-/// `ibv_wr_post(3)`.
+/// Returns the `ibv_qp_create_send_ops_flags` of the operations that a queue pair of this type can
+/// post with the functions of `ibv_wr_post(3)`.
 pub(super) fn flags(qp_type: QpType) -> u64 {
     use ffi::ibv_qp_create_send_ops_flags as c;
     let sends = c::IBV_QP_EX_WITH_SEND | c::IBV_QP_EX_WITH_SEND_WITH_IMM;
