@@ -110,7 +110,8 @@ impl Group {
     /// [`Error::Grouped`], even if they were already waiting. The endpoint's own
     /// [`completions`](Endpoint::completions) are empty, and its fd for
     /// [`Interest::Readable`](crate::Interest::Readable) reports only the end of the connection.
-    /// After [`Completion::Disconnected`] the connection is no longer in the group.
+    /// When the connection ends, it leaves the group. The group still returns the last completion,
+    /// [`Completion::Disconnected`].
     ///
     /// A connection that has ended can be added as long as the application has not taken its
     /// `Disconnected`.

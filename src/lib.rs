@@ -39,9 +39,9 @@
 //! * A **credit** is the right to send one message, for which the receiver has posted a buffer. The
 //!   **window** ([`Config::receive_window`]) is the number of credits. Dropping a [`Message`]
 //!   returns its credit to the peer; holding it applies backpressure.
-//! * A message up to the **eager size** is sent into one posted buffer, and a message of a few
-//!   eager sizes into several. A longer, **large** message stays in the memory of its sender until
-//!   the receiver's device has read it.
+//! * A message up to the **eager size** is sent into one posted buffer, and a message of up to a
+//!   few times this size into several posted buffers. A longer, **large** message stays in the
+//!   memory of its sender until the receiver's device has read it.
 //! * A **completion** ([`Completion`]) reports an event of a connection: a received message, the
 //!   delivery of a message that was sent with an id, the completion of a one-sided operation, or
 //!   the end of the connection.
@@ -194,8 +194,8 @@ pub mod guide {
     //! 5. [Ending](ending): confirmation of delivery, closing, vanished peers, outages, resuming,
     //!    clients that reconnect, the exit of a process.
     //! 6. [Streams](streams): bytes instead of messages; how to move a service from TCP.
-    //! 7. [Cookbook](cookbook): how to send, calls, a broker, a replicated log, a copy, restarts,
-    //!    outages, credentials, unit tests.
+    //! 7. [Cookbook](cookbook): how to send, calls, a broker, a replicated log, a file copy,
+    //!    restarts, outages, credentials, unit tests.
     //! 8. [Tuning](tuning): memory, thousands of connections, latency, throughput.
     //! 9. [Hardware](hardware): adapters, their networks, drivers, and expected results.
     //! 10. [Observing](observing): statistics, a live view, logs, `tracing`, OpenTelemetry; a

@@ -46,9 +46,10 @@ pub use self::{accepting::Accepting, builder::ListenerBuilder, requests::Request
 /// Use a [`RequestListener`] to inspect requests before they are accepted.
 ///
 /// Dropping the listener closes it, as [`close`](Self::close) does. The drop also rejects the
-/// connections that the program has not taken, including connections that are established later.
-/// The peers of these connections get [`PeerBusy`](crate::CloseReason::PeerBusy), because the
-/// program has not seen any of their messages. Connections that the program has taken stay open.
+/// connections that the program has not taken, including connections whose establishment is still
+/// in progress. The peers of these connections get [`PeerBusy`](crate::CloseReason::PeerBusy),
+/// because the program has not seen any of their messages. Connections that the program has taken
+/// stay open.
 ///
 /// A child that inherits the listener through fork(2) cannot use it: calls fail with
 /// [`Error::Forked`]. Bind after the fork: see [the guide](crate::guide::installing#fork).
@@ -132,7 +133,8 @@ impl Listener {
     /// Returns the transports over which the listener accepts connections.
     ///
     /// With [`TransportChoice::Auto`](crate::TransportChoice::Auto), either RDMA or TCP may be
-    /// missing; the log contains the reason. On iWARP, which uses the ports of TCP, TCP is missing.
+    /// missing; the log contains the reason. On iWARP, TCP is missing, because iWARP itself
+    /// occupies the TCP port.
     /// To also accept clients without RDMA in this case, create a second listener on another port
     /// with [`TransportChoice::Tcp`](crate::TransportChoice::Tcp).
     #[must_use]
@@ -399,8 +401,9 @@ impl fmt::Debug for Listener {
 impl Drop for Listener {
     fn drop(&mut self) {
         self.socket.start_close();
-        // `abandon` also rejects connections that are established later. In a forked child it has
-        // no effect, because `self.connections` then refers to a stand-in without connections.
+        // `abandon` also rejects connections whose establishment is still in progress. In a forked
+        // child it has no effect, because `self.connections` then refers to a stand-in without
+        // connections.
         self.connections.abandon();
     }
 }

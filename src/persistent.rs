@@ -402,8 +402,8 @@ impl Persistent {
     ///
     /// The connection is closed in the same way as by [`Endpoint::close`](crate::Endpoint::close):
     /// everything that was sent before is delivered, and messages from the peer can still be
-    /// received. Sends fail until the client is connected again, as after a loss. When the close is
-    /// complete, the client reports a [`Lost`](PersistentEvent::Lost) with
+    /// received. Until the client is connected again, sends behave as after a loss. When the close
+    /// is complete, the client reports a [`Lost`](PersistentEvent::Lost) with
     /// [`CloseReason::LocallyClosed`], and dials after the first pause of its [`Redial`]. If the
     /// peer has not confirmed messages with ids within
     /// [`close_timeout`](crate::Config::close_timeout), their ids are in

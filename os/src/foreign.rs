@@ -171,7 +171,8 @@ pub fn collects() -> bool {
     COLLECTS.get()
 }
 
-/// Adds a foreign call to the list of the calling thread, which must be collecting.
+/// Adds a foreign call to the calling thread's list. The calling thread must be one that
+/// [`collects`] foreign code.
 pub fn defer(foreign_call: Arc<dyn ForeignCall>) {
     FOREIGN_CALLS.with_borrow_mut(|foreign_calls| foreign_calls.push(foreign_call));
 }

@@ -2,8 +2,8 @@ use std::sync::{LockResult, Mutex, MutexGuard, PoisonError, TryLockError};
 
 /// Acquires a lock, even if a thread panicked while it held the lock.
 ///
-/// The poisoning can be ignored, because each state machine applies an input completely or not at
-/// all. The state is therefore consistent even after a panic.
+/// Poisoning can be ignored, because the state behind a lock is consistent even after a panic: each
+/// state machine of the library applies an input completely or not at all.
 pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     unpoisoned(mutex.lock())
 }
@@ -17,8 +17,8 @@ pub fn try_lock<T>(mutex: &Mutex<T>) -> Option<MutexGuard<'_, T>> {
     }
 }
 
-/// Returns the guard or the value of a lock operation, even if a thread panicked while it held the
-/// lock.
+/// Returns the result of a lock operation, a guard or the locked value, even if a thread panicked
+/// while it held the lock.
 pub fn unpoisoned<T>(result: LockResult<T>) -> T {
     result.unwrap_or_else(PoisonError::into_inner)
 }

@@ -24,8 +24,9 @@ const CHECK_INTERVAL: Duration = Duration::from_millis(10);
 const OVERDUE_CHECKS: u8 = if cfg!(loom) { 1 } else { 10 };
 
 /// The interval at which the engine's thread checks connections that hold back a message, and
-/// connections that were busy. A message that is held back is sent only when the connection is
-/// polled again, so this interval is shorter than `CHECK_INTERVAL`.
+/// connections that it could not poll because a thread of the application was polling them. A
+/// message that is held back is sent only when the connection is polled again, so this interval is
+/// shorter than `CHECK_INTERVAL`.
 const QUICK_CHECK_INTERVAL: Duration = Duration::from_millis(1);
 
 /// The connections that threads or event loops of the application poll. The engine's thread checks
@@ -44,8 +45,8 @@ pub struct Attended {
     /// The keys of connections that the engine could not poll because a thread of the application
     /// was polling them at that time.
     busy: HashSet<u64>,
-    /// Whether an event was pending, at the previous check or since then, for a connection that an
-    /// event loop owns.
+    /// Whether a connection that an event loop owns had a pending event at the previous check or
+    /// has had one since then.
     loops: bool,
     /// The time of the next check of all connections in the table.
     next_full_check: Option<Instant>,
@@ -69,10 +70,11 @@ struct Seen {
 /// A poll that the engine's thread must do after a check. The number is the connection's key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Due {
-    /// Request an event and poll, because the owner has stopped polling or the connection was busy.
+    /// Request an event and poll, because the owner has stopped polling, or because the engine
+    /// could not poll the connection while another thread was polling it.
     Expired(u64),
-    /// Poll, because the event loop that owns the connection has not handled an event for an
-    /// interval. The loop stays the owner.
+    /// Poll, because an event is pending and the event loop that owns the connection has not polled
+    /// since the previous check. The loop stays the owner.
     Overdue(u64),
 }
 
@@ -175,9 +177,9 @@ impl Attended {
         due
     }
 
-    /// Returns true if an event was pending, at the previous check or since then, for a connection
-    /// that an event loop owns. If the result is false, the caller must watch for the next such
-    /// event, and then call [`expect_loops`](Self::expect_loops).
+    /// Returns true if a connection that an event loop owns had a pending event at the previous
+    /// check or has had one since then. If the result is false, the caller must watch for the next
+    /// such event, and then call [`expect_loops`](Self::expect_loops).
     pub fn expects_loops(&self) -> bool {
         self.loops
     }
@@ -299,7 +301,8 @@ impl Seen {
         let turns = poller.group_turns();
         if turns != self.turns {
             // The group's threads have polled another member since the previous check. They poll
-            // the members in the order of their events, so they will reach this member.
+            // the members in the order in which the epoll has reported their events, so they will
+            // reach this member.
             (self.turns, self.overdue) = (turns, 0);
             return true;
         }

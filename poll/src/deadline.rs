@@ -23,8 +23,8 @@ impl Deadline {
         Self(Cell::new(End::Never))
     }
 
-    /// Returns a deadline that passes `timeout` after it is first checked. The first check reads
-    /// the clock.
+    /// Returns a deadline that passes when the time `timeout` has elapsed since its first check.
+    /// The first check reads the clock.
     #[inline]
     pub fn after(timeout: Duration) -> Self {
         Self(Cell::new(End::In(timeout)))

@@ -55,7 +55,8 @@ pub(super) struct Watched {
     /// The registration of the completion events with epolls, or `None` while the connection has no
     /// transport.
     registration: Option<Registration>,
-    /// The events of the connection's group, if threads that wait for the group poll its members.
+    /// The [`GroupEvents`] of the connection's group, or `None` if the connection is in no group or
+    /// if the group's threads do not poll the members.
     pub(super) group: Option<Arc<GroupEvents>>,
 }
 
@@ -445,8 +446,8 @@ impl Poller {
 
     // Methods for event loops:
 
-    /// Returns the fd that an event loop watches. The fd is readable while `readiness` is raised.
-    /// While the loop owns the connection, completion events also make the fd readable.
+    /// Returns the fd that an event loop watches. The fd is readable while the fd of `readiness` is
+    /// readable. While the loop owns the connection, completion events also make the fd readable.
     pub fn loop_fd(&self, readiness: &Readiness) -> Result<BorrowedFd<'_>, OsError> {
         self.loop_fd.get(readiness)
     }

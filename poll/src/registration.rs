@@ -165,7 +165,8 @@ impl Epolls {
 pub(super) struct LoopFd(OnceLock<Epoll>);
 
 impl LoopFd {
-    /// Returns the fd. The first call creates it. The fd is readable while `readiness` is raised.
+    /// Returns the fd. The first call creates it. The fd is readable while the fd of `readiness` is
+    /// readable.
     pub(super) fn get(&self, readiness: &Readiness) -> Result<BorrowedFd<'_>, OsError> {
         if let Some(fd) = self.0.get() {
             return Ok(fd.0.as_fd());

@@ -18,8 +18,8 @@ pub enum Polling {
     /// connection does not record the lengths of sleeps, because a short sleep does not mean that a
     /// spin would have succeeded. After a failed spin, the next wait sleeps without spinning. If
     /// spins keep failing, the number of waits without spinning increases from 1 to 3, 7, 15 and so
-    /// on, up to 255. A successful spin ends this backoff. A wait whose time limit is at most
-    /// `spin` spins even during the backoff, because a sleep can exceed its time limit by
+    /// on, up to 255. A successful spin ends this backoff. If the time limit of a wait is at most
+    /// `spin`, the wait spins even during the backoff, because a sleep can exceed its time limit by
     /// milliseconds.
     ///
     /// All this requires at least two processors. If only one processor is available, no wait

@@ -17,9 +17,9 @@ use super::credit::CONTROL_RECEIVES;
 const FLOOR: u16 = 2;
 
 /// The maximum number of receives that a connection can have above its minimum, as a multiple of
-/// the pool's spare receives, which are free and not reserved. A factor of 4 lets a few busy
-/// connections use most of the pool. Even if many connections are busy, some receives remain free
-/// for the next connection.
+/// the number of spare receives in the pool. A receive is spare if it is free and not reserved. A
+/// factor of 4 lets a few busy connections use most of the pool. Even if many connections are busy,
+/// some receives remain free for the next connection.
 const SHARE: u32 = 4;
 
 /// The total number of receives in a pool, and the number of free ones.
@@ -87,12 +87,13 @@ impl Account {
     }
 
     /// Frees `given` receives of a connection, and takes up to `wanted` free receives for the same
-    /// connection. Returns the number of receives taken. `more` is the number of receives above its
-    /// [`floor`] that the connection has between these two steps.
+    /// connection. Returns the number of receives taken. `more` is the number of receives that the
+    /// connection has above its [`floor`] after it has freed `given` receives and before it takes
+    /// any.
     ///
-    /// A connection above its [`SHARE`] of the spare receives takes fewer receives than it frees.
-    /// All busy connections therefore end up with equal shares, regardless of the order in which
-    /// they were established.
+    /// A connection that has more receives than [`SHARE`] permits takes fewer receives than it
+    /// frees. All busy connections therefore end up with equal shares, regardless of the order in
+    /// which they were established.
     pub(super) fn trade(&self, given: u32, more: u32, wanted: u32) -> u32 {
         let mut free = self.free.load(Ordering::Relaxed);
         loop {

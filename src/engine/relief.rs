@@ -60,8 +60,8 @@ pub(super) struct Custody {
     state: Mutex<State>,
     /// Notified when the engine has ended, or when the sleeping relief thread must wake up.
     changed: Condvar,
-    /// The threads that have not been joined: the engine's current thread and the relief thread.
-    /// Lock order: `state` before `threads`.
+    /// The threads that [`join`](Self::join) awaits: the engine's current thread, and the relief
+    /// thread once it has started. Lock order: `state` before `threads`.
     threads: Mutex<HashMap<ThreadId, JoinHandle<()>>>,
 }
 

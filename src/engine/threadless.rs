@@ -1,8 +1,8 @@
 //! An engine without a thread: the threads that submit work to it also do the work.
 //!
 //! The engine serves only in-memory connections, because no thread waits for descriptors. Threads
-//! that wait in a call or submit work also handle expired deadlines. At a deadline, no timer wakes
-//! an async task.
+//! that wait in a call or submit work also handle expired deadlines. No timer wakes an async task
+//! when its deadline expires.
 
 use std::{
     cell::Cell,
@@ -19,7 +19,7 @@ use crate::{
     transport::{Budget, ConnectionManager, EngineLimits},
 };
 
-/// The maximum time that [`Threadless::join`] waits before it checks for pending work.
+/// The maximum time that [`Threadless::join`] waits before it checks for pending work again.
 const MAX_WAIT: Duration = Duration::from_millis(100);
 
 /// The state of an engine without a thread.

@@ -227,7 +227,7 @@ impl Link {
         self.with_core(Core::flush)
     }
 
-    /// Continues a flush: asks the peer after the held bytes have been sent, and asks again after a
+    /// Continues a flush: asks the peer once the held bytes have been sent, and asks again after a
     /// loss of the connection. Returns `None` while the flush is in progress. Returns `Ok` once all
     /// messages sent before the flush have arrived, or an error if the connection ended first.
     pub(crate) fn is_flushed(self: &Arc<Self>, flush: &mut Flush) -> Option<Result<(), Error>> {
@@ -315,7 +315,8 @@ impl Link {
         })
     }
 
-    /// Sends a large message of at most `longest` bytes. Returns the number of bytes sent.
+    /// Sends bytes from the start of `parts` as one large message of at most `longest` bytes.
+    /// Returns the number of bytes sent.
     fn try_write_large(
         self: &Arc<Self>,
         parts: &[IoSlice<'_>],
@@ -344,8 +345,8 @@ impl Link {
 
 /// One-sided operations.
 impl Link {
-    /// Registers `len` bytes of memory, which peers may access with the rights in `access`. Fails
-    /// while the session is suspended, because a suspended session has no device.
+    /// Registers `len` bytes of memory, which the peer may access with the rights in `access`.
+    /// Fails while the session is suspended, because a suspended session has no device.
     pub(crate) fn try_region(
         self: &Arc<Self>,
         len: usize,

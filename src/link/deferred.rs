@@ -52,6 +52,7 @@ impl Deferred {
     }
 
     /// Returns whether there is work for [`Link::run_deferred`](super::link::Link::run_deferred).
+    /// Ignores `drive`, which that function does not handle.
     pub(super) fn is_left(&self) -> bool {
         self.wake || !self.later.is_empty()
     }

@@ -8,7 +8,7 @@ use crate::{
 };
 
 /// Posts a message of `len` bytes in fragments. If `reported` is true, the completion of the last
-/// fragment is reported.
+/// fragment is reported to the application.
 #[inline(never)]
 pub(super) fn post(
     conn: &mut Connection,

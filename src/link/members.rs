@@ -22,7 +22,8 @@ use crate::{
     status::OsError,
 };
 
-/// The connections in a group. The key of each connection is its number in the process.
+/// The connections in a group. Each is identified by its number in the process, because the keys
+/// that the application chooses need not be unique.
 #[derive(Debug)]
 pub(crate) struct Members {
     /// Decides which of the threads that wait for the group's completions polls the members.

@@ -306,7 +306,7 @@ pub(crate) trait MessageOwner: fmt::Display + Send + Sync {
     fn reclaim(&self, storage: Storage);
 }
 
-/// The buffer and credit that a message occupied.
+/// The resources that a dropped message occupied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Storage {
     /// One credit, and the receive buffer with this index, which contained only this message.

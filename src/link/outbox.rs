@@ -245,8 +245,8 @@ thread_local! {
 /// The last thread that took completions or tried to take them.
 ///
 /// While the number of untaken completions is `max_ids`, a blocking call in another thread can wait
-/// until this thread takes a completion. A call in this thread must not wait, because the wait
-/// would never end. Until a thread has taken completions, no call in any thread may wait.
+/// until the taking thread takes a completion. A call in the taking thread must not wait, because
+/// the wait would never end. Until a thread has taken completions, no call in any thread may wait.
 #[derive(Debug, Default)]
 pub(crate) struct Taker(AtomicUsize);
 

@@ -222,8 +222,8 @@ impl Core {
     }
 
     /// Begins a trial of a path over RDMA if a trial is due. Returns the path, and the request that
-    /// the trial connection sends. The request is outdated on purpose: the peer refuses it as
-    /// stale, which proves that the path works, and the session stays unchanged.
+    /// the trial connection sends. The request is outdated on purpose: the peer refuses it as busy,
+    /// which proves that the path works, and the session stays unchanged.
     pub(super) fn begin_trial(&mut self, now: Instant) -> Option<(PeerPath, ResumeRequest)> {
         let is_open = self.may_move();
         let session = self.session.as_mut().filter(|_| is_open)?;

@@ -1,5 +1,6 @@
-//! Sends under the lock of `core`: messages, batches, bytes of a stream, and one-sided operations.
-//! A message is either copied into a send buffer, or exposed in memory that the peer reads.
+//! Sends messages, batches and bytes of a stream, and starts one-sided operations. All of this runs
+//! under the lock of `core`. A message is either copied into a send buffer, or exposed in memory
+//! that the peer reads.
 //!
 //! Only the module `calls` uses `try_send` and similar functions, so they are inlined there.
 
@@ -383,7 +384,7 @@ impl Core {
     }
 }
 
-/// Bytes of a stream, and held bytes.
+/// Functions for the bytes of a stream, and for held bytes.
 impl Core {
     /// Sends or holds bytes from the start of `parts`. Returns the number of bytes accepted, or
     /// `None` if the caller has to send them as a large message.

@@ -89,7 +89,7 @@ pub(super) struct Suspension {
     pub(super) step: Step,
     /// The number of failed attempts to resume.
     pub(super) failed: u32,
-    /// The number of messages that the peer has received, according to its request.
+    /// The number of messages that the peer has received, according to its request to resume.
     pub(super) peer_received: u32,
 }
 
@@ -118,7 +118,8 @@ pub(super) enum Step {
 pub(super) struct Kept {
     /// The bytes of a message up to the eager size.
     pub(super) copy: Copied,
-    /// The bytes of a longer message; `None` until the connection that exposed the message is lost.
+    /// The bytes of a longer message; `None` until the connection over which the message was
+    /// exposed is lost.
     pub(super) memory: Option<OutboundBuffer>,
     pub(super) id: Option<u64>,
 }

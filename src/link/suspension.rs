@@ -92,8 +92,9 @@ impl Core {
                 if self.established
                     && !session.is_aborted
                     && (self.conn.is_lost(&ended.reason)
-                        // The peer may not know the result of the close. The peer is on the passive
-                        // side and cannot request to resume the session, so this side does so.
+                        // The peer might not know the result of the close. The peer is on the
+                        // passive side and cannot request to resume the session, so this side does
+                        // so.
                         || (matches!(session.side, Side::Active(_))
                             && self.conn.leaves_peer_in_doubt(&ended.reason))) =>
             {

@@ -226,7 +226,7 @@ impl Request {
     /// Accepts the request, and waits until the connection is established.
     ///
     /// Waits no longer than the listener's [`connect_timeout`](Config::connect_timeout) (default 5
-    /// s). This time limit restarts with this call.
+    /// s). This call restarts the time limit.
     ///
     /// # Errors
     ///
@@ -247,7 +247,7 @@ impl Request {
     /// can [resume](Config::resume): see [`ACCEPT_DATA_MAX`](Self::ACCEPT_DATA_MAX).
     ///
     /// Waits no longer than the listener's [`connect_timeout`](Config::connect_timeout) (default 5
-    /// s). This time limit restarts with this call.
+    /// s). This call restarts the time limit.
     ///
     /// # Errors
     ///

@@ -121,7 +121,7 @@ impl fmt::Display for Denied {
 /// Files that container runtimes create in the root folder of a container.
 const FILES: [&str; 3] = [".dockerenv", "run/.containerenv", "run/systemd/container"];
 
-/// Substrings of the names of control groups in containers.
+/// If the name of a control group contains one of these texts, the group belongs to a container.
 const GROUPS: [&str; 5] = ["docker", "kubepods", "containerd", "libpod", "lxc"];
 
 /// Returns whether this process appears to run in a container.

@@ -60,8 +60,8 @@ fn interfaces(devices: &Path, nets: &Path) -> BTreeSet<String> {
     names
 }
 
-/// Returns the hardware address in a GID, in the notation of sysfs; `None` if the GID contains no
-/// hardware address.
+/// Returns the hardware address that a GID contains, formatted as in sysfs; `None` if the GID
+/// contains no hardware address.
 fn eui_48(gid: &str) -> Option<String> {
     let bytes = gid.parse::<Ipv6Addr>().ok()?.octets();
     let (address, rest) = bytes.split_at(6);

@@ -27,9 +27,9 @@ use crate::{
 
 /// The state of a client, shared by its handles and the thread of `events`.
 ///
-/// No thread holds the lock while it polls or drops a connection or a dial, or writes log lines.
-/// Only the thread that has the [`Turn`] polls. The polling thread applies the result under the
-/// lock, before the next thread can begin to poll. So when a thread detects the loss of the
+/// No thread holds the lock while it polls or drops a connection or a dial, or while it writes log
+/// lines. Only the thread that has the [`Turn`] polls. The polling thread applies the result under
+/// the lock, before the next thread can begin to poll. So when a thread detects the loss of the
 /// connection, the list of failed messages is complete.
 pub(super) struct Shared {
     connector: Connector,
@@ -243,8 +243,8 @@ impl Shared {
     pub(super) fn end(&self) {
         let state = lock(&self.state);
         if let Phase::Connected(connection) = self.end_phase(state) {
-            // Dropping `connection` may not close the endpoint, because the thread of `events` owns
-            // another handle to the endpoint while it polls.
+            // Dropping `connection` alone might not close the endpoint, because the thread of
+            // `events` owns another handle to the endpoint while it polls.
             connection.endpoint.start_close();
         }
     }
@@ -344,8 +344,8 @@ impl Shared {
         Ok(state)
     }
 
-    /// Polls the current dial, or starts one. The engine's thread wakes this client when the dial
-    /// has a result.
+    /// Polls the current dial, or starts one. The engine's thread or a lookup thread wakes this
+    /// client when the dial may have a result.
     fn poll_dial(
         self: &Arc<Self>,
         connecting: Option<Box<Connecting>>,

@@ -211,7 +211,7 @@ impl Endpoint {
         &self.inner
     }
 
-    /// Deregisters the connection from the runtime, and returns the endpoint for use by threads.
+    /// Deregisters the connection from the runtime, and returns the endpoint for synchronous use.
     #[must_use]
     pub fn into_inner(self) -> crate::endpoint::Endpoint {
         self.inner.leave_runtime();

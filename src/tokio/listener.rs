@@ -31,7 +31,7 @@ pub(super) async fn bind<T: Send + 'static>(
     }
 }
 
-/// A listener that accepts connections on an address, for tasks.
+/// An asynchronous listener that accepts connections on an address.
 ///
 /// # Examples
 ///
@@ -45,7 +45,7 @@ impl Listener {
     /// Listens on an address, with the default [`Config`](crate::Config) and engine. If `address`
     /// is a host name, a separate thread looks it up.
     ///
-    /// To convert a [synchronous listener](crate::Listener), use `From`.
+    /// To convert a synchronous [`Listener`](crate::Listener), use `From`.
     ///
     /// # Errors
     ///

@@ -39,8 +39,8 @@ macro_rules! reading_methods {
             /// or an error.
             ///
             /// Several tasks may wait. If the last read returned bytes or the end of the stream, or
-            /// if the stream is newly accepted, this method assumes that more has arrived, and
-            /// returns immediately. If this assumption is wrong, `try_read` fails with
+            /// if the stream is newly accepted, this method assumes that the stream is readable,
+            /// and returns immediately. If this assumption is wrong, `try_read` fails with
             /// [`WouldBlock`](std::io::ErrorKind::WouldBlock), and the next call of this method
             /// waits.
             ///
@@ -258,7 +258,7 @@ macro_rules! common_methods {
             /// [`Interest::add`]. If a direction has ended, its states include [`READ_CLOSED`] or
             /// [`WRITE_CLOSED`]. A returned state may be outdated. In this case the next read or
             /// write fails with [`WouldBlock`](std::io::ErrorKind::WouldBlock), and later calls of
-            /// `ready` do not return the state until it applies.
+            /// `ready` do not return the state until it actually applies.
             ///
             /// [`Interest::add`]: ::tokio::io::Interest::add
             /// [`READ_CLOSED`]: ::tokio::io::Ready::READ_CLOSED

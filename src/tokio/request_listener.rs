@@ -10,9 +10,9 @@ use crate::{
     poll::WaiterId, transport_choice::Transport,
 };
 
-/// A listener that lets the program accept or reject each request, for tasks.
+/// An asynchronous listener that lets the program accept or reject each request.
 ///
-/// See [`RequestListener`](crate::RequestListener), its synchronous counterpart, for details.
+/// For details, see its synchronous counterpart [`RequestListener`](crate::RequestListener).
 ///
 /// # Examples
 ///
@@ -41,7 +41,8 @@ pub struct RequestListener {
     inner: crate::listener::RequestListener,
 }
 
-/// A peer's request for a connection, for tasks. Dropping this value rejects the request.
+/// A peer's request for a connection, with asynchronous methods. Dropping this value rejects the
+/// request.
 ///
 /// Returned by a [`RequestListener`].
 #[derive(Debug)]
@@ -60,7 +61,7 @@ impl RequestListener {
     /// Listens on an address, with the default [`Config`](crate::Config) and engine. If `address`
     /// is a host name, a separate thread looks it up.
     ///
-    /// To convert a [synchronous listener](crate::RequestListener), use `From`.
+    /// To convert a synchronous [`RequestListener`](crate::RequestListener), use `From`.
     ///
     /// # Errors
     ///

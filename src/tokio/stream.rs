@@ -17,8 +17,8 @@ use crate::{
 /// A connection that carries bytes in both directions, like [`tokio::net::TcpStream`].
 ///
 /// Reads, writes, and the end of the stream behave as in [`rdmsg::Stream`](crate::Stream).
-/// [`AsyncBufRead`](::tokio::io::AsyncBufRead) returns references to the received messages. A
-/// pending write has accepted no bytes, and dropping a pending read loses no bytes.
+/// [`AsyncBufRead`](::tokio::io::AsyncBufRead) returns references to the received bytes, without
+/// copying them. A pending write has accepted no bytes, and dropping a pending read loses no bytes.
 ///
 /// # Examples
 ///
@@ -93,8 +93,8 @@ impl Stream {
         Ok(Self::of(Reader::new(end, Turns::default())))
     }
 
-    /// Converts a synchronous stream into one for tasks. Bytes that have already arrived can still
-    /// be read.
+    /// Converts a synchronous stream into an asynchronous one. Bytes that have already arrived can
+    /// still be read.
     ///
     /// `stream` may be in blocking or non-blocking mode. Its timeouts no longer apply.
     ///

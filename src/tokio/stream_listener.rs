@@ -63,7 +63,7 @@ impl StreamListener {
         Self::from_std(bound?)
     }
 
-    /// Converts a synchronous listener into one for tasks. `listener` may be in blocking or
+    /// Converts a synchronous listener into an asynchronous one. `listener` may be in blocking or
     /// non-blocking mode.
     ///
     /// # Errors

@@ -61,9 +61,10 @@ pub struct EngineLimits {
     ///
     /// The bytes of a message are charged as they arrive, in chunks of 64 KiB to 1 MiB. The
     /// messages of one host use at most three quarters of this memory. An eighth is a reserve for
-    /// messages of up to 64 KiB, which they use when the other seven eighths are full. The later
-    /// chunks of messages may exceed these limits by an eighth. One message at a time may exceed
-    /// them by more until it is complete, so that partial messages cannot block each other.
+    /// messages of up to 64 KiB. Such messages use the reserve when the other seven eighths are
+    /// full. The later chunks of messages may exceed these limits by an eighth. One message at a
+    /// time may exceed them by more until it is complete, so that partial messages cannot block
+    /// each other.
     ///
     /// Default: a quarter of the usable memory.
     #[cfg_attr(feature = "serde", serde(with = "crate::config::as_number"))]

@@ -15,7 +15,7 @@ pub(crate) enum ListenId {
 }
 
 impl ListenId {
-    /// Listens on an address. Incoming requests contain the listener's `key`.
+    /// Listens on an address. Reports of the listener's connection requests contain `key`.
     pub(crate) fn bind(
         transport: Transport,
         manager: &ConnectionManager,

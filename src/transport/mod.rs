@@ -12,10 +12,10 @@
 //!
 //! A transport guarantees the following to the message layer:
 //!
-//! * **Sends** are reliable. Sends arrive in the order of posting, each complete and in one posted
-//!   receive buffer. The bytes of a slot belong to the transport from the post until a completion
-//!   covers the slot. The completion of a signalled send also covers the unsignalled sends before
-//!   it.
+//! * **Sends** are reliable. Sends arrive in the order of posting. Each send arrives as a whole, in
+//!   one posted receive buffer. The bytes of a slot belong to the transport from the post until a
+//!   completion covers the slot. The completion of a signalled send also covers the unsignalled
+//!   sends before it.
 //! * **Receives** are numbered buffers. Each buffer is posted once, completes once, and then
 //!   belongs to the caller until it is posted again. A frame that arrives while no receive is
 //!   posted ends the connection. Credits prevent such frames.
@@ -24,8 +24,9 @@
 //!   has revoked the rights, the bytes cannot be reached. Any other access fails and ends the
 //!   connection. These operations and sends complete in the order of posting.
 //! * **Completions** are polled by one thread at a time. After [`arm`](PollSide::arm) the next
-//!   completion makes the file descriptor for events readable, once. A completion that arrived
-//!   before `arm` may raise no event, so a thread arms, polls once more, and then sleeps.
+//!   completion raises one event, which makes the file descriptor for events readable. A completion
+//!   that arrived before `arm` may raise no event, so a thread arms, polls once more, and then
+//!   sleeps.
 //! * **Failures** are reported in order: the first failed request completes with the reason, and
 //!   all later requests complete as flushed. After the drain markers are posted, all earlier work
 //!   requests complete, and then the markers complete. After the queues are destroyed, the device

@@ -185,9 +185,9 @@ impl RejectReason {
     /// Returns a text that explains the usual cause of a rejection that carries no private data.
     /// Returns `None` if the reason's name already states the cause.
     ///
-    /// The connection manager on the peer's host sends `CONSUMER_DEFINED` without the peer's
-    /// program in two cases: the listener on the port is bound to another address, or the program
-    /// ended before it accepted the request.
+    /// In two cases, `CONSUMER_DEFINED` comes from the connection manager on the peer's host, and
+    /// not from the peer's program: the listener on the port is bound to another address, or the
+    /// program ended before it accepted the request.
     #[must_use]
     pub const fn explanation(self) -> Option<&'static str> {
         const IWARP_REFUSED: i32 = -libc::ECONNREFUSED; // The status on iWARP.

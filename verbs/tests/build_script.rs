@@ -31,7 +31,7 @@ impl Script {
     }
 
     /// Runs the build script with the feature `linked`. `PATH` contains only `programs`. Each
-    /// program consists of its name and of one line of shell code.
+    /// element of `programs` is the name of a program and its content, one line of shell code.
     fn run(&self, programs: &[(&str, &str)]) -> Output {
         let manifest = concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.toml");
         let manifest = fs::read_to_string(manifest).unwrap();

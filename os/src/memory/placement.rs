@@ -140,10 +140,11 @@ mod tests {
 
     use super::*;
 
-    /// Returns the entry for the kernel's mapping that contains `mapping`. The function reads the
-    /// entry from `file`, a file in /proc/self such as `smaps`.
+    /// Returns the entry for the memory area that contains `mapping`. The function reads the entry
+    /// from `file`, a file in /proc/self such as `smaps`, which has one entry for each memory area
+    /// of the process.
     ///
-    /// The first line of each entry starts with the address of a mapping.
+    /// The first line of each entry starts with the address of the area.
     fn entry(file: &str, mapping: &Mapping) -> Option<String> {
         let text = fs::read_to_string(format!("/proc/self/{file}")).ok()?;
         let mut found = None;

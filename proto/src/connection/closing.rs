@@ -177,8 +177,8 @@ impl Open {
         }
     }
 
-    /// Sends the frame `control`, an Abort or a Failure, and disconnects after that. Does nothing
-    /// if this side is already aborting, or if the connection is already draining.
+    /// Sends the frame `control`, which is an Abort or a Failure, and then disconnects. Does
+    /// nothing if this side is already aborting, or if the connection is already draining.
     pub(super) fn notify_and_disconnect(
         &mut self,
         side: &mut Side,

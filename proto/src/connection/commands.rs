@@ -24,7 +24,8 @@ pub struct Flush {
     /// The total number of Pongs that must have arrived. The Pong with this number proves that the
     /// peer has processed all frames before this point.
     answered: u64,
-    /// The number of large messages that were sent before this point, modulo 2³².
+    /// The number of large messages that the peer must have taken, modulo 2³². These are all large
+    /// messages that were sent before this point.
     taken: u32,
 }
 
@@ -110,8 +111,9 @@ impl Connection {
         }
     }
 
-    /// Rejects the request as busy. Returns false if the request can no longer be rejected: the
-    /// reply is about to be sent, or was sent and the peer may consider the connection established.
+    /// Rejects the request as busy. Returns false if the request can no longer be rejected, because
+    /// the reply is about to be sent or has been sent. Once the reply has been sent, the peer may
+    /// consider the connection established.
     pub fn reject_unanswered(&mut self, now: Instant) -> bool {
         self.reject_with(&Reject::BUSY, &[], now)
     }
@@ -551,10 +553,10 @@ impl Connection {
             .max(frame)
     }
 
-    /// Returns true if the caller should copy a message of `len` bytes to release its receive. This
-    /// is the case if unread messages occupy too many receives, and the stream buffer has room for
-    /// the copy in addition to `buffered`, the number of unread bytes in receives. An empty message
-    /// is never copied.
+    /// Returns true if the caller should copy a message of `len` bytes, so that the message no
+    /// longer occupies a receive. This is the case if unread messages occupy too many receives, and
+    /// the stream buffer has room for the copy in addition to `buffered`, the number of unread
+    /// bytes in receives. An empty message is never copied.
     ///
     /// Unread messages occupy too many receives if they occupy more than half of the receives. If
     /// `reader_is_waiting` is true, the limit is three quarters, because a reader will soon take

@@ -38,8 +38,8 @@ fn concerns(effect: Effect, config: &Config) -> bool {
 }
 
 impl Reactor {
-    /// Reads and handles the events of a device. Only one engine can read each event, so this
-    /// engine passes the events to the other engines.
+    /// Reads and handles the events of a device. Each event can be read only once, so this engine
+    /// passes the events that it reads to the other engines.
     pub(super) fn handle_device_events(&mut self, device: u64) {
         for _ in 0..BATCH {
             let Some(event) = self.manager.poll_device(device) else {

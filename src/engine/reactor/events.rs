@@ -33,8 +33,8 @@ const PAUSE: Duration = Duration::from_millis(100);
 /// failure the manager is considered broken, even if the errors could be temporary.
 const MAX_FAILURES: u32 = 20;
 
-/// The maximum number of events that are handled before a listener is closed. It is twice the
-/// maximum length of a request queue in the kernel.
+/// The maximum number of pending events that the engine handles before it destroys the id of a
+/// closed listener. It is twice the maximum length of a request queue in the kernel.
 const PENDING: usize = 2048;
 
 /// Returns the epoll token of a transport's connection manager. The token is also the key of the
@@ -303,8 +303,8 @@ impl Reactor {
         }
     }
 
-    /// Begins to set up a connection that waited for its turn. Instead rejects the peer's request
-    /// if the backlog has filled up since the request arrived.
+    /// Begins to set up a connection that waited for its turn. If the backlog has filled up since
+    /// the peer's request arrived, rejects the request instead.
     pub(super) fn begin_setup(&mut self, key: u64, now: Instant) {
         let is_full = self.finds_backlog_full(key);
         let Some(entry) = self.links.get(&key) else {

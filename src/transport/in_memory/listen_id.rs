@@ -11,8 +11,8 @@ pub(crate) struct ListenId {
 }
 
 impl ListenId {
-    /// Listens on an address that the caller has reserved in this process. Incoming requests
-    /// contain the listener's `key`.
+    /// Listens on an address that the caller has reserved in this process. Reports of the
+    /// listener's connection requests contain `key`.
     pub(crate) fn bind(
         manager: &ConnectionManager,
         key: u64,

@@ -163,8 +163,8 @@ impl Exposed {
     }
 
     /// Returns the window, its region and the number of bytes to expose; `None` if the message has
-    /// no window. After this call, the caller posts a bind or an invalidation of the window. So
-    /// this function marks the window as bound.
+    /// no window. After this call, the caller posts a bind of the window, or the invalidation of a
+    /// window that it has bound before. So this function marks the window as bound.
     pub(crate) fn window(&mut self) -> Option<(&mut Window, &Registration, usize)> {
         match &mut self.exposure {
             Exposure::Registered(_) => None,

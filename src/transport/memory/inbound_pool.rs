@@ -187,8 +187,8 @@ impl InboundPool {
 
     /// Charges the budget for a new mapping of `bytes` bytes that stays registered. If the mapping
     /// would exceed the limit of the pool, first frees unused mappings, because none of them fits
-    /// the message of the caller. Returns `None` if the limit of the pool or the budget does not
-    /// allow the new mapping to stay registered.
+    /// the message of the caller. Returns `None` if the budget or the pool's limit does not allow
+    /// the new mapping to stay registered.
     fn keep(&self, bytes: u64) -> Option<Charge> {
         if bytes > self.limit {
             return None;

@@ -177,8 +177,8 @@ impl OutboundPool {
         let mut dropped = Vec::new();
         let mut free = lock(&self.free);
         // A registered piece displaces other pieces, because creating a registered piece needs two
-        // more system calls. Unregistered pieces are removed first. If none remains, the least
-        // recently used piece is removed.
+        // more system calls than creating an unregistered one. Unregistered pieces are removed
+        // first. If none remains, the least recently used piece is removed.
         while piece.windowed.is_some() && !free.has_room(len, self.limit) && !free.pieces.is_empty()
         {
             let unregistered = free.pieces.iter().position(|one| one.windowed.is_none());

@@ -66,7 +66,8 @@ impl InFlight {
         self.inbound_pool.await_memory();
     }
 
-    /// Returns whether other connections wait for memory that is charged to the peer's host.
+    /// Returns true if a claim for message memory is waiting, and might be granted as soon as the
+    /// peer's host releases memory. The claim may be that of another connection.
     pub(crate) fn is_contended(&self) -> bool {
         self.inbound_pool.is_contended()
     }

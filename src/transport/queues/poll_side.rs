@@ -171,9 +171,9 @@ impl CompletionEvents {
         })
     }
 
-    /// Locks the receiver for the calling thread, which is about to wait for bytes. Returns `None`
-    /// over RDMA. Over TCP, returns `None` if the thread must not wait, for example because bytes
-    /// may have arrived already.
+    /// Over TCP, locks the receiving side of the socket for the calling thread, which is about to
+    /// wait for bytes. Returns `None` if the thread must not wait, for example because bytes may
+    /// have arrived already. Over RDMA, always returns `None`.
     pub(crate) fn reserve(&self) -> Option<tcp::Reserved<'_>> {
         by_transport!(self, {
             Rdma(_) => None,

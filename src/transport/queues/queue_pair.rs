@@ -32,7 +32,8 @@ pub(crate) enum QueuePair {
     Memory(in_memory::QueuePair),
 }
 
-/// A result of a post function, if the caller must act on the result.
+/// The result of a post function in the cases in which the caller must act: a failure, or a
+/// successful post over the in-memory transport.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum PostError {
     /// The work was posted over the in-memory transport. After releasing its locks, the caller must

@@ -58,10 +58,10 @@ pub(crate) struct SlotBytes {
 ///
 /// A completion covers all earlier work requests. But some iWARP drivers complete a send as soon as
 /// TCP has accepted the bytes of the send. With these drivers, READs and atomic operations may
-/// complete after later sends, because the peer's device answers them. So a READ or atomic
-/// operation is reported only when the operation itself or a later READ or atomic operation has
-/// completed. Requests that were posted after the operation are reported after it. As a result, all
-/// requests are reported in the order of posting.
+/// complete after later sends, because READs and atomic operations complete only when the peer's
+/// device has answered them. So a READ or atomic operation is reported only when the operation
+/// itself or a later READ or atomic operation has completed. Requests that were posted after the
+/// operation are reported after it. As a result, all requests are reported in the order of posting.
 #[derive(Debug)]
 pub(crate) struct SendSlots {
     /// The slots. Empty until a request other than [`Posted::Frame`] is stored or a request fails,
@@ -150,7 +150,7 @@ impl SendSlots {
         }
     }
 
-    /// Removes the oldest request, if it has completed. Returns the request and its slot.
+    /// Removes the oldest request if it is done. Returns the request and its slot.
     pub(crate) fn pop_done(&mut self) -> Option<(u32, Posted)> {
         let slot = self.oldest;
         if self.covered == 0 || self.slots[slot as usize].waits {

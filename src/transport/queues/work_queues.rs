@@ -26,7 +26,7 @@
 //! are released one by one, and a receive must be posted before a grant announces it. A measurement
 //! on software RoCE confirmed this. The traffic was one-way and two-way, with short messages,
 //! fragments, large messages and a stream. After each poll, at most one receive of a control frame
-//! was reposted. So none of the 103,000 receives could have shared a call.
+//! was reposted. So no two of the 103,000 receives in this measurement could have shared a call.
 #![allow(unsafe_code)]
 
 use std::{io::IoSlice, ops::Range, sync::Arc};
@@ -85,9 +85,9 @@ enum Receives {
 impl WorkQueues {
     /// Creates the queues for a queue pair in this domain. The queue pair must have queues with the
     /// depths of the layout. If `shared` is given, the queue pair uses the shared receive queue.
-    /// Otherwise, this function posts the receive buffers in the first piece of memory. If the
-    /// layout has more pieces, the queue pair posts the receive buffers in the next piece when no
-    /// posted receive remains.
+    /// Otherwise, this function allocates the first piece of memory of the layout, and posts the
+    /// receive buffers that lie in this piece. If the layout has more pieces, the queue pair
+    /// allocates the next piece, and posts its receive buffers, whenever no posted receive remains.
     pub(crate) fn new(
         qp: QueuePair,
         domain: &Domain,
@@ -146,7 +146,8 @@ impl WorkQueues {
 
     /// Over TCP, moves an open queue pair to the error state, so that the calls of other threads on
     /// the queue pair return soon. Returns true if no other thread is executing such a call.
-    /// [`destroy`](Self::destroy) then runs without waiting.
+    /// [`destroy`](Self::destroy) then runs without waiting. Over the other transports, does
+    /// nothing and returns true.
     pub(crate) fn try_release(&self) -> bool {
         self.qp.try_release()
     }
@@ -505,8 +506,8 @@ fn sge(memory: &Registration, offset: usize, len: usize) -> Sge {
     }
 }
 
-/// The parts of a connection's transport. They are created, and their receives are posted, before
-/// any frame is sent. Each part has its own lock, so that a polling thread does not delay an
+/// The parts of a connection's transport. All parts are created, and the first receives are posted,
+/// before any frame is sent. Each part has its own lock, so that a polling thread does not delay an
 /// allocation.
 #[derive(Debug)]
 pub(crate) struct TransportParts {

@@ -11,7 +11,7 @@ use crate::{cm::CmId, config::Config, transport::no_transport::NoTransport};
 /// kernel's queue is long, so that nearly all requests reach the engine.
 const KERNEL_BACKLOG: i32 = 1024;
 
-/// A listener on an address. Dropping it ends the listener.
+/// A listener on an address. The listener ends when this value is dropped.
 #[derive(Debug)]
 pub(crate) struct ListenId {
     id: CmId,

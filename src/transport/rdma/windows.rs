@@ -337,7 +337,7 @@ impl Pair {
     }
 }
 
-/// Moves a queue pair to the state RTS, connected to `peer`.
+/// Connects a queue pair to `peer`, and moves the queue pair to the state RTS.
 fn connect(qp: &QueuePair, peer: &QueuePair, path: &Path) -> Result<(), OsError> {
     let init = QpAttr {
         qp_state: Some(QpState::INIT),

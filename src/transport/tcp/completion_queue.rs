@@ -46,7 +46,8 @@ impl CompletionQueue {
         }
     }
 
-    /// Returns true if the latest poll received no bytes because another thread was receiving.
+    /// Returns true if the socket was readable, but the latest poll took no bytes, because another
+    /// thread was receiving.
     pub(crate) fn is_held(&self) -> bool {
         self.polled == Polled::Held
     }

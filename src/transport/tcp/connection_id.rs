@@ -198,13 +198,15 @@ impl ConnectionId {
 
 impl Drop for ConnectionId {
     fn drop(&mut self) {
-        // If this id has no socket, `discard` does nothing. In particular, it drops no events,
-        // because they may belong to a later id that resumes the session with the same key.
+        // If this id has no socket, `discard` does nothing. In particular, it drops no pending
+        // events with this key, because these events may belong to a later id that has the same key
+        // and resumes the session.
         self.discard();
     }
 }
 
-/// Creates a socket for a connection to `peer`, and binds it to the configured source address.
+/// Creates a socket for a connection to `peer`. Binds the socket to the source address if one is
+/// configured.
 fn create_socket(peer: SocketAddr, config: &Config) -> Result<OwnedFd, NoTransport> {
     let source = source(config, peer)?;
     let socket = stream_socket(peer)?;

@@ -69,9 +69,9 @@ struct State {
     sockets: HashMap<u64, Watched>,
     silent: SilentPeers,
     reports: VecDeque<Report>,
-    /// The tokens of paused listeners and of silent peers that epoll could not watch. A listener is
-    /// paused when accepting has failed, usually because no file descriptor was free. The timer
-    /// resumes the listeners, and tries again to watch the peers.
+    /// The tokens of paused listeners, and of silent peers whose sockets epoll could not watch. A
+    /// listener is paused when accepting has failed, usually because no file descriptor was free.
+    /// The timer resumes the listeners, and tries again to watch the sockets of the peers.
     paused: Vec<u64>,
     /// An eventfd that was opened for an accept4(2) call which then returned no connection. It
     /// becomes the reserve of the next accepted connection.

@@ -23,7 +23,7 @@ pub(super) enum Place {
     /// A part of a WRITE to this side's memory.
     Exposed {
         part: Option<ExposedPart>,
-        /// The number of bytes of the WRITE up to and including this part.
+        /// The total length in bytes of this part and of all earlier parts of the WRITE.
         written: u32,
         last: bool,
         signalled: bool,

@@ -2,7 +2,7 @@
 //! such a table.
 //!
 //! The addresses in the table are random numbers, so a peer does not learn real addresses. A peer
-//! that was not given a key must guess both the key and its address.
+//! that was not given a key must guess both the key and the address of the memory.
 #![allow(unsafe_code)]
 
 use std::{

@@ -19,7 +19,7 @@ use crate::{
 /// The maximum number of connections that the kernel queues until they are accepted.
 pub(super) const KERNEL_BACKLOG: i32 = 1024;
 
-/// A listener on an address. Dropping it ends the listener.
+/// A listener on an address. The listener ends when this value is dropped.
 #[derive(Debug)]
 pub(crate) struct ListenId {
     key: u64,
@@ -31,7 +31,8 @@ pub(crate) struct ListenId {
 }
 
 impl ListenId {
-    /// Listens on an address. Reports of the listener's connection requests contain `key`.
+    /// Listens on an address. The reports of incoming requests carry `key`, which identifies the
+    /// listener.
     pub(crate) fn bind(
         manager: &ConnectionManager,
         key: u64,

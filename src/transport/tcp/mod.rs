@@ -24,10 +24,10 @@
 //! frames. The thread that polls this completion also flushes the work requests, so the close needs
 //! no other thread.
 //!
-//! An acknowledgement is sent together with the next frame, if a signalled request of the peer or
-//! at least 8 requests are not acknowledged. For a signalled request, an acknowledgement is sent
-//! alone in three cases: a poll finds nothing, the polling thread is about to sleep, or the engine
-//! starts to poll the connection.
+//! An acknowledgement is sent together with the next frame in two cases: a signalled request of the
+//! peer is not acknowledged yet, or at least 8 requests are not acknowledged yet. For a signalled
+//! request, an acknowledgement is sent alone in three cases: a poll finds nothing, the polling
+//! thread is about to sleep, or the engine starts to poll the connection.
 //!
 //! The most recently posted receive is used first. So a connection allocates memory only for the
 //! maximum number of buffers that it has used at the same time. This memory is mapped in pieces of

@@ -42,8 +42,8 @@ const STAGED: usize = 16 << 10;
 /// these PDUs' payload, which would have to be copied.
 const LOOKAHEAD: usize = 512;
 
-/// The minimum length in bytes of a long payload. During and after a long payload, each call stages
-/// at most [`LOOKAHEAD`] bytes.
+/// The minimum length in bytes of a long payload. From the start of a long payload until a shorter
+/// payload begins, each call stages at most [`LOOKAHEAD`] bytes.
 const LONG: usize = 32 << 10;
 
 /// If at least [`MIN_AWAITED`] bytes of a payload are missing, a thread sleeps until all of them
@@ -91,8 +91,8 @@ pub(super) struct Receiver {
     awaited: usize,
 }
 
-/// The maximum numbers of bytes that a receive call can place at the destination of the payload and
-/// in the staging buffer.
+/// The maximum numbers of bytes that a receive call can place at the destination of the payload
+/// (`straight`) and in the staging buffer (`stage`).
 struct Room {
     straight: usize,
     stage: usize,
@@ -189,8 +189,9 @@ impl Receiver {
                 break;
             }
         }
-        // All staged bytes must be processed now, because only bytes in the socket's receive buffer
-        // make the socket readable.
+        // Processes the bytes that are still staged, because only bytes in the socket's receive
+        // buffer make the socket readable. If `done` then contains `enough` completions, `stopped`
+        // records that staged bytes may remain.
         self.take_staged(parts, enough)?;
         self.stopped |= parts.done.len() >= enough;
         Ok(())
@@ -208,7 +209,8 @@ impl Receiver {
         let result = self.wait_for_some(parts, enough, may_continue);
         self.put_staged_back();
         self.ended |= result.is_err();
-        // The next wait may be for fewer bytes than `awaited`, so it must end at the first byte.
+        // The next wait may need fewer bytes than this one. So from now on, the socket becomes
+        // readable at the first byte again.
         self.await_bytes(1, parts.socket);
         result
     }

@@ -511,7 +511,7 @@ impl SendQueue {
         self.owes_ack || !self.writing.is_empty() || self.has_more()
     }
 
-    /// Returns whether there may be bytes to send other than an acknowledgement.
+    /// Returns whether there may be bytes to send, not counting an acknowledgement.
     fn has_more(&self) -> bool {
         self.refusal.is_some() || !self.answers.is_empty() || self.sent < self.requests.len()
     }

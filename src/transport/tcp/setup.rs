@@ -9,9 +9,9 @@ use super::{
 use crate::proto::REPLY_DATA_MAX;
 
 /// The length in bytes of a hello without the application's bytes. Each request and each acceptance
-/// contains at least a hello, so a receive call for this many bytes does not consume bytes after
-/// the message. A shorter message is a rejection or invalid. Bytes after such a message have no
-/// meaning.
+/// contains at least a hello. So a receive call for a prefix and this number of further bytes does
+/// not consume bytes after the message. A shorter message is a rejection or is invalid. Bytes after
+/// such a message have no meaning.
 const HELLO: usize = PRIVATE_DATA_MAX - REPLY_DATA_MAX;
 
 /// A setup message that is being received. Bytes after a message with a hello stay in the socket's

@@ -55,9 +55,9 @@ pub(crate) struct Stream {
     watch: OnceLock<Watch>,
 }
 
-/// The number of bytes that the peer's kernel must acknowledge to count as one sign of life. The
-/// kernel acknowledges pings even while the peer's process is stopped. But pings alone are not a
-/// sign of life, because all pings between two checks amount to far fewer bytes.
+/// The number of bytes acknowledged by the peer's kernel that count as one sign of life. The kernel
+/// acknowledges pings even while the peer's process is stopped. But acknowledged pings alone do not
+/// count as a sign of life, because all pings between two checks amount to far fewer bytes.
 const ACKNOWLEDGED: u64 = 4 << 10;
 
 /// The receiver, and its completions.
@@ -77,7 +77,7 @@ pub(super) enum Polled {
     /// Bytes or completions may remain. They may already be in the memory of this process, and then
     /// epoll does not report the socket as readable.
     Some,
-    /// The poll took no bytes, because another thread is receiving.
+    /// The socket is readable, but the poll took no bytes, because another thread is receiving.
     Held,
 }
 
@@ -405,8 +405,8 @@ impl Stream {
 
     /// Locks the receiver for the calling thread, which is about to wait for bytes. Returns `None`
     /// if the thread must not wait: the stream is not open, bytes may have arrived already, another
-    /// thread is receiving, or received bytes go directly into exposed memory. If the socket cannot
-    /// be made blocking, fails the stream and returns `None`.
+    /// thread is receiving, or the destination of the current payload is exposed memory. If the
+    /// socket cannot be made blocking, fails the stream and returns `None`.
     pub(super) fn reserve(&self) -> Option<Reserved<'_>> {
         let incoming = self.receiver()?;
         let open = self.phase() == Phase::Open;

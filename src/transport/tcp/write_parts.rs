@@ -26,7 +26,8 @@ impl WriteParts {
     /// Checks that each part of a write begins at the end of the previous part, and that no other
     /// request comes between the parts. Over RDMA the device checks this.
     ///
-    /// Returns the number of bytes of the write so far, including this part.
+    /// Returns the total length in bytes of this part and of all earlier parts of the write.
+    /// Returns 0 for any other PDU.
     pub(super) fn check(&mut self, pdu: &Pdu) -> Result<u32, Violation> {
         let (at, last) = match *pdu {
             Pdu::Write { at, last, .. } => (Some(at), last),

@@ -48,7 +48,7 @@ struct Inner {
 // SAFETY: libibverbs allows any thread to use and to destroy a channel.
 unsafe impl Send for Inner {}
 // SAFETY: several threads may read the channel's descriptor concurrently; the kernel delivers each
-// event to one of them. libibverbs changes the channel's count of queues while it holds the
+// event to one of them. libibverbs changes the channel's count of queues only while it holds the
 // context's lock.
 unsafe impl Sync for Inner {}
 

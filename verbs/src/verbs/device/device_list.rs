@@ -25,7 +25,7 @@ pub struct DeviceList {
 #[doc(alias = "ibv_device")]
 pub struct Device {
     raw: NonNull<ffi::ibv_device>,
-    /// The list that contains `raw`. The pointer is valid while the list exists.
+    /// The list that contains `raw`. `raw` is valid while this list exists.
     _list: Arc<RawList>,
 }
 

@@ -24,9 +24,9 @@ use crate::{
 
 /// Memory that is registered with a device. Clones refer to the same region.
 ///
-/// The device, and any peer that knows [`rkey`](Self::rkey) and has permission, may read or change
-/// the bytes at any time. Therefore this type returns no references to the bytes, but copies the
-/// bytes in and out. The program's protocol must define when each side may access which bytes. For
+/// The device may read or change the bytes at any time. So may any peer that knows
+/// [`rkey`](Self::rkey), as far as the region's access flags permit. Therefore this type returns no
+/// references to the bytes, but copies the bytes in and out. The program's protocol must define when each side may access which bytes. For
 /// example, if the program polls the completion of a receive and then calls
 /// [`copy_out`](Self::copy_out), it gets the bytes that the device has written.
 ///

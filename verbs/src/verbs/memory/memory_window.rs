@@ -9,9 +9,9 @@ use crate::sys::{Process, cvt_errno, cvt_ptr, ffi, log_destroy_error, windows};
 
 /// A type 2 memory window, which gives a peer access to a part of a [`MemoryRegion`].
 ///
-/// A work request binds a window to a part of a region
+/// A work request on a queue pair binds a window to a part of a region
 /// ([`QueuePair::bind_window`](crate::verbs::QueuePair::bind_window)). Afterwards the peer of that
-/// queue pair can access these bytes with the window's [`rkey`](Self::rkey). A second kind of work
+/// queue pair can access these bytes with the window's [`rkey`](Self::rkey). Another kind of work
 /// request ends the access
 /// ([`QueuePair::invalidate_window`](crate::verbs::QueuePair::invalidate_window)). Unlike the
 /// registration of a region, these requests need no system call. Each bind changes the key; the
@@ -59,8 +59,8 @@ pub struct MemoryWindow {
 
 // SAFETY: libibverbs allows any thread to use and to free a window.
 unsafe impl Send for MemoryWindow {}
-// SAFETY: methods that borrow a window as shared only read its fields. Methods that change the C
-// object borrow the window exclusively.
+// SAFETY: the methods that take `&self` only read the fields of the window. The methods that change
+// the C object take `&mut self`.
 unsafe impl Sync for MemoryWindow {}
 
 impl MemoryWindow {

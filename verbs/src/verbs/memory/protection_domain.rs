@@ -25,8 +25,8 @@ struct Inner {
     raw: NonNull<ffi::ibv_pd>,
     /// The process that allocated the domain. Only this process frees it.
     process: Process,
-    /// The two domains that this domain combines, or `None` if it is not a parent domain. The two
-    /// domains are freed after this domain.
+    /// The two domains that this domain combines, or `None` if this domain is not a parent domain.
+    /// The two domains are freed after this domain.
     parent_of: Option<ParentOf>,
     context: Context,
 }

@@ -100,8 +100,8 @@ impl ThreadDomain {
 }
 
 impl ProtectionDomain {
-    /// Combines this domain with a thread domain. Queue pairs that are created in the returned
-    /// domain belong to both domains.
+    /// Combines this domain with the thread domain `td`. Queue pairs that are created in the
+    /// returned domain belong to `td`.
     ///
     /// These queue pairs can use the memory regions of this domain and of the returned domain. A
     /// [`SharedReceiveQueue`](crate::verbs::SharedReceiveQueue) cannot belong to a thread domain: a

@@ -140,8 +140,8 @@ impl QueuePair {
     ///
     /// # Safety
     ///
-    /// `raw` was created with `pd` and `attr`, and has the capacities `cap`. No other code destroys
-    /// it, and `owner` can destroy it at any time.
+    /// `raw` was created with `pd` and `attr`, and has the capacities `cap`. Only `owner` destroys
+    /// it, and only in [`QpOwner::destroy_qp`], which may be called at any time.
     pub(crate) unsafe fn from_cm(
         raw: NonNull<ffi::ibv_qp>,
         cap: QpCap,

@@ -74,7 +74,7 @@ pub struct QpAttr {
     pub min_rnr_timer: Option<u8>,
     /// The first packet sequence number that this side sends, 24 bits.
     pub sq_psn: Option<u32>,
-    /// The maximum number of outstanding READ and atomic operations of the peer.
+    /// The maximum number of READ and atomic operations that the peer may have outstanding.
     pub max_dest_rd_atomic: Option<u8>,
     /// The state of path migration.
     pub path_mig_state: Option<MigState>,

@@ -51,9 +51,9 @@ pub(super) fn num_sge(len: usize, max: u32) -> Result<libc::c_int, libc::c_int> 
     }
 }
 
-/// Returns `EINVAL` if an element belongs to a dma-buf. Callers must check each request whose
-/// elements the device writes: some drivers copy short data into the elements with the processor,
-/// which cannot access a dma-buf.
+/// Returns `EINVAL` if an element belongs to a dma-buf. Callers must check each request that lets
+/// the device write to the elements. The reason is that some drivers let the processor copy short
+/// data to the address of an element. In a dma-buf, this address is not an address of the process.
 pub(super) fn check_targets(sges: &[Sge<'_>]) -> Result<(), libc::c_int> {
     if sges.iter().any(|sge| sge.region().is_dmabuf()) {
         return Err(libc::EINVAL);

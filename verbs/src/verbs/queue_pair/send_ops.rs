@@ -10,8 +10,8 @@ use std::{
 use super::{QpInitAttr, QpType};
 use crate::sys::ffi;
 
-/// Returns the operations that a queue pair of this type can post with the functions of
-/// `ibv_wr_post(3)`.
+/// Returns the `ibv_qp_create_send_ops_flags` of the operations that a queue pair of this type can
+/// post with the functions of `ibv_wr_post(3)`.
 pub(super) fn flags(qp_type: QpType) -> u64 {
     use ffi::ibv_qp_create_send_ops_flags as c;
     let sends = c::IBV_QP_EX_WITH_SEND | c::IBV_QP_EX_WITH_SEND_WITH_IMM;
@@ -155,7 +155,8 @@ unsafe fn post_one(qp: *mut ffi::ibv_qp_ex, qp_type: QpType, wr: &ffi::ibv_send_
         let count = usize::try_from(wr.num_sge).ok()?;
         call!(qp.wr_set_sge_list(count, wr.sg_list));
     } else {
-        // SAFETY: the caller guarantees that `sg_list` is valid. An inline request has one element.
+        // SAFETY: the caller guarantees that `sg_list` is valid. A request with the flag
+        // `IBV_SEND_INLINE` has one element.
         let sge = unsafe { *wr.sg_list };
         let bytes = ptr::with_exposed_provenance_mut(sge.addr as usize);
         call!(qp.wr_set_inline_data(bytes, sge.length as usize));

@@ -113,8 +113,8 @@ impl SharedReceiveQueue {
         Ok(srq)
     }
 
-    /// Posts receives, in order. Each message that arrives on a queue pair that uses this queue
-    /// consumes one receive.
+    /// Posts receives, in order. If a queue pair uses this queue, each message that arrives on the
+    /// queue pair consumes one receive.
     ///
     /// The memory regions of the receives stay alive until the queue is destroyed.
     ///

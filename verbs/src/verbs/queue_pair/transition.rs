@@ -13,8 +13,8 @@ pub(super) struct Transition {
 ///
 /// The rules are defined in section 11.2.5.2 of the InfiniBand specification, volume 1. The Linux
 /// kernel contains them as `qp_state_table` (`drivers/infiniband/core/verbs.c`). The returned sets
-/// never contain [`A::STATE`]. They contain [`A::CUR_STATE`] only for transitions for which the
-/// kernel's table contains this attribute.
+/// never contain [`A::STATE`]. They contain [`A::CUR_STATE`] only if the kernel's table contains
+/// this attribute for the transition.
 pub(super) fn transition(qp_type: QpType, from: QpState, to: QpState) -> Option<Transition> {
     const NONE: A = A::empty();
     let rule = |required: A, optional: A| Some(Transition { required, optional });

@@ -92,7 +92,7 @@ impl QueuePair {
         window: &mut MemoryWindow,
         signaled: bool,
     ) -> Result<(), OsError> {
-        // Software RoCE crashes the kernel if it invalidates a window that is not bound.
+        // The kernel crashes if software RoCE invalidates a window that is not bound.
         if !window.is_bound() || !window.pd().is_same_as(self.pd()) {
             return Err(OsError::new(CALL, libc::EINVAL));
         }

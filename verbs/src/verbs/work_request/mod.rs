@@ -1,5 +1,5 @@
-//! Work requests, the objects to which they refer, and the conversion of requests to the linked C
-//! structures that libibverbs expects.
+//! Work requests, the objects to which they refer, and the conversion of requests to the linked
+//! lists of C structures that libibverbs expects.
 //!
 //! A request describes an operation independently of the queue. The module `queue_pair` checks
 //! whether a queue supports the request. This module uses the modules `device`, `memory` and

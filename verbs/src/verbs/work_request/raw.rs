@@ -34,8 +34,8 @@ impl RawSge {
     }
 }
 
-/// A send work request that specifies its memory by address. It does not keep memory regions
-/// alive.
+/// A work request for the send queue. The request specifies its memory by address, and does not
+/// keep memory regions alive.
 #[derive(Debug, Clone, Copy)]
 #[expect(clippy::exhaustive_structs, reason = "programs fill in every field")]
 pub struct RawSend<'a> {
