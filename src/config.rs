@@ -223,9 +223,9 @@ pub struct Config {
 
     /// The time without a sign of life from the peer after which this side sends a probe.
     ///
-    /// The two sides exchange their values, and both probe at the smaller interval. A peer cannot
-    /// request an interval below 100 ms. With `None` on both sides no probes are sent, so only a
-    /// send detects that the peer vanished.
+    /// The two sides exchange their values, and both probe at the smaller interval. A peer's
+    /// interval below 100 ms counts as 100 ms. With `None` on both sides no probes are sent, so
+    /// only a send detects that the peer vanished.
     ///
     /// This side reports a vanished peer within `keepalive_interval` +
     /// [`keepalive_timeout`](Self::keepalive_timeout) after the last sign of life, whether the
@@ -514,11 +514,12 @@ impl Config {
     /// Returns the configuration for connections that survive a network outage of this length.
     ///
     /// With the default configuration an outage shorter than 3 s ends no connection. Over TCP and
-    /// iWARP the kernel doubles the pause before each retransmission. So the kernel may retransmit
-    /// a lost packet only when twice the length of the outage has passed since the outage began.
-    /// Therefore this method raises [`keepalive_timeout`](Self::keepalive_timeout),
-    /// [`close_timeout`](Self::close_timeout) and [`read_timeout`](Self::read_timeout) to 2 ×
-    /// `outage` + 1 s. It sets [`retry_count`](RdmaTuning::retry_count) to 7, and raises
+    /// iWARP the kernel doubles the pause before each retransmission. So, in the worst case, the
+    /// kernel retransmits a lost packet only when twice the length of the outage has passed since
+    /// the outage began. Therefore this method raises
+    /// [`keepalive_timeout`](Self::keepalive_timeout), [`close_timeout`](Self::close_timeout) and
+    /// [`read_timeout`](Self::read_timeout) to 2 × `outage` + 1 s. It sets
+    /// [`retry_count`](RdmaTuning::retry_count) to 7, and raises
     /// [`ack_timeout`](RdmaTuning::ack_timeout) until eight timeouts take at least this time, and
     /// less than twice this time. Over TCP the sum of these eight timeouts becomes the
     /// `TCP_USER_TIMEOUT` of the socket. Timeouts that are already longer remain unchanged, and so
@@ -643,9 +644,9 @@ impl Config {
     }
 
     /// Returns the sizes of a connection over this transport. A size that this configuration does
-    /// not set has the transport's default. A stream has a separate limit in bytes, and the
-    /// pool limits a connection with shared receives. Therefore both have the smaller default
-    /// window of RDMA over every transport.
+    /// not set has the transport's default. A stream has a separate limit in bytes, and the pool
+    /// limits a connection with shared receives. Therefore, over every transport, both have the
+    /// default window of RDMA, which is smaller than that of TCP.
     pub(crate) fn sizes(&self, transport: Transport) -> Sizes {
         let mut defaults = match transport {
             Transport::Rdma => Sizes::OVER_RDMA,

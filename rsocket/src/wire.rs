@@ -1,8 +1,8 @@
 //! The wire format: the private data of connection requests and replies, the immediate data of
 //! writes, and windows.
 
-/// The number of entries in the table of windows that each side has. The peer stores its windows in
-/// these entries in rotation.
+/// The number of entries in a table of windows. Each side has such a table, and the peer stores its
+/// windows in the entries in rotation.
 pub(super) const WINDOWS: u32 = 2;
 
 /// A range of one side's memory to which the peer may write.
@@ -89,7 +89,7 @@ impl Immediate {
         let data = bits & ((1 << Self::DATA_BITS) - 1);
         match (bits >> Self::DATA_BITS, data) {
             (0, len) => Some(Self::Data(len)),
-            // The cast is lossless, because the numbers of writes have 16 bits.
+            // The cast is lossless, because the sequence numbers of writes have 16 bits.
             (4, limit) => Some(Self::Credits(limit as u16)),
             (6, _) => Some(Self::Mapping),
             (7, 0) => Some(Self::Disconnect),

@@ -76,8 +76,8 @@ impl fmt::Debug for Shown {
 }
 
 /// Returns true if an in-process listener on the address `listener` accepts connections to the
-/// address `wanted`. The ports must be equal, and the hosts must be equal, or one of them must be
-/// unspecified (`0.0.0.0`, `::`).
+/// address `wanted`. The ports must be equal. Besides, either the hosts must be equal, or one of
+/// the hosts must be unspecified (`0.0.0.0`, `::`).
 pub(crate) fn serves(listener: SocketAddr, wanted: SocketAddr) -> bool {
     let (own, other) = (listener.ip(), wanted.ip());
     let is_same = own == other || own.is_unspecified() || other.is_unspecified();

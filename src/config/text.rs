@@ -105,8 +105,8 @@ impl Config {
     /// Sets the fields for which the environment contains a variable. Other fields are unchanged.
     /// Call this after reading a file, so that the environment takes precedence.
     ///
-    /// The name of a field's variable is the prefix and the field's name in upper case. With the
-    /// prefix `RDMSG_` the variable `RDMSG_RECEIVE_WINDOW` sets
+    /// The name of a field's variable is the prefix followed by the field's name in upper case,
+    /// with `_` in place of `.`. With the prefix `RDMSG_` the variable `RDMSG_RECEIVE_WINDOW` sets
     /// [`receive_window`](Self::receive_window), and `RDMSG_RDMA_RETRY_COUNT` sets
     /// `rdma.retry_count`. The values have the form that [`set`](Self::set) describes. Use the
     /// prefix for the configuration only: any other variable with this prefix, for instance a

@@ -462,10 +462,10 @@ impl Endpoint {
         self.take_arrived()
     }
 
-    /// Returns true if [`take_from`](Self::take_from) has nothing to return: no completion, no end
-    /// of the connection or of the peer's messages, and no bytes of a stream. Clears
-    /// `may_have_unread` if the completion queue is empty. The check must be cheap, because a
-    /// waiting thread repeats it and usually finds nothing.
+    /// Returns true if [`take_from`](Self::take_from) has nothing to return: the completion queue
+    /// is empty, the connection has not ended, the peer has not finished sending, and a stream has
+    /// no unread bytes. Clears `may_have_unread` if the completion queue is empty. The check must
+    /// be cheap, because a waiting thread repeats it and usually finds nothing.
     #[inline]
     fn has_nothing(&self) -> bool {
         let inner = &*self.inner;
@@ -525,12 +525,12 @@ impl Endpoint {
     ///
     /// Use control messages for short notices that must not wait behind messages, such as the
     /// cancellation of a request. The peer gets [`Completion::Control`], even if its program holds
-    /// all messages of its window. Control messages arrive in the order of sending. They are not
-    /// ordered relative to other messages: a control message can arrive before a message that was
-    /// sent earlier. They can be sent after [`finish`](Self::finish), and a successful
-    /// [`close`](Self::close) confirms them, as [`flush`](Self::flush) does. On a connection with
-    /// [`Config::resume`](crate::Config::resume) each arrives exactly once, even if the connection
-    /// is lost.
+    /// so many messages that its window is full. Control messages arrive in the order of sending.
+    /// They are not ordered relative to other messages: a control message can arrive before a
+    /// message that was sent earlier. They can be sent after [`finish`](Self::finish), and a
+    /// successful [`close`](Self::close) confirms them, as [`flush`](Self::flush) does. On a
+    /// connection with [`Config::resume`](crate::Config::resume) each arrives exactly once, even if
+    /// the connection is lost.
     ///
     /// This method never waits. A control message has at most 256 bytes, and at most the peer's
     /// [`eager_size`](crate::Config::eager_size). At most 2 control messages may be in flight or
@@ -580,12 +580,12 @@ impl Endpoint {
 
     /// Notifies the peer that this side wants to end the connection soon.
     ///
-    /// The peer gets [`Completion::PeerLeaving`] once, even if its program holds all messages of
-    /// its window. The peer's program should then begin no new work on the connection. A server
-    /// calls this method before it stops, and closes the connection after its last answers. The
-    /// connection itself does not change: both sides can continue to send. This method never waits,
-    /// and a second call does nothing. With [`Config::resume`](crate::Config::resume) the peer gets
-    /// the notice even if the connection is lost.
+    /// The peer gets [`Completion::PeerLeaving`] once, even if its program holds so many messages
+    /// that its window is full. The peer's program should then begin no new work on the connection.
+    /// A server calls this method before it stops, and closes the connection after its last
+    /// answers. The connection itself does not change: both sides can continue to send. This method
+    /// never waits, and a second call does nothing. With [`Config::resume`](crate::Config::resume)
+    /// the peer gets the notice even if the connection is lost.
     ///
     /// # Errors
     ///

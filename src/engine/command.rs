@@ -74,8 +74,8 @@ pub(crate) enum Command {
     /// Ask the peers of all accepted connections to leave, and reply with the number of peers that
     /// were asked. After this command, ask the peer of each newly accepted connection as well.
     AskToLeave { reply: Sender<u64> },
-    /// Close all listeners, and reply when no connection is left. The `caller` reference is dead
-    /// once the caller no longer waits.
+    /// Close all listeners, and reply when no connection is left. The `caller` reference can be
+    /// upgraded only while the caller waits.
     Drain { reply: Sender<()>, caller: Weak<()> },
     /// All handles of the engine were dropped: end the engine when no connection is left.
     Retire,
@@ -419,7 +419,8 @@ impl Request {
     ///
     /// The peer sets them with [`Connector::private_data`](crate::Connector::private_data): up to
     /// 4096 bytes, by default none. The listener returns the request only after all bytes have
-    /// arrived. Any peer can send any bytes, so compare them with a secret in constant time.
+    /// arrived. Any peer can send any bytes. If the program compares the bytes with a secret, the
+    /// comparison must take constant time.
     #[must_use]
     pub fn private_data(&self) -> &[u8] {
         &self.private_data

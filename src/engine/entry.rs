@@ -32,7 +32,7 @@ pub(super) struct Entry {
     /// The configuration, which all connections of a listener share.
     pub(super) config: Arc<Config>,
     pub(super) role: Role,
-    /// The destination of the result: the established connection, or the error.
+    /// The recipient of the result, which is the established connection or the error.
     pub(super) reply: Option<Reply>,
     /// The parts of a request whose private data have not arrived completely.
     pub(super) incoming: Option<Box<IncomingRequest>>,
@@ -43,7 +43,7 @@ pub(super) struct Entry {
     /// The unread bytes of a stream.
     pub(super) inflow: Option<Arc<Inflow>>,
     pub(super) peer: SocketAddr,
-    /// A request to resume the session. The request waits until the previous connection is
+    /// The peer's request to resume the session. The request waits until the previous connection is
     /// released.
     pub(super) asked: Option<Box<ConnectRequest>>,
     /// The ID of the session, if this host accepted the connection.
@@ -76,8 +76,8 @@ pub(super) struct OwnRequest {
 pub(super) enum Role {
     /// This side connects.
     Active,
-    /// This side makes a trial connection over RDMA, to test RDMA for a session. The connection of
-    /// that session has this key.
+    /// This side makes a trial connection over RDMA, to test RDMA for a session. The field is the
+    /// key of the session's own connection.
     TryRdma(u64),
     /// The peer requested the connection. The connection counts as half-open until it is
     /// established.
@@ -236,7 +236,7 @@ impl Entry {
     pub(super) fn report_established(&mut self, leaves: bool) {
         match &mut self.role {
             Role::Active => {}
-            // The peer should have refused the request of this trial connection.
+            // End the trial connection: the peer should have refused the trial's outdated request.
             Role::TryRdma(_) => self.link.abort(0),
             Role::Passive(half_open) => *half_open = None,
         }

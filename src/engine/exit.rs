@@ -43,8 +43,8 @@ struct Engines {
 }
 
 /// The time that the exit handler waits beyond the longest time limit of a close, so that the
-/// engine can still report a close that reached this limit. The handler's wait for log lines has
-/// the same limit.
+/// engine can still report a close that reached this limit. After that wait, the handler waits at
+/// most this time again for log lines.
 const MARGIN: Duration = Duration::from_secs(1);
 
 /// An engine whose thread is running or about to start.

@@ -143,8 +143,8 @@ pub(super) struct Reactor {
     exiting: bool,
     /// Set by `AskToLeave`: ask the peers of accepted connections to leave.
     leaving: bool,
-    /// The replies to send when no connection is left. The weak reference is dead if the caller of
-    /// the drain no longer waits.
+    /// The replies to send when no connection is left. Each weak reference can be upgraded only
+    /// while the caller of the drain waits.
     drains: Vec<(Sender<()>, Weak<()>)>,
     /// The in-memory bindings of ended listeners whose connections can still resume.
     closed_bindings: Vec<ClosedBinding>,
@@ -187,8 +187,8 @@ impl Reactor {
             connects: Admission::of_connects(),
             accepts: Admission::of_accepts(),
             more: false,
-            // If the number is unknown, application threads may spin, because each spin measures
-            // whether spinning is useful.
+            // If the number is unknown, application threads are allowed to spin, because each spin
+            // measures whether spinning is useful.
             processors: available_parallelism().map_or(usize::MAX, NonZero::get),
             identity: random(),
             peers: Peers::default(),
@@ -541,7 +541,8 @@ impl Work for Reactor {
                 for key in mem::take(&mut self.unfinished) {
                     self.poll(key);
                 }
-                // The steps above may have added reports, for which no descriptor is ready.
+                // The steps above may have added reports. No descriptor becomes ready for these
+                // reports.
                 self.handle_tcp_reports();
                 Stage::Wait
             }
