@@ -224,8 +224,8 @@ pub struct Config {
     /// The time without a sign of life from the peer after which this side sends a probe.
     ///
     /// The two sides exchange their values, and both probe at the smaller interval. A peer's
-    /// interval below 100 ms counts as 100 ms. With `None` on both sides no probes are sent, so
-    /// only a send detects that the peer vanished.
+    /// interval below 100 ms counts as 100 ms. A side whose value is `None` sends no regular
+    /// probes. With `None` on both sides, only a send detects that the peer vanished.
     ///
     /// This side reports a vanished peer within `keepalive_interval` +
     /// [`keepalive_timeout`](Self::keepalive_timeout) after the last sign of life, whether the
@@ -265,7 +265,7 @@ pub struct Config {
     #[cfg_attr(feature = "serde", serde(with = "text::as_text"))]
     pub keepalive_timeout: Duration,
 
-    /// The maximum time without progress while a message above the eager size is read.
+    /// The maximum time without progress while this side reads a message above the eager size.
     ///
     /// The limit exists because the message's memory is unavailable to other connections. The
     /// connection ends with [`CloseReason::ReadTimeout`](crate::CloseReason::ReadTimeout) if, for

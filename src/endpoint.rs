@@ -74,8 +74,8 @@ struct Inner {
     completions: Inbox,
     /// The unread bytes of a stream.
     inflow: OnceLock<Arc<Inflow>>,
-    /// Completions that a `recv` found in the channel before a message. `next_completion` returns
-    /// them.
+    /// Completions that preceded a message in the channel and that a `recv` therefore removed.
+    /// `next_completion` returns them.
     lock_set_aside: Mutex<VecDeque<Completion>>,
     /// Whether the reader of a stream has received the end of the stream.
     end_taken: AtomicBool,

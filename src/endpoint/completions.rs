@@ -93,7 +93,7 @@ impl Endpoint {
         self.inner.link.look(&handoff, look).transpose()
     }
 
-    /// Returns a file descriptor for event loops, one for each [`Interest`].
+    /// Returns a file descriptor for event loops. Each [`Interest`] has its own file descriptor.
     ///
     /// The fd works with `epoll`, `poll`, the crates mio and polling, and, as a copy from
     /// [`try_clone_to_owned`](BorrowedFd::try_clone_to_owned), with tokio's `AsyncFd`. The first

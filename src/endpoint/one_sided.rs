@@ -12,8 +12,8 @@ use crate::{
 ///
 /// Each method takes a range of a [`Region`] of this side, a peer's [`RemoteRegion`] with an offset
 /// in bytes, and an id for the completion. The method checks bounds and rights first. Only the
-/// peer's device can detect that a region has been deregistered, or that the peer did not grant a
-/// right which the `RemoteRegion` contains. That device then ends the connection, as on any
+/// peer's device can detect that a region has been deregistered, or that the `RemoteRegion`
+/// contains a right that the peer did not grant. That device then ends the connection, as on any
 /// reliable RDMA connection, and this side gets [`Completion::Failed`](crate::Completion::Failed)
 /// with the status.
 ///

@@ -206,9 +206,9 @@ impl Engine {
     /// the peers of connections that a [`Connector`](crate::Connector) established. This method
     /// never waits for a peer.
     ///
-    /// Returns the number of established connections whose peers were asked. This number excludes
-    /// streams, and peers whose version of this crate does not support the notice. Peers do not
-    /// answer the notice: use [`drain`](Self::drain) to wait until they have left.
+    /// Returns the number of established connections whose peers were asked. This number includes
+    /// neither streams nor peers whose version of this crate does not support the notice. Peers do
+    /// not answer the notice: use [`drain`](Self::drain) to wait until they have left.
     ///
     /// [The cookbook](crate::guide::cookbook#a-rolling-restart) shows a rolling restart.
     ///

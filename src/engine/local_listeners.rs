@@ -23,7 +23,7 @@ use crate::{
 const FREE: RangeInclusive<u16> = 49_152..=u16::MAX;
 static NEXT: AtomicUsize = AtomicUsize::new(0);
 
-/// The name of the failed call in errors of [`claim`].
+/// The errors of [`claim`] contain this text as the name of the failed call.
 const CALL: &str = "claim";
 
 static LISTENERS: PerProcess<Listeners> = PerProcess::new(Listeners::default);

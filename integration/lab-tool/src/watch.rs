@@ -209,7 +209,8 @@ fn on_signal(notify: impl Fn(Signal) + Send + 'static) -> nix::Result<()> {
 }
 
 /// Returns true if this process ignores SIGHUP, for example because `nohup` has started this
-/// process. The caller must not wait for an ignored SIGHUP, because a wait would override `nohup`.
+/// process. The caller must then leave SIGHUP ignored. If the caller added SIGHUP to the signals
+/// that end the run, a hangup would end the run in spite of `nohup`.
 fn hangup_is_ignored() -> bool {
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
     let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));

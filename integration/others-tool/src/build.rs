@@ -43,8 +43,9 @@ impl Generated {
         write(&folder.join("Cargo.toml"), &manifest)?;
         write(&folder.join("src/lib.rs"), "")?;
         // Copy the lock file, so that rdmsg's dependencies have the same versions as in this
-        // checkout. Cargo adds the suites' dependencies to `Cargo.lock`, but does not change
-        // `Cargo.lock.copied`. `write` therefore detects a change of this checkout's lock file.
+        // checkout. `Cargo.lock.copied` is a second copy, because cargo later adds the suites'
+        // dependencies to `Cargo.lock`. `write` compares the second copy with this checkout's lock
+        // file, and returns true if the lock file has changed since the last copy.
         let lock = fs::read_to_string("Cargo.lock")?;
         if write(&folder.join("Cargo.lock.copied"), &lock)? {
             fs::write(folder.join("Cargo.lock"), lock)?;
@@ -117,8 +118,8 @@ impl Generated {
     }
 }
 
-/// Writes `text` to a file if the file has other content. Returns true if the file was written.
-/// Cargo does not rebuild an unchanged file, because its time stamp is the same.
+/// Writes `text` to a file if the file has other content. Returns true if the file was written. If
+/// the content is the same, the file keeps its time stamp, so cargo does not build the crate again.
 fn write(path: &Path, text: &str) -> Result<bool> {
     if fs::read_to_string(path).is_ok_and(|there| there == text) {
         return Ok(false);

@@ -75,7 +75,7 @@ impl Suite {
 
     /// Finds the tests of a package that is a dependency of the generated manifest.
     fn of_cargo(name: &'static str, files: &'static str, manifest: &Path) -> Result<Self> {
-        // The filter prevents cargo from downloading packages that only other systems need.
+        // The filter prevents cargo from downloading packages that only other platforms need.
         let host = output(Command::new("rustc").args(["--print", "host-tuple"]))?;
         let mut cargo = Command::new("cargo");
         cargo.args([

@@ -23,7 +23,8 @@ pub(crate) struct Health {
     /// The objects that all processes together have on the device.
     objects: String,
     /// The number of RNR NAKs that all processes have caused. Each RNR NAK indicates a bug in the
-    /// library. Always 0 for the victim of an attack, because attackers may cause RNR NAKs.
+    /// library. The victim of an attack always sets this field to 0, because attackers ignore the
+    /// victim's credits, and can therefore cause RNR NAKs.
     rnr_naks: u64,
     descriptors: usize,
     threads: usize,

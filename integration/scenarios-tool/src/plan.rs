@@ -156,8 +156,8 @@ fn config(scenario: &Scenario, rng: &mut Rng) -> Config {
     config.receive_window = Some(one_of(rng, &[1, 2, 3, 8, 16, 64, 128]));
     config.send_depth = Some(one_of(rng, &[1, 2, 5, 16, 64]));
     config.eager_size = Some(one_of(rng, &[64, 256, 1024, 4096, 16 << 10, 64 << 10]));
-    // The shared receives suffice for all connections, including closing ones, but not for the full
-    // windows of all connections.
+    // 550 shared receives suffice for the 17 receives that each connection reserves, even while
+    // closing connections exist. The full windows of all connections can need more receives.
     if rng.bool() {
         config.shared_receive = Some(550);
         config.eager_size = Some(one_of(rng, &[256, 4096]));

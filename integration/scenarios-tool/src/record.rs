@@ -30,8 +30,9 @@ pub(crate) struct Record {
     pub(crate) resumes: u64,
     /// The number of messages that were sent again after a resumption.
     pub(crate) resent: u64,
-    /// Whether `close` reported that all messages were delivered. This side calls `close` after the
-    /// connection has ended, unless the side has dropped its handles.
+    /// Whether `close` reported that all messages were delivered. To get this result, this side
+    /// calls `close` even if the connection has already ended. A side that has dropped its handles
+    /// does not call `close`.
     pub(crate) delivered: bool,
     pub(crate) end: End,
 }

@@ -129,8 +129,8 @@ pub(crate) enum Expect {
     BothDetect,
     /// Every connection breaks. The client detects the break within the time limit.
     ClientDetects,
-    /// Like `BothDetect`, but the server can detect the break only after the fault. Its time limit
-    /// therefore starts when the fault ends.
+    /// Like `BothDetect`, but the server can detect the break only after the fault. The server's
+    /// time limit therefore starts when the fault ends.
     ServerDetectsLater,
     /// No expectation apart from the rules that hold for all scenarios.
     RulesOnly,
@@ -326,7 +326,7 @@ impl Scenario {
 }
 
 impl Fault {
-    /// Returns whether the fault kills the server's process, so that its records are lost.
+    /// Returns whether the fault kills the server's process. The server's records are then lost.
     pub(crate) fn kills(self) -> bool {
         matches!(self, ProcessKilled | ProcessReplaced | HostKilled)
     }

@@ -22,9 +22,10 @@ const SECONDS: u64 = 300;
 static BEFORE: Mutex<Option<Counts>> = Mutex::new(None);
 
 /// A guard that each device test creates first and drops last. The drop panics if objects of the
-/// test remain on the device. Unless the test is [without credits](Self::without_credits), the drop
-/// also panics if a message arrived at a receiver without a posted receive (the device counted an
-/// RNR NAK). If the test hangs, a watchdog aborts the program.
+/// test remain on the device. The drop also panics if a message arrived at a receiver without a
+/// posted receive (the device counted an RNR NAK), but not if
+/// [`without_credits`](Self::without_credits) created the guard. If the test hangs, a watchdog
+/// aborts the program.
 #[derive(Debug)]
 #[must_use]
 pub struct DeviceTest {
@@ -44,10 +45,10 @@ struct Counts {
     rnr_naks: u64,
 }
 
-/// Prints that a test does not apply if the device lacks a capability. `able` states whether the
-/// device has `capability`, and is also the return value. The function writes directly to stderr,
-/// because the test harness captures the output of `println` and `eprintln`, and hides the output
-/// of a test that passes.
+/// If the device lacks a capability, prints that the running test does not apply. `able` states
+/// whether the device has `capability`, and is also the return value. The function writes directly
+/// to stderr, because the test harness captures the output of `println` and `eprintln`, and hides
+/// the output of a test that passes.
 ///
 /// # Panics
 ///

@@ -6,11 +6,11 @@
 pub const VERSION: u8 = 3;
 /// The number of receives for data frames that each side posts in these tests.
 pub const WINDOW: u16 = 4;
-/// The largest payload of a data frame that either side accepts, in bytes.
+/// The maximum length in bytes of the payload of a data frame. It is the same for both sides.
 pub const EAGER_SIZE: u32 = 1000;
 /// The length of a frame's header in bytes.
 pub const HEADER_LEN: usize = 16;
-/// The largest message that either side accepts, in bytes.
+/// The maximum length of a message in bytes. It is the same for both sides.
 pub const MAX_MESSAGE: u64 = 1 << 20;
 /// The number of receives that the library posts for control frames, in addition to those for data
 /// frames.

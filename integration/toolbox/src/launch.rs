@@ -106,7 +106,7 @@ impl Launch {
 
     /// Runs `integration/lab exec` and waits until it ends. Prints the program's output. If the lab
     /// has two hosts, the lab puts the host's name before each line. This function removes the name
-    /// of host b, because the results are printed on host b.
+    /// of host b, because the program on host b prints the results.
     ///
     /// # Errors
     ///

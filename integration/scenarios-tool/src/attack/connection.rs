@@ -60,7 +60,8 @@ pub(super) trait Wire {
     fn state(&mut self) -> &mut State;
     /// Sends a frame.
     fn send_frame(&mut self, frame: &[u8]);
-    /// Sends a frame in a PDU or operation that violates the protocol.
+    /// Sends a frame in a way that violates the protocol: over TCP, in an invalid PDU, and over
+    /// RDMA, with immediate data.
     fn send_broken(&mut self, frame: &[u8], rng: &mut Rng);
     /// Starts a random operation on the victim's memory region that `token` describes.
     fn operate(&mut self, token: [u8; 24], rng: &mut Rng);
@@ -296,8 +297,8 @@ impl<'a> Attack<'a> {
         if !ignores_reads {
             self.wire.state().pace = Pace::Slow(self.rng.usize(1..4096), self.millis(20..200));
         } else if self.arena.site.is_rdma() {
-            // The device answers READs by itself. To prevent this, move the queue pair to the error
-            // state.
+            // The device answers READs without the attacker. To prevent this, `stall` moves the
+            // queue pair to the error state.
             self.stall();
         }
         if ignores_reads && self.rng.u8(0..4) == 0 {

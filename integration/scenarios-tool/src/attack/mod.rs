@@ -40,7 +40,8 @@ const ROUNDS: usize = 4;
 /// divided by the 99th percentile in quiet phases. The test fails if any ratio reaches this value.
 const MAX_RATIO: f64 = 10.0;
 
-/// The size of the range of connection numbers that each attacker thread uses.
+/// The number of connection numbers per attacker thread. The first thread uses the numbers from 0,
+/// the second thread the numbers from `NUMBERS`, and so on.
 const NUMBERS: u64 = 1_000_000;
 
 /// Attacks a live listener with hostile peers while honest clients use the listener

@@ -13,9 +13,9 @@ type Lengths = &'static [usize];
 const HEADER: Lengths = &[1, 1, 2, 4, 4, 4];
 const DESCRIPTOR: Lengths = &[8, 8, 4, 4];
 const HELLO: Lengths = &[4, 1, 1, 2, 2, 2, 4, 8, 4, 8];
-/// The lengths of the fields before the hello in a TCP connection request.
+/// The lengths of the fields that precede the hello in a TCP connection request.
 const REQUEST: Lengths = &[4, 1, 1, 1, 1];
-/// The lengths of the fields before the arguments of a PDU.
+/// The lengths of the fields that precede the arguments in a PDU.
 const PDU: Lengths = &[1, 1, 2, 4];
 
 /// Changes one field of a frame.

@@ -218,8 +218,8 @@ impl Wire for Rdma {
     fn leave(&mut self, leave: Leave) {
         match leave {
             Leave::Close | Leave::Half => drop(self.id.disconnect()),
-            // The error state stops the queue pair without a disconnect. The kernel destroys the id
-            // when the id is dropped.
+            // The error state stops the queue pair immediately, and this step sends no disconnect.
+            // The connection manager id is destroyed when `self` is dropped.
             Leave::Reset => drop(self.qp.to_err()),
         }
     }

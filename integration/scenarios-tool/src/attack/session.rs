@@ -34,8 +34,8 @@ pub(super) struct Session {
 }
 
 impl Session {
-    /// Creates the counters. The initial number of credits for data frames is in the victim's
-    /// hello.
+    /// Creates the counters. `hello` is the victim's hello, which contains the initial number of
+    /// credits for data frames.
     pub(super) fn new(hello: &[u8]) -> Self {
         let word = |at: usize| Some(u16::from_be_bytes(*hello.get(at..)?.first_chunk()?));
         let credits = word(10).filter(|credits| *credits > 0);

@@ -33,7 +33,8 @@ pub(super) const STREAM: usize = 2;
 /// The message with which a peer requests the token of a writable memory region.
 pub(super) const REQUEST_REGION: &[u8] = b"lend";
 
-/// The time after which the victim disconnects a peer that does not receive its echo.
+/// The time limit for sending an echo. If a peer does not receive, the victim disconnects this peer
+/// after the limit.
 const SEND_LIMIT: Duration = Duration::from_secs(1);
 
 /// The maximum number of lines that the victim may log per second.

@@ -194,8 +194,8 @@ impl Conductor {
         Ok([self.a.shell(script)?, self.b.shell(script)?])
     }
 
-    /// Impairs the networks of both hosts. Returns, by the clock of each host, the time from which
-    /// packets in both directions are affected.
+    /// Impairs the networks of both hosts. Returns the time from which packets in both directions
+    /// are affected: first by the clock of host a, then by the clock of host b.
     pub(super) fn impair(&mut self, netem: &str) -> Result<[u64; 2]> {
         let script = toolbox::network::impair(netem);
         self.a.shell(&script)?;

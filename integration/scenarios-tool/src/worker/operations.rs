@@ -10,7 +10,7 @@ use toolbox::pattern;
 /// the region `own`. A READ fetches them back into the next `LEN` bytes of this region.
 const LEN: usize = 5000;
 
-/// The lowest id of operations. Messages have lower ids.
+/// The lowest id of operations. It is higher than every id of a message.
 const FIRST_ID: u64 = 1 << 63;
 
 /// One-sided operations on one connection, in rounds. A round writes bytes to the peer's memory and

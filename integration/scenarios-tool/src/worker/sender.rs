@@ -81,8 +81,8 @@ fn send(
 ) -> Result<(), Error> {
     let message = content.message(number, last);
     let mut rng = content.random(number, b's');
-    // Use an id only if the reader receives completions until the connection ends. With one-sided
-    // operations, messages have no ids, because the operations use ids.
+    // Use an id only if the reader receives completions until the connection ends. On connections
+    // with one-sided operations, only the operations have ids.
     let takes_ids = match (conversation.half().reading, conversation.plan.ending) {
         (Reading::Receiving | Reading::Trying, _) => false,
         (_, Ending::Drop(by, _)) if by == conversation.worker.side => false,

@@ -34,9 +34,9 @@ pub(crate) struct Steps {
 #[derive(Clone)]
 pub(crate) struct Step {
     pub(crate) what: String,
-    /// Cargo's options for building test programs. The step then runs `line` once per built
-    /// program, and replaces the word `TEST` with the program's path. If `None`, the step runs
-    /// `line` once.
+    /// Cargo's arguments for building test programs. If they are present, the step builds the
+    /// programs, and runs `line` once per program, with the program's path in place of the word
+    /// `TEST`. If `None`, the step runs `line` once.
     pub(crate) build: Option<String>,
     pub(crate) line: Vec<String>,
 }
