@@ -17,7 +17,8 @@ pub mod socket;
 pub mod stream_test;
 pub mod transfer;
 
-/// The result type of the functions in this crate. The programs only print errors.
+/// The result type of the functions in this crate. The programs do nothing with errors except print
+/// them.
 pub type Result<T, E = Box<dyn Error + Send + Sync>> = std::result::Result<T, E>;
 
 /// Prints a program's error, and returns the exit status.

@@ -182,8 +182,8 @@ impl Shared {
         all
     }
 
-    /// Starts to close the connection. After the close, threads that call the client dial again.
-    /// Does nothing if there is no connection.
+    /// Starts to close the connection. After the close, each thread that calls the client dials
+    /// again. Does nothing if there is no connection.
     pub(super) fn redial(&self) -> Result<(), Error> {
         let state = lock(&self.state);
         let endpoint = match &state.phase {

@@ -98,7 +98,8 @@ pub(crate) enum Fault {
     /// The server shuts down its engine, which ends all connections, and listens again. This
     /// happens the given number of times.
     ServerRestarts(u32),
-    /// Programs on host a connect to the server with other protocols, and some of them are killed.
+    /// Programs on the client's host use other protocols to connect to the server, and some of
+    /// these programs are killed.
     Strangers,
     /// The RDMA device of host b is removed. It is created again before the next scenario runs.
     DeviceRemoved,

@@ -473,9 +473,9 @@ impl WorkQueues {
     #[inline(always)]
     fn recv(&self, id: WorkId, sge: Option<Sge>) -> Result<(), OsError> {
         // SAFETY: the queue has room for one receive of each buffer and for the drain marker. No
-        // buffer is posted twice at a time. The buffer is one of `buffers`, which outlive the queue
-        // pair, and no other code uses it until the receive completes. The callers borrow `self`
-        // mutably, so no other thread posts (see the top of this file).
+        // buffer is posted again before its receive has completed. The buffer is one of `buffers`,
+        // which outlive the queue pair, and no other code uses it until the receive completes. The
+        // callers borrow `self` mutably, so no other thread posts (see the top of this file).
         unsafe { self.qp.post_recv(id, sge) }
     }
 

@@ -218,9 +218,9 @@ impl SendQueue {
     }
 
     /// Removes the completed requests, in order. Adds the completions of the signalled requests to
-    /// `done`. If the newest completed request is unsignalled, also adds its completion. This
-    /// completion is needed to free slots, because an Ack that is sent together with another PDU
-    /// may cover only unsignalled requests.
+    /// `done`. If the newest completed request is unsignalled, also adds its completion. Without
+    /// this completion, slots might not be freed: if an Ack is sent together with another PDU, it
+    /// is possible that all requests that it covers are unsignalled.
     pub(super) fn complete(&mut self, done: &mut VecDeque<Done>) {
         let mut uncovered = None;
         while self.sent > 0 {

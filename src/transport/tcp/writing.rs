@@ -92,7 +92,7 @@ impl Writing {
         self.len += bytes.len();
     }
 
-    /// Copies a short frame behind its header. Returns `false` if the frame is too long.
+    /// Copies the header and payload of a short frame. Returns `false` if the frame is too long.
     ///
     /// # Safety
     ///
@@ -110,7 +110,7 @@ impl Writing {
         true
     }
 
-    /// Copies a short frame behind its header. Returns `false` if the frame is too long.
+    /// Copies the header and payload of a short frame. Returns `false` if the frame is too long.
     pub(super) fn push_short_frame(&mut self, frame: Frame<'_>) -> bool {
         if frame.len > SHORT {
             return false;

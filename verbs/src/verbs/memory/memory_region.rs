@@ -26,9 +26,10 @@ use crate::{
 ///
 /// The device may read or change the bytes at any time. So may any peer that knows
 /// [`rkey`](Self::rkey), as far as the region's access flags permit. Therefore this type returns no
-/// references to the bytes, but copies the bytes in and out. The program's protocol must define when
-/// each side may access which bytes. For example, if the program polls the completion of a receive
-/// and then calls [`copy_out`](Self::copy_out), it gets the bytes that the device has written.
+/// references to the bytes, but copies the bytes in and out. The program's protocol must define
+/// when each side may access which bytes. For example, if the program polls the completion of a
+/// receive and then calls [`copy_out`](Self::copy_out), it gets the bytes that the device has
+/// written.
 ///
 /// When the last handle is dropped, the memory is deregistered. If the region owns the memory, the
 /// memory is then unmapped. Queue pairs and shared receive queues own handles to the regions of all
