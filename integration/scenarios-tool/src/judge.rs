@@ -117,13 +117,14 @@ fn connection(
 /// messages, or if the receiver got an orderly close, all accepted messages must have arrived.
 fn direction(from: Side, sender: &Record, receiver: &Record) -> Result<(), String> {
     let (accepted, received) = (sender.accepted, receiver.received);
-    // A side that drops its handles, exits or aborts need not receive all messages. An abort can
-    // discard a message whose frames have arrived, but for which there was no memory yet.
+    // A side that drops its handles or exits need not receive all messages.
+    let takes_all = !matches!(receiver.end, End::Open | End::Dropped);
+    // An abort can discard a confirmed message whose frames have arrived, but for which there was
+    // no memory yet. A close is not complete before such a message has its memory.
     let aborts = receiver.end == End::Broken("LocallyAborted".to_owned());
-    let takes_all = !aborts && !matches!(receiver.end, End::Open | End::Dropped);
     let problem = if received > sender.begun {
         format!("the {from} sent {}, and", sender.begun)
-    } else if takes_all && received < sender.confirmed {
+    } else if takes_all && !aborts && received < sender.confirmed {
         format!(
             "{} messages of the {from} are confirmed, but",
             sender.confirmed
