@@ -26,8 +26,7 @@ pub(crate) struct Outbox {
     member: Option<Member>,
     /// The positions of the completions with ids, in ascending order. The position of a completion
     /// is the number of completions that were put into the queue before it. The method
-    /// [`reports`](Self::reports) removes the positions of completions that the application has
-    /// taken.
+    /// `reports()` removes the positions of completions that the application has taken.
     reports: VecDeque<u64>,
     /// The position of the last [`Completion::Room`]; `None` if there was none in this queue.
     room: Option<u64>,
