@@ -69,7 +69,7 @@ fn misspelled_transport_variable_is_error() {
 }
 
 #[test]
-#[ignore = "run by another test, with the variable set"]
+#[ignore = "run by other tests, with the variable set"]
 fn variable_for_the_transport_is_read() {
     match Listener::bind("127.0.0.1:0") {
         Ok(listener) => println!("over {:?};", listener.transports()),
@@ -81,7 +81,7 @@ fn variable_for_the_transport_is_read() {
 }
 
 #[test]
-fn all_addresses_to_connect_to_mean_this_host() {
+fn connect_to_unspecified_address_reaches_this_host() {
     for (all, host) in [("0.0.0.0", "127.0.0.1"), ("[::]", "[::1]")] {
         let port = echo(&format!("{all}:0")).port();
         let host: SocketAddr = format!("{host}:{port}").parse().unwrap();
@@ -133,7 +133,7 @@ mod over_tokio {
     use super::*;
 
     #[tokio::test]
-    async fn connects_of_tokio_take_transport_addresses() {
+    async fn tokio_connect_accepts_transport_schemes() {
         let addr = echo("tcp://127.0.0.1:0");
         let connector = Connector::new();
         let text = format!("tcp://{addr}");

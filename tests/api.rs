@@ -149,7 +149,7 @@ fn bad_arguments_fail_before_device_lookup() {
 }
 
 #[test]
-fn longest_private_data_arrive_over_tcp() {
+fn longest_private_data_of_replies_arrive_over_tcp() {
     assert_eq!(
         (
             Connector::PRIVATE_DATA_MAX,
@@ -186,7 +186,8 @@ fn longest_private_data_arrive_over_tcp() {
         error => panic!("{error}"),
     }
 
-    // If the private data is too long, the reply fails, and the library rejects the request.
+    // If the private data of a reply is too long, the call fails, and the library rejects the
+    // request.
     for answer in [
         |request: Request| request.accept_with(&[2; 161]).unwrap_err(),
         |request: Request| request.reject(&[3; 125]).unwrap_err(),
@@ -199,7 +200,7 @@ fn longest_private_data_arrive_over_tcp() {
 }
 
 #[test]
-fn unknown_codes_are_data() {
+fn unknown_codes_keep_their_values() {
     assert_eq!(WcStatus::from_raw(99).to_string(), "unknown (99)");
     assert_eq!(WcStatus::from_raw(99).name(), None);
     assert_eq!(RejectReason::from_raw(10), RejectReason::STALE_CONN);

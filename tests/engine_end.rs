@@ -1,6 +1,6 @@
 //! Test of an engine whose thread fails. The test finds the engine's epoll instance among the
-//! descriptors of the process, and replaces it. The test is a separate program, so that the process
-//! has no other engine.
+//! descriptors of the process, and replaces this instance with `/dev/null`. The test is a separate
+//! program, so that the process has no other engine.
 
 use std::{
     env,
@@ -55,7 +55,7 @@ fn epoll_of_engine() -> RawFd {
 }
 
 #[test]
-fn engine_that_ends_takes_its_own_connections_only() {
+fn failed_engine_ends_its_connections_and_listener() {
     let old = bind().unwrap();
     let (client, server) = pair(&old);
     let waiter = thread::spawn({

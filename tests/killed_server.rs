@@ -51,7 +51,7 @@ impl Server {
         let mut process = Command::new(env::current_exe().unwrap())
             .args([
                 "--exact",
-                "killed_server_gets_no_message_twice",
+                "restarted_server_gets_each_send_at_most_once",
                 "--nocapture",
             ])
             .env(SERVER, address)
@@ -152,7 +152,7 @@ impl RecordingClient {
 }
 
 #[test]
-fn killed_server_gets_no_message_twice() {
+fn restarted_server_gets_each_send_at_most_once() {
     if let Ok(address) = env::var(SERVER) {
         serve(&address);
     }

@@ -48,7 +48,7 @@ const LAYERS: &[(&str, &[&str])] = &[
     ),
 ];
 
-/// The names, in the crate root, of the other workspace crates that every layer may use.
+/// The other workspace crates that every layer may use, under their names in the crate root.
 const CRATES: &[&str] = &["os", "poll", "proto", "status"];
 
 /// The RDMA crates, which only the layer `transport` may use.
@@ -117,14 +117,14 @@ fn layer(name: &str) -> Option<usize> {
 }
 
 #[test]
-fn the_reader_finds_names() {
+fn named_finds_top_level_names() {
     let code = "use crate::{\n a, b::{c, d},\n e::f as g,\n};\ncrate::h::i(crate::j);";
     let names: Vec<String> = named(code).into_iter().collect();
     assert_eq!(names, ["a", "b", "e", "h", "j"]);
 }
 
 #[test]
-fn a_layer_names_only_layers_below_it() {
+fn layer_uses_only_itself_and_lower_layers() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../src");
     let mut files = Vec::new();
     sources(&root, &mut files);
@@ -162,7 +162,7 @@ fn a_layer_names_only_layers_below_it() {
 }
 
 #[test]
-fn each_file_of_tests_is_in_a_program() {
+fn manifest_lists_every_test_program() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR"));
     let manifest = fs::read_to_string(folder.join("Cargo.toml")).unwrap();
     let mut programs = 0;

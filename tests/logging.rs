@@ -85,8 +85,8 @@ fn manner() -> MutexGuard<'static, Manner> {
     MANNER.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The permission to set the logger's action. Only one test at a time holds this value. Dropping it
-/// makes the logger ignore all lines.
+/// The permission to set the logger's action. Only one test at a time holds this value. Dropping
+/// the value makes the logger ignore all lines.
 struct Turn(#[expect(dead_code, reason = "held until the drop")] MutexGuard<'static, ()>);
 
 impl Turn {

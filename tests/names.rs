@@ -230,8 +230,8 @@ fn too_long_label_rejects_the_request() {
     assert!(matches!(reason, CloseReason::Rejected { .. }), "{reason}");
 }
 
-/// A listener for in-memory connections has an artificial socket address. Logs and
-/// statistics show the listener's name instead.
+/// A listener for in-memory connections has an artificial socket address. Logs and statistics show
+/// the listener's name instead.
 #[test]
 fn memory_peer_is_shown_by_its_name() {
     let lines = Lines::collect();

@@ -48,11 +48,11 @@ fn until(condition: impl Fn(&Snapshot) -> bool) -> Snapshot {
 
 /// All cases are in one test, because a process has only one registry of connections.
 #[test]
-fn snapshot_starts_at_first_requested_connection() {
+fn snapshot_lists_connections_after_export_start() {
     let before = pair();
     assert!(
         observe::snapshot().connections.is_empty(),
-        "connections before the first snapshot must not be listed"
+        "connections before the start of the export must not be listed"
     );
     let path = std::env::temp_dir().join(format!("rdmsg-observe-{}", std::process::id()));
     let export = Export::start_at(&path).unwrap();

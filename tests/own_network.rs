@@ -81,8 +81,8 @@ fn link_local() -> SocketAddrV6 {
 }
 
 #[test]
-fn link_local_addresses_have_their_interface() {
-    apart("link_local_addresses_have_their_interface", || {
+fn link_local_address_includes_its_interface() {
+    apart("link_local_address_includes_its_interface", || {
         let local = link_local();
         for bound in [
             "tcp://[fe80::7%lo]:0",

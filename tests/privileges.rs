@@ -1,6 +1,7 @@
-//! Tests of processes that give up root privileges after they have used the library. Over TCP,
-//! their connections continue. Over RDMA, in the lab, the kernel refuses calls on descriptors that
-//! were opened by root. The engine then ends with an error that contains the remedy.
+//! Tests of processes that give up root privileges. If a process gives up its privileges before it
+//! first uses the library, its connections work. If a process gives up its privileges later, its
+//! connections continue over TCP. Over RDMA, in the lab, the kernel then refuses calls on
+//! descriptors that root opened, and the engine ends with an error that contains the remedy.
 
 use std::{
     env,
@@ -156,7 +157,7 @@ fn asks(endpoint: &Endpoint) {
 
 #[test]
 #[ignore = "a program that another test runs"]
-fn role_binds_before() {
+fn role_binds_before_giving_up_rights() {
     let listener = bind();
     give_up_rights();
     println!("gave up");
@@ -199,7 +200,7 @@ fn role_binds_before() {
 
 #[test]
 fn listener_goes_on_over_tcp_and_ends_once_over_rdma() {
-    let (mut role, address) = Role::start("role_binds_before");
+    let (mut role, address) = Role::start("role_binds_before_giving_up_rights");
     role.wait_for("gave up");
     let connected = Endpoint::connect(address);
     if is_rdma() {
@@ -218,7 +219,7 @@ fn listener_goes_on_over_tcp_and_ends_once_over_rdma() {
 
 #[test]
 #[ignore = "a program that another test runs"]
-fn role_has_a_connection_before() {
+fn role_accepts_before_giving_up_rights() {
     let listener = bind();
     let endpoint = listener.accept_timeout(TIME_LIMIT).unwrap();
     echo(&endpoint);
@@ -243,7 +244,7 @@ fn role_has_a_connection_before() {
 
 #[test]
 fn connection_goes_on_over_tcp_and_ends_over_rdma() {
-    let (mut role, address) = Role::start("role_has_a_connection_before");
+    let (mut role, address) = Role::start("role_accepts_before_giving_up_rights");
     let endpoint = Endpoint::connect(address).unwrap();
     asks(&endpoint);
     role.wait_for("gave up");

@@ -1,6 +1,6 @@
-//! Checks the comments and pages: no line is wider than the limit for code, sentences use plain
-//! words, pages are short, and links lead to existing files and headings. Also checks that source
-//! files are short.
+//! Checks the comments and pages: lines have at most 100 columns, sentences use plain words, pages
+//! are short, and links lead to existing files and headings. Also checks that source files are
+//! short.
 
 use std::{
     fs,
@@ -73,7 +73,7 @@ fn too_long(source: &str) -> Vec<usize> {
 }
 
 #[test]
-fn no_line_is_wider_than_code() {
+fn lines_have_at_most_100_columns() {
     assert_eq!(
         too_long(&format!("short\n//{}\n", "ä".repeat(99))),
         [2],
@@ -99,7 +99,7 @@ fn no_line_is_wider_than_code() {
 }
 
 #[test]
-fn no_file_is_longer_than_a_sitting() {
+fn source_files_have_at_most_500_lines_of_code() {
     let mut files = Vec::new();
     for member in [
         "",
@@ -172,7 +172,7 @@ fn anchor(heading: &str) -> String {
 /// If this test fails, run `integration/bench counted --quick --write`. Then copy the rows from
 /// `docs/performance.md` to `README.md`.
 #[test]
-fn figures_of_the_readme_are_those_of_the_tables() {
+fn readme_figures_match_the_performance_tables() {
     let [readme, tables] = ["README.md", "docs/performance.md"]
         .map(|page| fs::read_to_string(root().join(page)).unwrap());
     let is_row = |line: &&str| line.starts_with('|') && line.matches('|').count() == 7;
@@ -187,8 +187,8 @@ fn figures_of_the_readme_are_those_of_the_tables() {
     );
 }
 
-/// Pages of the guide are not checked, because rustdoc checks their links, which lead to items of
-/// the crate.
+/// The links of the guide lead to items of the crate, and rustdoc checks these links. So this test
+/// skips the pages of the guide.
 #[test]
 fn links_of_pages_lead_to_files_and_headings() {
     assert_eq!(links("[a](b.md) [c](#d)\n```\n[e](f)\n```"), ["b.md", "#d"]);

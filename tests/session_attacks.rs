@@ -82,7 +82,8 @@ impl Scene {
         request(self.listener.local_addr(), &self.id, self.epoch, received)
     }
 
-    /// Resumes the session. Asserts that the endpoint reports `theirs` received messages.
+    /// Resumes the session. The request reports `received` received messages. Asserts that the
+    /// endpoint's reply reports `theirs` received messages.
     fn resume(&mut self, received: u32, theirs: u32) {
         let (raw, answer) = self.ask(received);
         assert_eq!(answer, Answer::Accepted(theirs.to_be_bytes().to_vec()));
@@ -320,7 +321,7 @@ fn impossible_numbers_are_refused() {
         scene.server.send(&[number]).unwrap();
         assert_eq!(scene.raw.receive(), [number]);
     }
-    // The peer grants credits for two further messages.
+    // The peer grants credits for two further messages, so it must have received at least two.
     scene.raw.granted = WINDOW + 2;
     scene.raw.send(b"granted");
     assert_eq!(scene.server.recv_timeout(TIME_LIMIT).unwrap(), b"granted");
@@ -334,8 +335,7 @@ fn impossible_numbers_are_refused() {
     assert_eq!(scene.raw.receive(), [3]);
     assert_eq!(scene.raw.receive(), [4]);
     scene.lose();
-    // The peer has already confirmed three messages. It therefore cannot report that it has
-    // received only two.
+    // The peer has already confirmed three messages, so a report of only two is impossible.
     let (_, answer) = scene.ask(2);
     assert_eq!(answer, Answer::Rejected(BUSY, 0, 0));
     scene.resume(5, 1);
@@ -468,7 +468,7 @@ fn forged_numbers_of_closed_session_confirm_nothing() {
 }
 
 #[test]
-fn clean_close_asks_for_nothing() {
+fn clean_close_causes_no_resume_request() {
     for client_closes in [true, false] {
         let honest = HonestSession::new();
         honest.assert_unaffected(0);
@@ -499,8 +499,8 @@ fn last_frame_of_the_peer_is_acknowledged() {
     });
 }
 
-/// During the close, the peer reports that it has lost the connection. The endpoint must still
-/// repeat the close on the next connection.
+/// During the close, the peer sends a Failure frame, because its keepalive has timed out. The
+/// endpoint must still repeat the close on the next connection.
 #[test]
 fn close_is_repeated_after_the_peer_gave_up() {
     let mut scene = Scene::new();

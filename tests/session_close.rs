@@ -30,12 +30,12 @@ const DATA: u8 = 1;
 const CLOSE: u8 = 5;
 const CLOSE_ACK: u8 = 7;
 
-/// A fault that the proxy injects. The proxy drops the frame `loses` and all later frames of the
-/// same sender. After the frame `after`, the proxy cuts the connection.
+/// A fault that the proxy injects: it drops frames of one side, and then cuts the connection.
 #[derive(Clone, Copy, Debug)]
 struct Cut {
+    /// The first dropped frame. The proxy also drops the sender's later PDUs on this connection.
     loses: Frame,
-    /// The frame after which the proxy cuts the connection. This frame can be the dropped frame.
+    /// The frame after which the proxy cuts the connection. This frame can be a dropped frame.
     after: Frame,
 }
 
@@ -126,7 +126,7 @@ impl Proxy {
 }
 
 /// Forwards a setup message, and then PDUs. If a fault drops a frame, reads this frame and all
-/// later bytes without forwarding them.
+/// later PDUs without forwarding them.
 fn carry(mut from: TcpStream, mut to: TcpStream, sender: From, shared: &Mutex<Shared>) {
     let _: io::Result<()> = (|| {
         let mut setup = vec![0; 8];

@@ -265,8 +265,8 @@ fn ids_are_reported_once_over_a_cut() {
 
 /// Does the same as [`pair`], and returns while the client resends messages. The client has sent a
 /// batch of seven messages, and then a message with the id 1. When the client resends the batch,
-/// each message of the batch needs its own slot. So there is no free slot yet for the message with
-/// the id.
+/// each message of the batch needs its own send slot, but the send depth is only 4. So there is no
+/// free slot yet for the message with the id.
 fn resending() -> (Endpoint, Endpoint, Proxy, Listener) {
     let (client, server, proxy, listener) = pair();
     proxy.discard(true);
@@ -368,7 +368,7 @@ fn suspension_timeout_reports_reason_of_the_loss() {
 }
 
 #[test]
-fn peer_without_sessions_has_none() {
+fn loss_ends_connection_to_peer_without_sessions() {
     let (listener, address) = listener();
     let proxy = Proxy::new(address);
     let plain = config().with(|config| config.resume = Duration::ZERO);
@@ -389,7 +389,7 @@ fn peer_without_sessions_has_none() {
 }
 
 #[test]
-fn finish_flush_and_close_wait_for_the_successor() {
+fn finish_flush_and_close_wait_for_resumption() {
     let (client, server, proxy, _listener) = pair();
     proxy.close();
     // Some of these messages fit into the window. The others wait for the session's next
@@ -444,7 +444,8 @@ fn refused_send_gets_room_report_after_resume() {
     while server.recv().unwrap() != b"last" {}
 }
 
-/// Sends numbered messages in both directions until both sides have resumed `resumes` times.
+/// Sends at least 50 numbered messages in each direction, and continues until the client has
+/// resumed `resumes` times. Asserts that the client has not resumed more often.
 fn converse(client: &Endpoint, server: &Endpoint, resumes: u64) {
     let mut number = 0;
     while number < 50 || client.statistics().resumes < resumes {
@@ -645,7 +646,7 @@ fn untaken_losses_fill_no_channel() {
 }
 
 #[test]
-fn send_buffer_waits_for_the_successor() {
+fn send_buffer_waits_for_resumption() {
     let (client, server, proxy, _listener) = pair();
     proxy.close();
     wait_for_loss(&client);

@@ -1,4 +1,4 @@
-//! Tests the log lines about sends that wait for a long time. The test uses TCP, so it needs no
+//! Tests the log lines about sends that wait for at least 5 s. The test uses TCP, so it needs no
 //! device.
 
 use std::{thread, time::Duration};

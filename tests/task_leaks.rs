@@ -1,6 +1,6 @@
-//! Tests that connections of tasks leak no memory, descriptors or tasks. This test is a separate
-//! program, because it counts the resources of the process. It runs over TCP on this machine, and
-//! over RDMA in the lab, where `LAB_ADDR` is the address of a device.
+//! Checks that tasks with connections leak no memory, descriptors or tasks. This test is a separate
+//! program, because it counts the resources of the process. The test runs over TCP on this machine,
+//! and over RDMA in the lab, where `LAB_ADDR` is the address of a device.
 
 use std::{env, fs, net::IpAddr, time::Duration};
 
@@ -100,8 +100,8 @@ fn thousands_of_connections_leave_nothing_behind() {
             run_connections(count).await;
             assert_eq!(open_fds(), fds);
             growth.push(resident().saturating_sub(before));
-            // A connection uses more than 100 KiB, so this limit detects a leak of every hundredth
-            // connection.
+            // The limit is 1 KiB for each connection. If a connection uses at least 100 KiB, the
+            // limit detects a leak of every hundredth connection.
             if growth.last() < Some(&(count * 1024)) {
                 break;
             }

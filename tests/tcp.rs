@@ -95,7 +95,7 @@ fn auto_listens_on_all_addresses_without_device() {
 }
 
 #[test]
-fn rdma_means_rdma_or_an_error() {
+fn rdma_scheme_does_not_fall_back_to_tcp() {
     let error = Endpoint::connect("rdma://127.0.0.1:7471").unwrap_err();
     let expected = matches!(
         error,
@@ -166,7 +166,7 @@ fn strangers_end_only_their_own_connections() {
         let _ = foreign.read_to_end(&mut answer);
         assert!(answer.is_empty(), "{hello:?}: {answer:?}");
     }
-    // This number exceeds the number of connections without a hello that an engine permits.
+    // An engine keeps at most 256 connections on which no request has arrived.
     let _silent: Vec<_> = (0..300)
         .map(|_| TcpStream::connect(addr).unwrap())
         .collect();
@@ -180,12 +180,12 @@ fn strangers_end_only_their_own_connections() {
     assert_eq!(server.join().unwrap(), b"still here");
 }
 
-/// Accepts a connection, reads its request, and ends the connection. If `by_reset` is true, ends it
-/// with a reset.
+/// Accepts a connection, and closes it without a reply. If `by_reset` is true, the kernel sends a
+/// reset.
 fn end_one(dying: &TcpListener, by_reset: bool) {
     let (mut peer, _) = dying.accept().unwrap();
     let mut request = [0; 44];
-    // Closing a socket with unread bytes sends a reset.
+    // When a socket with unread bytes is closed, the kernel sends a reset.
     let read = if by_reset { 8 } else { request.len() };
     peer.read_exact(&mut request[..read]).unwrap();
 }

@@ -139,7 +139,7 @@ fn listener_without_descriptors_loses_no_connection() {
     });
 }
 
-/// More requests are queued than the engine accepts at a time.
+/// The kernel queues up to 100 connections. One call of the engine accepts at most 32 of them.
 #[test]
 fn closed_listener_answers_queued_requests() {
     let listener = Listener::builder().config(&tcp()).bind("127.0.0.1:0");

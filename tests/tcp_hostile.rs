@@ -96,7 +96,7 @@ fn control_message(number: u16) -> Vec<u8> {
 fn control_message_flood_ends_its_connection_alone() {
     let stage = stage();
     let (mut peer, endpoint) = stage.connect();
-    // The peer's hello contains no features.
+    // The peer's hello contains no features, so the endpoint cannot send control messages.
     let refused = endpoint.send_control(b"x").unwrap_err();
     assert!(matches!(refused, Error::NotSupported { .. }), "{refused}");
     for number in 0..3 {
@@ -401,7 +401,7 @@ fn death_inside_frame_leaks_no_shared_receive() {
 }
 
 #[test]
-fn messages_arrive_however_the_stream_is_cut() {
+fn messages_arrive_if_sent_byte_by_byte() {
     let stage = stage();
     let (mut peer, endpoint) = stage.connect();
     let bytes = [pdu(1, 1, &frame(0, b"one")), pdu(1, 0, &frame(1, b"two"))].concat();
@@ -628,8 +628,8 @@ fn backlog_bounds_requests_with_long_private_data() {
     let mut request = frame(0, &[7; 100]);
     request[0] = 13;
     let request = pdu(1, 0, &request);
-    // Returns the peers, and the number of rejected peers. If `answers` is false, the first peer
-    // gets no reply.
+    // Connects peers that send long requests. Returns the peers, and the number of rejected peers.
+    // If `answers` is false, the first peer gets no reply and is skipped.
     let turned_away = |addr: SocketAddr, answers: bool| {
         let connect = || Peer::with_hello(TcpStream::connect(addr).unwrap(), &hello, 16).unwrap();
         let mut peers: Vec<_> = (0..PEERS).map(|_| connect()).collect();

@@ -1,4 +1,6 @@
-//! Tests of connections over TCP while the network drops all packets for several seconds.
+//! Tests of connections over TCP during an outage of several seconds. To simulate the outage, the
+//! tests attach a filter to each socket. The filter drops all arriving packets. Also tests the
+//! Failure frame, which reports an expired timeout to the peer.
 #![allow(unsafe_code)]
 
 #[allow(dead_code)]
@@ -28,7 +30,7 @@ struct Stage {
     config: Config,
 }
 
-/// The sockets of all connections. During the outage, they drop all arriving packets.
+/// The sockets of all connections during an outage. These sockets drop all arriving packets.
 struct Cut(Vec<RawFd>);
 
 impl Stage {
@@ -306,7 +308,7 @@ fn failure(number: u8, code: u8) -> [u8; 16] {
 /// Simulates a stopped process: the peer sends no replies, but its kernel still accepts bytes, such
 /// as the Failure frame.
 #[test]
-fn peer_without_a_sign_of_life_is_sent_the_reason() {
+fn silent_peer_receives_reason_in_failure_frame() {
     let config = Config::default().with(|c| {
         c.transport = TransportChoice::Tcp;
         c.receive_window = Some(4);
@@ -326,7 +328,7 @@ fn peer_without_a_sign_of_life_is_sent_the_reason() {
 }
 
 #[test]
-fn side_that_is_given_up_reads_which_timeout_passed() {
+fn failure_frame_reports_which_timeout_expired() {
     let config = Config::default().with(|c| {
         c.transport = TransportChoice::Tcp;
         c.receive_window = Some(4);

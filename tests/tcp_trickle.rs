@@ -67,7 +67,7 @@ fn trickle(mut peer: Peer, bytes: Vec<u8>, every: Duration) -> mpsc::Sender<()> 
     handle
 }
 
-/// A thread that waits in `recv`. The test can suspend it.
+/// A thread that waits in `recv`. The test can suspend this thread.
 struct Receiving {
     thread: JoinHandle<Result<Vec<u8>, Error>>,
 }
@@ -108,7 +108,7 @@ impl Receiving {
         Self { thread }
     }
 
-    /// Suspends the thread, as a debugger does.
+    /// Suspends the thread with a signal, whose handler blocks in read(2).
     fn stop(&self) -> Stopped {
         let only = ONLY.lock().unwrap_or_else(PoisonError::into_inner);
         let (gate, inner) = UnixStream::pair().unwrap();
@@ -136,8 +136,8 @@ impl Receiving {
     }
 }
 
-/// Asserts that for 1 s the engine continues to establish connections. In this
-/// time, timers of the engine expire several times.
+/// Asserts that for 1 s the engine continues to establish connections. In this time, timers of the
+/// engine expire several times.
 fn assert_engine_runs(stage: &Stage) {
     let start = Instant::now();
     while start.elapsed() < Duration::from_secs(1) {
@@ -161,7 +161,7 @@ fn engine_runs_while_a_receiving_thread_is_stopped() {
 }
 
 #[test]
-fn peer_that_leaves_is_reported_behind_its_messages() {
+fn peer_disconnect_is_reported_after_its_messages() {
     let stage = stage();
     let (mut peer, endpoint) = stage.connect();
     let receiving = Receiving::new(&endpoint);
@@ -179,7 +179,7 @@ fn peer_that_leaves_is_reported_behind_its_messages() {
 }
 
 #[test]
-fn engine_runs_while_it_ends_a_stopped_connection() {
+fn engine_ends_connection_of_a_stopped_thread() {
     let stage = stage();
     let (mut peer, endpoint) = stage.connect();
     let receiving = Receiving::new(&endpoint);

@@ -50,8 +50,8 @@ impl OsError {
                  pids.max of the control group or container, nproc (`ulimit -u`) or the limit on \
                  the address space (`ulimit -v`)"
             }
-            // Add no advice here, because the caller wraps this error in another error, which names
-            // the limit on locked memory.
+            // The callers of `ibv_reg_mr` wrap this error in another error, whose text names the
+            // limit on locked memory. Therefore this text contains no advice.
             (libc::ENOMEM, "ibv_reg_mr") => return None,
             (libc::ENOMEM, "mmap" | "malloc") => {
                 "the kernel refused to map memory: raise the limit on the address space \

@@ -28,8 +28,8 @@ open_enum! {
     REM_ACCESS_ERR = 10;
     /// The peer could not complete the operation.
     REM_OP_ERR = 11;
-    /// The peer's device acknowledged neither the request nor its retries: the peer's host or the
-    /// path to it has failed.
+    /// The peer's device acknowledged neither the request nor its retries: the peer's queue pair,
+    /// the peer's host, or the path to the host has failed.
     RETRY_EXC_ERR = 12;
     /// The peer had no receive posted, even after all RNR retries.
     RNR_RETRY_EXC_ERR = 13;

@@ -1,4 +1,4 @@
-//! Compares this crate's errors with the errors of std's sockets.
+//! Compares the errors of `rdmsg` with the errors of std's sockets.
 
 use std::{
     io,
@@ -38,8 +38,8 @@ pub(crate) fn assert_same(ours: &io::Error, std: &io::Error, address: SocketAddr
     }
 }
 
-/// Connects with a socket of std, and with a stream for each scheme that can use TCP. Asserts that
-/// every stream fails with the same error as the socket.
+/// Connects a socket of std, and a stream of `rdmsg` for each address scheme that can use TCP.
+/// Asserts that each stream fails with the same error as the socket.
 #[track_caller]
 pub(crate) fn assert_same_connect(address: SocketAddr) {
     let std = TcpStream::connect(address).unwrap_err();

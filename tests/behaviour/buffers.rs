@@ -1,4 +1,5 @@
-//! Tests of the number of bytes that a stream accepts while its peer does not read.
+//! Tests of the buffers of a stream. Most tests count the bytes that a stream accepts while its
+//! peer does not read. A piece consists of the bytes that a test passes to one write.
 
 use std::{
     io::{BufRead, ErrorKind, IoSlice, Read, Write},
@@ -15,9 +16,10 @@ use super::listen_address;
 const MIB: usize = 1 << 20;
 
 /// The permitted range for the number of bytes that a stream accepts with the default
-/// `Config::stream_buffer` of 4 MiB. If the pieces are long but shorter than the eager size, the
-/// stream accepts less than 4 MiB, because the sender uses little of its half of the buffer. If the
-/// final piece is large, the stream accepts more than 4 MiB.
+/// `Config::stream_buffer` of 4 MiB. The sender and the receiver can each use half of this buffer.
+/// If the pieces are longer than 16 KiB but shorter than the eager size, the sender uses little of
+/// its half, so the stream accepts less than 4 MiB. If the final piece is large, the stream accepts
+/// more than 4 MiB.
 const TAKEN: RangeInclusive<usize> = 2 * MIB..=6 * MIB;
 
 /// The time limit of a write that must succeed.
@@ -120,8 +122,8 @@ fn unread_stream_takes_its_buffer_in_long_pieces() {
 
 #[test]
 fn unread_stream_takes_its_buffer_whatever_the_window() {
-    // All configurations have the default eager size of RDMA. All except the first have few
-    // receives.
+    // All configurations have the default eager size of RDMA. `narrow` and `single` have small
+    // windows. `shared` uses receives of a pool.
     let eager = Config::default().with(|c| c.eager_size = Some(16 << 10));
     let narrow = eager.clone().with(|c| {
         c.receive_window = Some(3);
@@ -140,7 +142,7 @@ fn unread_stream_takes_its_buffer_whatever_the_window() {
 }
 
 #[test]
-fn stream_takes_its_buffer_after_its_reader_stops() {
+fn stream_accepts_buffer_size_after_reader_stops() {
     for piece in [100, 20_000] {
         let (mut client, mut server) = pair();
         let bytes = pattern(200 * PERIOD);
@@ -149,8 +151,8 @@ fn stream_takes_its_buffer_after_its_reader_stops() {
             server.read_exact(&mut got).unwrap();
             server
         });
-        // The server reads only half of these bytes. The server's first read also receives many
-        // later pieces, which stay unread.
+        // The server reads only half of these bytes. While the server reads, its library also
+        // receives later pieces, which stay unread.
         for piece in bytes.chunks(PERIOD) {
             client.write_all(piece).unwrap();
         }
@@ -220,8 +222,8 @@ fn unread_bytes_of_streams_use_half_of_the_budget() {
 }
 
 #[test]
-fn pieces_are_lent_unchanged_to_fast_reader() {
-    // The number of pieces. All pieces together fit into half of the window and into the send ring.
+fn fill_buf_lends_each_piece_if_few_are_unread() {
+    // All pieces fit into the send slots and into half of the receives, so neither side joins them.
     const PIECES: usize = 10;
     let (mut client, mut server) = pair();
     for number in 0..PIECES {
@@ -353,7 +355,7 @@ fn peek_sees_all_that_has_arrived() {
 }
 
 #[test]
-fn peek_goes_beyond_what_is_unread_in_large_pieces() {
+fn peek_returns_bytes_of_several_large_pieces() {
     let (mut client, mut server) = pair();
     let bytes = pattern(500_000);
     client.write_all(&bytes[..100]).unwrap();

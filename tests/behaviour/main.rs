@@ -1,6 +1,7 @@
-//! Tests that this crate's byte streams behave like the streams of `std::net`. The tests in
-//! `suite.rs` run against both types of streams. On this machine, this crate's streams use TCP. In
-//! the lab, where `LAB_ADDR` is the address of a device, they use RDMA.
+//! Tests that the byte streams of `rdmsg` behave like the streams of `std::net`. The tests in
+//! `suite.rs` run against both types of streams. By default, the streams of `rdmsg` use TCP. In the
+//! lab (`docs/lab.md`), the variable `LAB_ADDR` contains the address of an RDMA device, and these
+//! streams use RDMA.
 
 #![expect(
     clippy::duplicate_mod,

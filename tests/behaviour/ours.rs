@@ -1,4 +1,4 @@
-//! Tests of behaviour in which this crate's streams differ from std's streams.
+//! Tests of behaviour in which the streams of `rdmsg` differ from std's streams.
 
 use std::{
     io::{BufRead, ErrorKind, Read, Write},
@@ -42,7 +42,7 @@ fn endpoints() -> (Endpoint, Endpoint) {
 }
 
 #[test]
-fn lines_are_lent_from_the_buffer_they_came_in() {
+fn lines_are_read_across_writes_and_with_a_clone() {
     let (mut client, mut server) = pair();
     client.write_all(b"one\ntwo\nthr").unwrap();
     client.write_all(b"ee\n").unwrap();
@@ -81,7 +81,7 @@ fn the_halves_of_a_stream_serve_two_threads() {
 }
 
 #[test]
-fn a_peer_that_does_not_finish_is_no_end_of_file() {
+fn end_without_finish_is_an_error_not_eof() {
     for closes in [false, true] {
         let (client, server) = endpoints();
         client.send(b"half a rec").unwrap();
@@ -105,7 +105,7 @@ fn a_peer_that_does_not_finish_is_no_end_of_file() {
 }
 
 #[test]
-fn a_stream_and_an_endpoint_refuse_each_other_by_name() {
+fn stream_and_endpoint_refuse_each_other_with_reason() {
     let refused = |reason: &CloseReason, side: &str| {
         let CloseReason::PeerIncompatible(mismatch) = reason else {
             panic!("{reason}");
@@ -159,15 +159,15 @@ fn empty_messages_do_not_extend_read_timeout() {
 }
 
 #[test]
-fn small_writes_join_without_room_and_arrive_unasked() {
+fn single_byte_writes_are_collected_and_arrive() {
     let (client, mut server) = small_pair();
     client.set_nonblocking(true).unwrap();
     let mut written = 0;
     while (&client).write(&[written as u8]).is_ok() {
         written += 1;
     }
-    // The client has sent about a dozen messages, and has collected the later bytes to send them
-    // together.
+    // Each byte was sent as a message until the window was full. The client's library has collected
+    // the later bytes, to send them together.
     assert!(written > 16 << 10, "{written}");
     // The server receives all bytes although the client makes no further call.
     let mut got = vec![0; written];

@@ -78,7 +78,7 @@ fn bytes_keep_order_for_any_sizes_of_pieces() {
 }
 
 #[test]
-fn a_message_may_be_read_in_parts_and_parts_together() {
+fn read_boundaries_are_independent_of_writes() {
     let (mut client, mut server) = pair();
     client.write_all(b"hello world").unwrap();
     let mut five = [0; 5];
@@ -337,7 +337,7 @@ fn peek_returns_bytes_without_taking_them() {
 }
 
 #[test]
-fn nothing_is_delayed_unless_asked_for() {
+fn nodelay_can_be_set_and_no_error_is_pending() {
     let (client, _server) = pair();
     client.set_nodelay(true).unwrap();
     assert!(client.nodelay().unwrap());

@@ -155,7 +155,7 @@ fn ask(connector: &Connector, address: SocketAddr) -> bool {
             let refusals = [
                 CloseReason::PeerBusy,
                 CloseReason::Refused,
-                // The kernel ends a request that arrives during the close.
+                // The kernel ends a request that arrives while the listener closes.
                 CloseReason::PeerDisconnected,
                 CloseReason::RejectedWithoutCause,
             ];
@@ -255,7 +255,7 @@ fn shut_down_engine_rejects_its_backlog() {
 }
 
 #[test]
-fn an_unanswered_request_is_busy() {
+fn unanswered_request_is_rejected_as_busy() {
     let mut config = Config::default();
     config.connect_timeout = std::time::Duration::from_millis(200);
     let stage = Stage::new(&Config::default());

@@ -70,7 +70,7 @@ fn requested_channel_has_the_rest_of_a_batch() {
 }
 
 #[test]
-fn fd_stays_readable_until_the_last_message_of_a_batch_is_taken() {
+fn fd_stays_readable_until_batch_is_taken() {
     let (near, far) = pair();
     let fd = far.event_fd(Interest::Readable).unwrap();
     let is_readable = |timeout: PollTimeout| {
@@ -100,7 +100,7 @@ fn fd_stays_readable_until_the_last_message_of_a_batch_is_taken() {
 }
 
 #[test]
-fn several_threads_receive_each_message_of_batches_once() {
+fn threads_receive_each_message_of_batches_once() {
     const BATCHES: usize = 200;
     let (near, far) = pair();
     let receiving: Vec<_> = (0..3)
@@ -136,7 +136,7 @@ fn several_threads_receive_each_message_of_batches_once() {
 }
 
 #[test]
-fn unread_messages_take_no_place_of_an_id() {
+fn unread_messages_do_not_limit_sends_with_ids() {
     let (near, far) = pair_with(&small());
     for _ in 0..far.info().negotiated.unwrap().send_window {
         far.send(b"unread").unwrap();

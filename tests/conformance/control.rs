@@ -30,7 +30,7 @@ fn controls(endpoint: &Endpoint, count: usize) -> Vec<Vec<u8>> {
 }
 
 #[test]
-fn control_message_passes_messages_that_are_held() {
+fn control_message_arrives_while_window_is_full() {
     let (near, far) = pair_with(&small());
     let mut held = Vec::new();
     while near.try_send(b"request").is_ok() {
@@ -61,7 +61,8 @@ fn control_message_beyond_the_window_is_refused() {
     let untaken = matches!(refused, Error::ControlMessagesNotTaken { untaken: WINDOW });
     assert!(untaken, "{refused}");
     assert_eq!(held.remove(0), 0_u32.to_be_bytes());
-    // The flush completes after the grant for the dropped control message has arrived.
+    // When the flush returns, `near` has received the credit of the control message that was
+    // dropped.
     far.flush().unwrap();
     near.send_control(b"more").unwrap();
     held.push(control(&far));
@@ -101,7 +102,7 @@ fn recv_keeps_control_messages_for_later() {
 }
 
 #[test]
-fn longer_control_message_is_refused() {
+fn too_long_control_message_is_refused() {
     let (near, far) = pair();
     let longest = [7; 256];
     near.send_control(&longest).unwrap();
@@ -171,7 +172,7 @@ fn group_gets_control_messages() {
 }
 
 #[test]
-fn peer_is_told_once_of_the_wish_to_leave() {
+fn peer_leaving_is_reported_once() {
     let (near, far) = pair_with(&small());
     let mut held = Vec::new();
     while near.try_send(b"request").is_ok() {
@@ -200,7 +201,7 @@ fn peer_is_told_once_of_the_wish_to_leave() {
 }
 
 #[test]
-fn dropped_receiver_returns_the_places() {
+fn held_control_message_outlives_its_connection() {
     let (near, far) = pair();
     for _ in 0..WINDOW {
         near.send_control(b"unread").unwrap();

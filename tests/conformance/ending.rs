@@ -67,8 +67,8 @@ fn writer_reads_closed_stream_to_its_end() {
     let mut first = vec![0; 50_000];
     far.read_exact(&mut first).unwrap();
     assert!(first == pattern(100_000)[..50_000]);
-    // After the peer's close, the stream accepts at most 64 KiB in total. Further writes fail,
-    // although this side has not read all bytes yet.
+    // Write until the limit of 64 KiB is exceeded. This side has not read the stream to its end
+    // yet.
     let mut late = 60_000;
     let error = loop {
         match far.write(&pattern(1000)) {
@@ -83,7 +83,7 @@ fn writer_reads_closed_stream_to_its_end() {
 }
 
 #[test]
-fn stream_read_to_end_reports_peer_closed() {
+fn write_after_reading_closed_stream_to_end_fails() {
     let (near, far) = pair();
     let watched = far.clone();
     let (mut near, mut far) = (Stream::from(near), Stream::from(far));
@@ -145,7 +145,7 @@ fn abort_is_the_reason_of_an_unconfirmed_close() {
 }
 
 #[test]
-fn a_peer_that_reads_nothing_is_given_up_in_time() {
+fn close_times_out_if_peer_has_no_memory() {
     let mut config = Config::default();
     config.close_timeout = Duration::from_millis(200);
     config.max_message = 2 << 20;

@@ -70,8 +70,8 @@ fn fragments_keep_their_order_among_other_messages() {
 #[test]
 fn held_messages_in_fragments_keep_no_credits() {
     let (near, far) = pair_with(&small());
-    // Each message occupies two of the four credits until the library has copied the message's
-    // bytes. A message that the program holds occupies no credit.
+    // Each message occupies two of the four credits until the receiver's library has copied the
+    // message's bytes. A message that the program holds occupies no credit.
     let held: Vec<_> = (0..4)
         .map(|_| {
             near.send(&pattern(2000)).unwrap();

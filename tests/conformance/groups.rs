@@ -96,7 +96,7 @@ fn earlier_completions_come_first_and_once() {
 }
 
 #[test]
-fn a_member_cannot_be_asked_itself() {
+fn recv_of_endpoint_in_group_fails() {
     let (near, far) = pair();
     let waiting = {
         let far = far.clone();
@@ -204,7 +204,7 @@ fn room_comes_through_the_group() {
 }
 
 #[test]
-fn ids_are_given_out_as_their_completions_are_taken() {
+fn taken_completion_permits_another_send_with_id() {
     let (near, far) = pair_with(&small());
     let reading = thread::spawn(move || while far.recv().is_ok() {});
     let group = Group::new();
@@ -420,7 +420,7 @@ fn waiting_thread_and_channel_take_turns() {
 }
 
 #[test]
-fn member_is_served_while_the_program_is_away() {
+fn member_is_served_while_no_thread_waits() {
     let stage = Stage::new(&small());
     let (near, far) = stage.pair();
     let group = Group::new();

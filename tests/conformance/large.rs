@@ -28,7 +28,7 @@ fn large_messages_arrive_whole_in_both_directions() {
 }
 
 #[test]
-fn a_large_message_is_sent_without_a_copy() {
+fn large_message_is_sent_from_send_buffer() {
     let (near, far) = pair();
     let mut buffer = SendBuffer::new(&near, 1 << 20).unwrap();
     buffer.copy_from_slice(&pattern(1 << 20));
@@ -37,7 +37,7 @@ fn a_large_message_is_sent_without_a_copy() {
 }
 
 #[test]
-fn a_buffer_of_another_connection_comes_back() {
+fn buffer_of_another_connection_is_refused() {
     let (near, _far) = pair();
     let (other, _other_far) = pair();
     let mut buffer = SendBuffer::new(&near, 100_000).unwrap();

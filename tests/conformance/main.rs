@@ -1,6 +1,6 @@
-//! Tests of the documented public API. On this machine, the tests run over TCP and over the
-//! in-memory transport. In the lab, where `LAB_ADDR` is the address of a device, they run over
-//! RDMA.
+//! Tests of the documented public API. By default, the tests run over TCP and over the in-memory
+//! transport. In the lab (`docs/lab.md`), the variable `LAB_ADDR` contains the address of an RDMA
+//! device, and the tests run over RDMA.
 
 mod backlog;
 mod completions;

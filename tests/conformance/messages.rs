@@ -113,7 +113,7 @@ fn full_window_is_reported_until_messages_are_dropped() {
 }
 
 #[test]
-fn each_way_to_send_has_its_ways_to_wait() {
+fn try_send_and_send_timeout_accept_each_outgoing() {
     let (near, far) = pair_with(&small());
     let parts = [IoSlice::new(b"par"), IoSlice::new(b"ts")];
     near.try_send(Outgoing::parts(&parts)).unwrap();

@@ -18,7 +18,7 @@ fn next(endpoint: &Endpoint) -> Completion {
 }
 
 #[test]
-fn missing_capability_is_refused_by_name() {
+fn error_names_operation_that_device_lacks() {
     let (near, far) = pair();
     let able = near.info().capabilities.unwrap();
     if near.transport() == Transport::Tcp {

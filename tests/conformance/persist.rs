@@ -1,4 +1,4 @@
-//! Tests of clients that connect again after the loss of a connection.
+//! Tests of [`Persistent`] clients, which connect again after the loss of a connection.
 
 use std::{net::SocketAddr, thread, time::Duration};
 
@@ -205,7 +205,7 @@ fn sends_fail_until_the_loss_is_taken() {
 }
 
 #[test]
-fn sender_waits_for_the_thread_with_the_events() {
+fn sender_waits_for_thread_that_takes_events() {
     let mut service = Service::new(Config::default());
     let client = service.client();
     let server = service.accept(&client);
@@ -290,7 +290,7 @@ fn close_and_drop_end_a_dial_at_once() {
     let client = stage.connector.persist(listener.local_addr()).unwrap();
     let error = client.next_event_timeout(Duration::ZERO).unwrap_err();
     assert!(matches!(error, Error::TimedOut), "{error}");
-    // The timeout of the call does not end the connect attempt.
+    // The timeout of `next_event_timeout` does not end the connect attempt.
     let unanswered = request();
     drop(client);
     assert_given_up(unanswered);

@@ -121,7 +121,7 @@ fn listener_accepts_long_private_data() {
 }
 
 #[test]
-fn closed_listener_turns_long_requests_away() {
+fn dropped_listener_rejects_long_request_as_busy() {
     let stage = Stage::new(&Config::default());
     let listener = stage.requests(&Config::default());
     let connector = stage.connector.clone().private_data(&[7; 100]);
@@ -173,7 +173,7 @@ fn long_request_is_repeated_after_listener_closes() {
     connected.send(b"ping").unwrap();
     assert_eq!(*accepted.recv_timeout(TIME_LIMIT).unwrap(), *b"ping");
 
-    // If the program itself rejects a request, the rejection is final.
+    // If the program itself rejects a request, the connector does not repeat the request.
     let connecting = connect_later(connector, address);
     let request = second.requests().recv_timeout(TIME_LIMIT).unwrap();
     request.reject(b"revoked").unwrap();
@@ -210,7 +210,8 @@ fn dropped_connect_repeats_no_long_request() {
         thread::yield_now();
     }
     drop(listener);
-    // Wait until the passive side has ended and the active side waits for its next attempt.
+    // Wait until the engine no longer counts the listener's side of the connection. The connecting
+    // side still counts, and waits for its next attempt.
     while stage.engine.statistics().unwrap().connections > 1 {
         thread::yield_now();
     }
@@ -351,7 +352,7 @@ fn handles_are_distinguished() {
 }
 
 #[test]
-fn a_builder_listens_with_what_it_was_given() {
+fn listener_uses_the_config_of_its_builder() {
     let stage = Stage::new(&Config::default());
     let config = Config::default().with(|c| c.receive_window = Some(7));
     let builder = Listener::builder().config(&config).engine(&stage.engine);

@@ -53,8 +53,9 @@ fn child_waits_for_no_lock_of_its_parent() {
                     });
                 }
                 scope.spawn(|| {
-                    // Connect only over TCP. Over RDMA, a child can inherit a held lock of
-                    // librdmacm, as the guide warns.
+                    // Connect only over TCP. Over RDMA, this thread could hold a lock of librdmacm
+                    // during a fork. Calls of librdmacm in the child could then block, as the guide
+                    // warns.
                     while !is_rdma() && !stop.load(Ordering::Relaxed) {
                         let client = Endpoint::connect(address).unwrap();
                         let server = listener.accept_timeout(TIME_LIMIT).unwrap();

@@ -1,5 +1,5 @@
-//! Tests of a child that calls methods of inherited objects, drops them, and exits. Each call fails
-//! immediately, and the parent's connections continue.
+//! Tests of a child that calls methods of inherited objects, drops them, and exits. Calls that need
+//! the parent's connection or engine fail immediately, and the parent's connections continue.
 
 use std::{
     cell::Cell,
@@ -97,10 +97,10 @@ fn use_endpoint(endpoint: &Endpoint) {
 }
 
 #[test]
-fn endpoint_fails_and_the_parents_goes_on() {
+fn endpoint_fails_in_child_and_works_in_parent() {
     alone(
         module_path!(),
-        "endpoint_fails_and_the_parents_goes_on",
+        "endpoint_fails_in_child_and_works_in_parent",
         || {
             let listener = bind();
             let (client, server) = pair(&listener);
@@ -124,10 +124,10 @@ fn endpoint_fails_and_the_parents_goes_on() {
 }
 
 #[test]
-fn drop_and_exit_leave_the_parents_alone() {
+fn drop_and_exit_in_child_do_not_affect_parent() {
     alone(
         module_path!(),
-        "drop_and_exit_leave_the_parents_alone",
+        "drop_and_exit_in_child_do_not_affect_parent",
         || {
             let listener = bind();
             let (client, server) = pair(&listener);
@@ -228,10 +228,10 @@ fn engine_fails_and_its_shutdown_does_nothing() {
 }
 
 #[test]
-fn listeners_fail_and_the_parents_accept() {
+fn listeners_fail_in_child_and_accept_in_parent() {
     alone(
         module_path!(),
-        "listeners_fail_and_the_parents_accept",
+        "listeners_fail_in_child_and_accept_in_parent",
         || {
             let listener = bind();
             let requests = RequestListener::bind((local_ip(), 0)).unwrap();
@@ -271,10 +271,10 @@ fn listeners_fail_and_the_parents_accept() {
 }
 
 #[test]
-fn connect_in_progress_fails_and_the_parents_goes_on() {
+fn connect_in_progress_fails_in_child_not_in_parent() {
     alone(
         module_path!(),
-        "connect_in_progress_fails_and_the_parents_goes_on",
+        "connect_in_progress_fails_in_child_not_in_parent",
         || {
             let requests = RequestListener::bind((local_ip(), 0)).unwrap();
             let mut config = Config::default();
@@ -301,10 +301,10 @@ fn connect_in_progress_fails_and_the_parents_goes_on() {
 }
 
 #[test]
-fn group_fails_and_the_parents_goes_on() {
+fn group_fails_in_child_and_works_in_parent() {
     alone(
         module_path!(),
-        "group_fails_and_the_parents_goes_on",
+        "group_fails_in_child_and_works_in_parent",
         || {
             let listener = bind();
             let (client, server) = pair(&listener);
@@ -334,10 +334,10 @@ fn group_fails_and_the_parents_goes_on() {
 }
 
 #[test]
-fn persistent_client_fails_and_the_parents_goes_on() {
+fn persistent_client_fails_in_child_not_in_parent() {
     alone(
         module_path!(),
-        "persistent_client_fails_and_the_parents_goes_on",
+        "persistent_client_fails_in_child_not_in_parent",
         || {
             let listener = bind();
             let client = Connector::new().persist(listener.local_addr()).unwrap();
@@ -364,10 +364,10 @@ fn persistent_client_fails_and_the_parents_goes_on() {
 }
 
 #[test]
-fn stream_fails_and_the_parents_goes_on() {
+fn stream_fails_in_child_and_works_in_parent() {
     alone(
         module_path!(),
-        "stream_fails_and_the_parents_goes_on",
+        "stream_fails_in_child_and_works_in_parent",
         || {
             let listener = StreamListener::bind((local_ip(), 0)).unwrap();
             let address = listener.local_addr().unwrap();

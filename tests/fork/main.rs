@@ -1,6 +1,6 @@
-//! Tests that a child of fork(2) can create its own objects, and does not affect the parent's
-//! objects. On this machine, the tests run over TCP. In the lab, where `LAB_ADDR` is the address of
-//! a device, they run over RDMA.
+//! Tests that a child process of fork(2) can create its own `rdmsg` objects, and does not affect
+//! the objects of its parent. By default, the tests run over TCP. In the lab (`docs/lab.md`), the
+//! variable `LAB_ADDR` contains the address of an RDMA device, and the tests run over RDMA.
 
 #[path = "../apart/mod.rs"]
 mod apart;

@@ -1,4 +1,5 @@
-//! Tests of a child that creates its own objects after its parent has used the library.
+//! Tests of a child that creates its own objects. In most tests, its parent has already used the
+//! library.
 
 use rdmsg::{Engine, Error, Listener, observe};
 
@@ -43,8 +44,8 @@ fn parent_and_child_connect_to_each_other() {
 }
 
 #[test]
-fn child_of_a_child_uses_its_own() {
-    alone(module_path!(), "child_of_a_child_uses_its_own", || {
+fn grandchild_uses_its_own_objects() {
+    alone(module_path!(), "grandchild_uses_its_own_objects", || {
         let listener = bind();
         let (client, server) = pair(&listener);
         forked(|| {
@@ -101,10 +102,10 @@ fn observer_of_a_child_sees_its_own_connections() {
 }
 
 #[test]
-fn first_use_after_a_fork_is_a_first_use() {
+fn child_works_before_and_after_parents_first_use() {
     alone(
         module_path!(),
-        "first_use_after_a_fork_is_a_first_use",
+        "child_works_before_and_after_parents_first_use",
         || {
             let child = || {
                 let own = bind();

@@ -95,7 +95,7 @@ pub(crate) fn forked(body: impl FnOnce()) -> Forked {
         ForkResult::Parent { child } => Forked(child),
         ForkResult::Child => {
             alarm::set(LIFETIME);
-            // Ignore the message of a panic, because the panic hook has already printed it.
+            // Ignore the payload of a panic, because the panic hook has already printed it.
             let ran = catch_unwind(AssertUnwindSafe(body));
             // SAFETY: `_exit` has no preconditions.
             unsafe { libc::_exit(if ran.is_ok() { 0 } else { 101 }) }
@@ -104,6 +104,7 @@ pub(crate) fn forked(body: impl FnOnce()) -> Forked {
 }
 
 impl Forked {
+    /// Waits until the child has ended. Asserts that it exited with status 0.
     #[track_caller]
     pub(crate) fn succeed(self) {
         assert_eq!(
@@ -113,8 +114,8 @@ impl Forked {
     }
 }
 
-/// Runs a test in a separate process, so that its forks do not affect threads of other tests.
-/// `name` is the name of the test in its module.
+/// Runs a test in a separate process, so that its children do not inherit the objects and locks of
+/// other tests. `name` is the name of the test in its module.
 pub(crate) fn alone(module: &str, name: &str, body: impl FnOnce()) {
     let (_, module) = module.split_once("::").unwrap();
     apart(&format!("{module}::{name}"), body);

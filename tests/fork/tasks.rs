@@ -1,4 +1,4 @@
-//! Tests of this crate's types for tokio in a forked child. The child cannot use its parent's
+//! Tests of the types of `rdmsg::tokio` in a forked child. The child cannot use its parent's
 //! runtime, so it creates its own runtime.
 
 use std::cell::Cell;
@@ -17,10 +17,10 @@ fn block_on<T>(future: impl Future<Output = T>) -> T {
 }
 
 #[test]
-fn types_for_tokio_fail_and_the_parents_go_on() {
+fn types_for_tokio_fail_in_child_not_in_parent() {
     alone(
         module_path!(),
-        "types_for_tokio_fail_and_the_parents_go_on",
+        "types_for_tokio_fail_in_child_not_in_parent",
         || {
             let runtime = Builder::new_current_thread().enable_all().build().unwrap();
             let (listener, client, server, stream, other) = runtime.block_on(async {

@@ -69,7 +69,7 @@ impl Lines {
         targets::assert_kept();
     }
 
-    /// Checks that no line contains the first four bytes of a secret: as decimal numbers, as
+    /// Asserts that no line contains the first four bytes of a secret as decimal numbers, as
     /// hexadecimal digits or as text.
     pub(crate) fn assert_secret(&self, secret: &[u8]) {
         let secret = &secret[..4];

@@ -1,5 +1,5 @@
-//! The contract of log lines: the target is one of the documented targets, and a line about a
-//! connection begins with the connection's name.
+//! The contract of log lines: the target is one of the documented targets. A line whose target is
+//! for events of one connection begins with the connection's name, and other lines do not.
 
 use std::sync::Mutex;
 
@@ -9,8 +9,8 @@ use rdmsg_os::foreign::Target;
 /// The lines that violate the contract.
 static FAULTS: Mutex<Vec<String>> = Mutex::new(Vec::new());
 
-/// Returns whether a line begins with the name of a connection: `conn`, the connection's number,
-/// and then a colon or a space.
+/// Returns whether a line begins with the name of a connection: `conn`, a space, and the
+/// connection's number. A colon or a space must follow the name.
 fn has_name(text: &str) -> bool {
     let Some(rest) = text.strip_prefix("conn ") else {
         return false;

@@ -180,7 +180,7 @@ async fn held_frames_let_a_timeout_fire() {
 }
 
 #[test]
-fn faults_are_of_connections_within_the_process() {
+fn tcp_connection_has_no_fault_injector() {
     let config = Config::default().with(|config| {
         config.transport = rdmsg::TransportChoice::Tcp;
     });
@@ -192,7 +192,7 @@ fn faults_are_of_connections_within_the_process() {
 }
 
 #[test]
-fn message_of_bytes_is_as_a_received_one() {
+fn message_from_bytes_acts_like_a_received_one() {
     let message = Message::from(vec![1, 2, 3]);
     assert_eq!(message, [1, 2, 3]);
     assert_eq!(Message::from(b"text"), b"text");

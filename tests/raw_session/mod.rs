@@ -255,7 +255,7 @@ impl Server {
         self.0.local_addr().unwrap()
     }
 
-    /// Receives the next request. Returns the connection, and the bytes after the hello.
+    /// Receives the next request. Returns the connection, and the bytes after the request's hello.
     fn take(&self) -> (Raw, Vec<u8>) {
         let mut raw = Raw::from_stream(self.0.accept().unwrap().0);
         let (kind, data) = raw.read_setup().unwrap();
@@ -264,7 +264,7 @@ impl Server {
     }
 
     /// Accepts the next request. The reply is a hello with the features `features`, followed by
-    /// `data`.
+    /// `data`. Returns the connection, and the bytes after the hello of the request.
     pub(crate) fn accept(&self, features: u16, data: &[u8]) -> (Raw, Vec<u8>) {
         let (mut raw, asked) = self.take();
         raw.write(&setup(2, &hello(features, data)));

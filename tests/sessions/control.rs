@@ -51,7 +51,7 @@ fn control_messages_survive_cuts_once_and_in_order() {
 }
 
 #[test]
-fn wish_to_leave_survives_a_lost_connection() {
+fn ask_to_leave_survives_a_lost_connection() {
     let (client, server, proxy, _listener) = pair();
     server.ask_to_leave().unwrap();
     let leaving = |endpoint: &Endpoint| loop {

@@ -22,7 +22,8 @@ fn next(endpoint: &Endpoint) -> Completion {
     endpoint.next_completion_timeout(TIME_LIMIT).unwrap()
 }
 
-/// Writes eight bytes at offset 8 of the region `there`, and waits for the completion.
+/// Writes eight bytes to offset 8 of the remote region `there`, and waits for the completion. The
+/// source of the WRITE is the local region `here`.
 fn write(endpoint: &Endpoint, here: &Region, there: &RemoteRegion, bytes: &[u8; 8]) {
     here.copy_in(0, bytes);
     let operations = endpoint.one_sided();
@@ -94,7 +95,7 @@ fn lost_writes_and_atomics_have_an_unknown_outcome() {
                 assert!(reason.is_loss(), "{reason}");
                 assert_eq!(
                     id, 2,
-                    "only the READ may fail: it changes nothing at the peer"
+                    "only the READ may complete as failed, because it changes nothing at the peer"
                 );
             }
             Completion::Suspended { .. } => break,

@@ -28,8 +28,9 @@ pub(crate) fn with_device(name: &str, body: impl FnOnce(&Calls)) {
     }
 }
 
-/// Does the same as [`with_device`], but establishes a connection before `body` runs. rdmsg tests
-/// the device's memory windows when it establishes the first connection.
+/// Does the same as [`with_device`], but establishes a connection before `body` runs. For the first
+/// connection, rdmsg opens the device and tests its memory windows. The requests recorded until
+/// then are discarded before `body` runs.
 fn with_tested_device(name: &str, body: impl FnOnce(&Calls)) {
     with_device(name, |calls| {
         run_lifecycle(&config()).unwrap();
@@ -222,9 +223,10 @@ fn connections_ask_for_the_reads_that_they_need() {
     );
 }
 
-/// `lists` contains the lengths of all posted lists of receives, and starts with the lists of a new
-/// connection. Removes and returns the lengths of these first lists: 8 for all lists except the
-/// final list, which is shorter.
+/// Removes and returns the first lengths in `lists`, up to and including the first length that is
+/// not 8. A new connection posts its receives in lists of these lengths: each list contains 8
+/// receives, except for the final one, which is shorter. `lists` contains the lengths of all posted
+/// lists.
 fn first_lists(lists: &mut Vec<i64>) -> Vec<i64> {
     let full = lists.iter().take_while(|count| **count == 8).count();
     lists.drain(..=full).collect()
@@ -280,7 +282,7 @@ fn frames_of_one_message_are_posted_in_one_list() {
 /// 4. destruction of the queue pair
 /// 5. release of the parent domain
 /// 6. release of the thread domain
-/// 7. release of the protection domain of the memory
+/// 7. release of the protection domain in which the memory is registered
 const STEPS: [i64; 7] = [1, 2, 3, 4, 5, 6, 7];
 
 #[test]

@@ -46,7 +46,7 @@ pub(crate) fn with_preload(name: &str, body: impl FnOnce()) {
     in_process_of(command, name, body);
 }
 
-/// Builds the library for all tests of this process.
+/// Compiles the library, which all tests of this process share. Returns the path of the library.
 fn build() -> PathBuf {
     let library = env::temp_dir().join(format!("rdmsg-calls-{}.so", std::process::id()));
     let source = concat!(env!("CARGO_MANIFEST_DIR"), "/shortage/calls.c");
@@ -121,8 +121,8 @@ impl Calls {
         unsafe { (self.limit_inline)(bytes) };
     }
 
-    /// Makes the device check that READs are within memory windows. Must be called before the first
-    /// queue pair is created.
+    /// Makes the device check that READs are within memory windows. Must be called before rdmsg
+    /// opens the device, because rdmsg then tests the windows of the device.
     pub(crate) fn keep_bounds(&self) {
         // SAFETY: the function has no preconditions.
         unsafe { (self.keep_bounds)(1) };
@@ -149,7 +149,7 @@ impl Calls {
         unsafe { (self.set_node_file)(file.into_raw()) };
     }
 
-    /// Makes call number `number` of `function` fail. The first call has number 1.
+    /// Makes one later call of `function` fail. `number` selects the call: 1 is the next call.
     pub(crate) fn fail(&self, function: &str, number: i64) {
         // Never free the name, because other threads can read it at any time.
         let name = CString::new(function).unwrap().into_raw();

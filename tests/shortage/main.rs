@@ -174,8 +174,8 @@ fn run_lifecycle_with(listening: &Config, connecting: &Config) -> Result<(), Err
 }
 
 #[test]
-fn each_lacking_descriptor_fails_one_request_alone() {
-    apart("each_lacking_descriptor_fails_one_request_alone", || {
+fn each_missing_descriptor_fails_only_one_request() {
+    apart("each_missing_descriptor_fails_only_one_request", || {
         let (_, most) = getrlimit(Resource::RLIMIT_NOFILE).unwrap();
         setrlimit(Resource::RLIMIT_NOFILE, MAX_FILES as u64, most).unwrap();
         let bystander = Bystander::new();
@@ -206,8 +206,9 @@ fn each_lacking_descriptor_fails_one_request_alone() {
 
 /// For each function, calls [`run_lifecycle`] repeatedly. In repetition `n`, call `n` of the
 /// function fails. Asserts each time that the bystander is not affected. Ends when the function is
-/// called fewer than `n` times.
-fn each_call_fails_one_request_alone(functions: &[(&str, &str)], config: &Config) {
+/// called fewer than `n` times. `functions` contains the name of each function, and the advice that
+/// the text of its error must contain.
+fn each_failed_call_fails_only_one_request(functions: &[(&str, &str)], config: &Config) {
     let calls = Calls::loaded();
     let bystander = Bystander::new();
     run_lifecycle(config).unwrap();
@@ -240,7 +241,7 @@ fn each_call_fails_one_request_alone(functions: &[(&str, &str)], config: &Config
 }
 
 #[test]
-fn each_call_of_the_system_fails_one_request_alone() {
+fn each_failed_system_call_fails_only_one_request() {
     let functions = [
         ("pthread_create", "TasksMax="),
         ("epoll_create1", "LimitNOFILE="),
@@ -250,16 +251,16 @@ fn each_call_of_the_system_fails_one_request_alone() {
         ("mmap", "vm.max_map_count"),
     ];
     let of_tcp = [("socket", "LimitNOFILE="), ("accept4", "fs.file-max")];
-    calls::with_preload("each_call_of_the_system_fails_one_request_alone", || {
-        each_call_fails_one_request_alone(&functions, &config());
+    calls::with_preload("each_failed_system_call_fails_only_one_request", || {
+        each_failed_call_fails_only_one_request(&functions, &config());
         if ip_and_transport().1 == Transport::Tcp {
-            each_call_fails_one_request_alone(&of_tcp, &config());
+            each_failed_call_fails_only_one_request(&of_tcp, &config());
         }
     });
 }
 
 #[test]
-fn each_object_of_rdma_fails_one_request_alone() {
+fn each_refused_rdma_object_fails_only_one_request() {
     if ip_and_transport().1 == Transport::Tcp {
         // TCP makes none of these calls.
         return;
@@ -273,11 +274,11 @@ fn each_object_of_rdma_fails_one_request_alone() {
         ("ibv_create_cq", "rdma resource"),
         ("ibv_reg_mr", "memlock"),
     ];
-    calls::with_preload("each_object_of_rdma_fails_one_request_alone", || {
-        each_call_fails_one_request_alone(&functions, &config());
+    calls::with_preload("each_refused_rdma_object_fails_only_one_request", || {
+        each_failed_call_fails_only_one_request(&functions, &config());
         let shared = config().with(|c| c.shared_receive = Some(256));
         let functions = [("ibv_create_srq", "rdma resource")];
-        each_call_fails_one_request_alone(&functions, &shared);
+        each_failed_call_fails_only_one_request(&functions, &shared);
     });
 }
 

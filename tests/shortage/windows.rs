@@ -96,9 +96,9 @@ fn windows_replace_registrations_of_messages() {
 }
 
 #[test]
-fn windows_that_leak_are_not_used() {
+fn windows_without_bounds_are_not_used() {
     const REMOTE_READ: i64 = 1 << 2;
-    with_windows("windows::windows_that_leak_are_not_used", |calls| {
+    with_windows("windows::windows_without_bounds_are_not_used", |calls| {
         let engine = Engine::new().unwrap();
         for _ in 0..2 {
             let (client, server) = pair(&engine);

@@ -14,14 +14,15 @@ use super::stage::{bytes, ip_and_transport};
 const MIB: usize = 1 << 20;
 
 /// The permitted range for the number of bytes that a stream accepts with the default
-/// `Config::stream_buffer` of 4 MiB. A stream accepts less than 4 MiB if the pieces are long but
-/// shorter than the eager size, because the sender then uses little of its half of the buffer. A
-/// stream accepts more than 4 MiB if the final piece is large.
+/// `Config::stream_buffer` of 4 MiB. Each side uses up to half of this buffer. A stream accepts
+/// less than 4 MiB if the pieces are long but shorter than the eager size, because the sender then
+/// uses little of its half. A stream accepts more than 4 MiB if the final piece is large.
 const TAKEN: std::ops::RangeInclusive<usize> = 2 * MIB..=6 * MIB;
 
 /// Returns the maximum duration of a write. If a write takes longer, the test considers the stream
-/// full. `taken` is the number of bytes that the stream has accepted so far. If the stream is only
-/// slow, the test stops too early and counts too few bytes.
+/// full. `taken` is the number of bytes that the stream has accepted so far. Below the minimum of
+/// [`TAKEN`], the limit is long, because a test that considers a slow stream full counts too few
+/// bytes.
 fn time_limit(taken: usize) -> Duration {
     if taken < *TAKEN.start() {
         Duration::from_secs(60)
@@ -46,7 +47,7 @@ async fn streams() -> (Stream, Stream) {
 }
 
 #[test]
-fn cancelled_writes_count_what_they_took() {
+fn dropped_writes_have_written_no_bytes() {
     on_runtime(async {
         for piece in [1000, 64 << 10, MIB] {
             let (mut client, mut server) = streams().await;
@@ -71,7 +72,7 @@ fn cancelled_writes_count_what_they_took() {
 }
 
 #[test]
-fn stream_takes_its_buffer_after_its_reader_stops() {
+fn stream_accepts_buffer_size_after_reader_stops() {
     on_runtime(async {
         for piece in [100, 20_000] {
             let (client, server) = streams().await;
@@ -109,7 +110,7 @@ fn stream_takes_its_buffer_after_its_reader_stops() {
 }
 
 #[test]
-fn writable_stream_takes_its_buffer() {
+fn writable_stream_accepts_buffer_size() {
     on_runtime(async {
         for piece in [100, 20_000, MIB] {
             let (mut client, mut server) = streams().await;

@@ -166,7 +166,7 @@ fn future_dropped_at_any_point_loses_nothing() {
 }
 
 #[test]
-fn owned_message_lives_until_it_is_taken() {
+fn send_buffer_keeps_message_until_it_is_sent() {
     let (client, server) = pair_with(&small());
     block_on(async {
         let mut sent = 0;
@@ -270,7 +270,7 @@ fn reader_and_writer_wake_only_for_their_events() {
 }
 
 #[test]
-fn a_connect_that_is_dropped_is_given_up() {
+fn dropped_connect_future_ends_its_connection() {
     let listener = Listener::bind((ip_and_transport().0, 0)).unwrap();
     let addr = listener.local_addr();
     let engine = rdmsg::Engine::new().unwrap();
@@ -348,7 +348,7 @@ fn name_is_looked_up_in_another_thread() {
 }
 
 #[test]
-fn name_that_is_not_known_fails_in_the_future() {
+fn unknown_name_fails_the_connect_future() {
     let more_than_threads: Vec<_> = (0..20)
         .map(|number| Connector::new().start(format!("no-such-host-{number}.invalid:1")))
         .collect();

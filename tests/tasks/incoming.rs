@@ -1,4 +1,4 @@
-//! Tests of a listener's `incoming`, a stream of the crate `futures`.
+//! Tests of `StreamListener::incoming`, which returns a `Stream` of the crate `futures`.
 
 use futures_util::{StreamExt, future::poll_immediate, stream::FuturesUnordered};
 use rdmsg::{
@@ -34,7 +34,7 @@ fn incoming_yields_streams_until_close() {
 }
 
 #[test]
-fn incoming_yields_end_of_listener_once() {
+fn incoming_yields_the_error_of_the_listener_once() {
     on_each(|| async {
         let engine = Engine::new().unwrap();
         let listener = Listener::builder()

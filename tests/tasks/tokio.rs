@@ -47,7 +47,7 @@ fn runtime(multi: bool) -> Runtime {
 }
 
 #[test]
-fn task_gets_control_message_while_it_holds_the_window() {
+fn task_gets_control_message_with_a_full_window() {
     on_each(async || {
         let (client, server) = endpoints(&small()).await;
         let mut held = Vec::new();
@@ -77,7 +77,7 @@ fn task_gets_control_message_while_it_holds_the_window() {
 }
 
 #[test]
-fn task_is_told_that_the_peer_leaves() {
+fn task_receives_peer_leaving() {
     on_each(async || {
         let (client, server) = endpoints(&small()).await;
         server.get_ref().ask_to_leave().unwrap();
@@ -394,7 +394,7 @@ fn stream_ends_with_error_unless_peer_closed() {
 }
 
 #[test]
-fn completions_with_ids_come_to_a_task() {
+fn task_receives_completions_with_ids() {
     on_each(|| async {
         let (client, server) = endpoints(&Config::default()).await;
         for id in 0..10 {
@@ -482,7 +482,7 @@ fn lines_and_frames_are_read_as_from_a_socket() {
 }
 
 #[test]
-fn halves_are_one_stream_again_where_they_were() {
+fn reunite_joins_only_halves_of_one_stream() {
     on_each(|| async {
         let (client, server) = streams().await;
         let (client_read, client_write) = client.into_split();
@@ -537,7 +537,7 @@ fn connection_moves_between_runtimes_and_threads() {
 }
 
 #[test]
-fn blocked_runtime_keeps_peer_connection_alive() {
+fn connection_survives_a_blocked_runtime() {
     let mut config = Config::default();
     config.keepalive_interval = Some(Duration::from_millis(100));
     config.keepalive_timeout = Duration::from_millis(1000);
@@ -586,7 +586,7 @@ fn missing_address_is_named_in_error() {
 
 #[test]
 #[should_panic(expected = "no reactor running")]
-fn without_a_runtime_there_is_no_watching() {
+fn new_endpoint_panics_without_a_runtime() {
     let (client, _server) = super::stage::pair_with(&Config::default());
     let _ = Endpoint::new(client);
 }
@@ -624,7 +624,7 @@ fn batch_waits_for_room_and_dropped_batch_is_unsent() {
 }
 
 #[test]
-fn listeners_have_a_name_looked_up_elsewhere() {
+fn listener_bind_resolves_a_host_name() {
     on_each(|| async {
         let name = as_number((ip_and_transport().0, 0).into());
         let listener = StreamListener::bind(name).await.unwrap();

@@ -74,7 +74,7 @@ fn recv(endpoint: &Endpoint) -> impl Future<Output = Result<rdmsg::Message, Erro
     poll_fn(|cx| endpoint.poll_recv(cx))
 }
 
-/// Polls for a message with `waker`. The next message then calls `waker`.
+/// Polls for a message with `waker`. The library calls `waker` when the next message arrives.
 fn wait_with(endpoint: &Endpoint, waker: &Waker) {
     let polled = endpoint.poll_recv(&mut Context::from_waker(waker));
     assert!(polled.is_pending());
@@ -191,10 +191,10 @@ fn waker_that_blocks_delays_its_connection_only() {
     exchange(&(client, server), 0);
 }
 
-/// The first waker of each connection blocks until the end of the test. Until then, the library
-/// does not call the connection's second waker.
+/// The first waker of each connection blocks one thread until the end of the test. Until then, the
+/// library does not call the connection's second waker.
 #[test]
-fn wakers_that_never_return_cost_a_thread_each() {
+fn second_waker_waits_until_the_first_returns() {
     let engine = Engine::new().unwrap();
     let listener = Listener::builder()
         .engine(&engine)

@@ -1,5 +1,4 @@
-//! Tests of streams and listeners that are converted between the types for tokio and for blocking
-//! threads.
+//! Tests of conversions between the types for tokio and the types for blocking threads.
 
 use std::{
     io::{ErrorKind, Read, Write},
@@ -24,7 +23,7 @@ fn std_ends() -> (StdStream, StdStream) {
 }
 
 #[test]
-fn a_stream_leaves_and_returns_with_its_bytes() {
+fn stream_converts_to_std_and_back_with_its_bytes() {
     for threads in [1, 2] {
         runtime(threads).block_on(async {
             let (_listener, mut client, mut server) = ends().await;
@@ -64,7 +63,7 @@ fn a_stream_leaves_and_returns_with_its_bytes() {
 }
 
 #[test]
-fn a_stream_of_threads_enters_with_its_end() {
+fn std_stream_converts_after_the_peer_has_closed() {
     runtime(1).block_on(async {
         let (mut client, server) = std_ends();
         client.write_all(b"last").unwrap();
@@ -78,7 +77,7 @@ fn a_stream_of_threads_enters_with_its_end() {
 }
 
 #[test]
-fn a_stream_that_reads_no_more_stays_so() {
+fn conversion_keeps_shut_down_read_direction() {
     runtime(1).block_on(async {
         let (_client, server) = std_ends();
         server.shutdown(Shutdown::Read).unwrap();
@@ -92,7 +91,7 @@ fn a_stream_that_reads_no_more_stays_so() {
 }
 
 #[test]
-fn a_stream_enters_another_runtime() {
+fn stream_moves_to_another_runtime() {
     let (mut client, server) = std_ends();
     server.set_nonblocking(true).unwrap();
     let first = runtime(1);
@@ -106,7 +105,7 @@ fn a_stream_enters_another_runtime() {
 }
 
 #[test]
-fn a_listener_leaves_and_returns() {
+fn listener_converts_to_std_and_back() {
     runtime(1).block_on(async {
         let listener = Listener::bind(any()).await.unwrap();
         let addr = listener.local_addr().unwrap();

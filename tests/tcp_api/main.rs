@@ -3,7 +3,7 @@
 //! types use TCP on this machine, and RDMA in the lab, where `LAB_ADDR` is the address of a device.
 //! The modules `ours`, `room` and `threads` contain further tests of this crate's types.
 
-#![expect(clippy::duplicate_mod, reason = "some files run against both")]
+#![expect(clippy::duplicate_mod, reason = "pairs of modules share a file")]
 
 use std::net::{IpAddr, SocketAddr};
 

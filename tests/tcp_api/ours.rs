@@ -67,7 +67,7 @@ fn zero_linger_resets_at_drop_of_last_handle() {
 }
 
 #[test]
-fn any_other_linger_ends_the_stream() {
+fn drop_without_zero_linger_delivers_all_bytes() {
     for linger in [None, Some(Duration::from_millis(1))] {
         let (_listener, mut client, mut server) = ends();
         client.set_linger(Some(Duration::ZERO)).unwrap();

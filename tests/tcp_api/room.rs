@@ -69,7 +69,10 @@ fn refused_write_waits_for_room_of_its_length() {
             "the window must have space for short writes"
         );
         assert!(!is_refused(&client, b"short"));
-        assert!(is_writable(&client), "only a refusal clears the readiness");
+        assert!(
+            is_writable(&client),
+            "an accepted write must not clear the readiness"
+        );
         let short = usize::from(taken) * LONG;
         while !is_refused(&client, &long) {
             taken += 1;

@@ -107,7 +107,7 @@ lines! { (listener, client, server);
         }
         false => (17, 17),
     } => (17, 17);
-    listener_ttl_of_none: listener.set_ttl(0).is_err() => true;
+    listener_ttl_of_zero: listener.set_ttl(0).is_err() => true;
     connect_text: called(|addr| Stream::connect(&*addr.to_string()).unwrap()) => 4;
     connect_string: called(|addr| Stream::connect(addr.to_string()).unwrap()) => 4;
     connect_text_and_port: called(|addr| {
@@ -165,8 +165,8 @@ lines! { (listener, client, server);
         }
         false => 42,
     } => 42;
-    ttl_of_none: client.set_ttl(0).is_err() => true;
-    ttl_above_all: client.set_ttl(256).is_err() => true;
+    ttl_of_zero: client.set_ttl(0).is_err() => true;
+    ttl_of_256: client.set_ttl(256).is_err() => true;
     take_error: client.take_error().unwrap().is_none() => true;
     set_nonblocking: {
         client.set_nonblocking(true).unwrap();

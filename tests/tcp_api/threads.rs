@@ -1,5 +1,5 @@
-//! Checks the auto traits of the types and of their futures, the size of a task, and that a handle
-//! of a stream or listener enters a runtime only if no other handle exists.
+//! Checks the auto traits of the types and of their futures, and the size of a task. Also checks
+//! that `from_std` converts a stream or a listener only if no other handle of it exists.
 
 use std::panic::{RefUnwindSafe, UnwindSafe};
 
@@ -13,7 +13,7 @@ macro_rules! everywhere {
 }
 
 #[test]
-fn types_go_to_any_thread_and_past_a_panic() {
+fn types_are_send_sync_and_unwind_safe() {
     everywhere! {
         std::net::TcpStream, rdmsg::Stream;
         std::net::TcpListener, rdmsg::StreamListener;
@@ -33,7 +33,7 @@ fn types_go_to_any_thread_and_past_a_panic() {
 }
 
 #[test]
-fn futures_go_to_any_thread() {
+fn futures_are_send() {
     fn is_send(_: impl Send) {}
 
     fn of_a_stream(stream: &rdmsg::tokio::Stream) {
@@ -63,7 +63,7 @@ fn a_connecting_task_is_small() {
 }
 
 #[test]
-fn a_stream_with_another_handle_enters_no_runtime() {
+fn from_std_refuses_while_another_handle_exists() {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()

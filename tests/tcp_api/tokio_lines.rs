@@ -191,7 +191,7 @@ lines! { (listener, client, server);
         }
         false => 42,
     } => 42;
-    ttl_of_none: client.set_ttl(0).is_err() => true;
+    ttl_of_zero: client.set_ttl(0).is_err() => true;
     split: {
         let (read, mut write) = client.split();
         write.write_all(b"abc").await.unwrap();

@@ -346,7 +346,7 @@ fn a_peek_waits_while_the_same_stream_writes() {
 }
 
 #[test]
-fn borrowed_halves_end_nothing() {
+fn dropped_borrowed_halves_keep_the_stream_open() {
     run(|| async {
         let (mut client, mut server) = pair().await;
         for round in 0..2_u8 {
@@ -369,7 +369,7 @@ fn borrowed_halves_end_nothing() {
 }
 
 #[test]
-fn halves_are_reunited_with_their_own_only() {
+fn reunite_joins_only_halves_of_one_stream() {
     run(|| async {
         let (mut client, mut server) = pair().await;
         client.write_all(b"un").await.unwrap();
@@ -396,7 +396,7 @@ fn halves_are_reunited_with_their_own_only() {
 }
 
 #[test]
-fn a_forgotten_half_ends_its_direction_with_the_other() {
+fn forgotten_write_half_ends_with_the_read_half() {
     run(|| async {
         let (client, mut server) = pair().await;
         let (read, mut write) = client.into_split();
@@ -453,7 +453,7 @@ fn zero_linger_resets_the_connection() {
 }
 
 #[test]
-fn any_other_linger_ends_the_stream() {
+fn drop_without_zero_linger_delivers_all_bytes() {
     run(|| async {
         let (mut client, mut server) = pair().await;
         client.set_zero_linger().unwrap();

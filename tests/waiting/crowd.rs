@@ -85,7 +85,7 @@ fn receives_each_message_once_in_64_threads() {
 }
 
 #[test]
-fn receives_each_message_once_in_mixed_company() {
+fn receives_each_message_once_in_threads_and_tasks() {
     const COUNT: u32 = 3000;
     const SHORT: Duration = Duration::from_millis(1);
     let stage = Stage::new(&unprobed());

@@ -108,6 +108,7 @@ enum OtherUser {
     Thread,
     /// A thread in `next_completion`.
     Clone,
+    /// A group that contains the endpoint.
     Group,
     /// A task on a runtime that a thread drives.
     Task,
@@ -156,6 +157,8 @@ const OTHER_USERS: [OtherUser; 7] = [
 ];
 
 impl Call {
+    /// Returns true if the call works while the endpoint is in a group. The group then receives all
+    /// messages and completions of the endpoint.
     fn is_in_group(self) -> bool {
         let receives = [
             Self::Recv,
@@ -167,6 +170,7 @@ impl Call {
         !receives.contains(&self)
     }
 
+    /// Returns true if the call is made on the group itself.
     fn is_of_group(self) -> bool {
         [Self::GroupRecv, Self::GroupNextCompletion].contains(&self)
     }
@@ -177,6 +181,7 @@ impl Call {
         [Self::SendVectored, Self::SendWithId, Self::TaskSendBatch].contains(&self)
     }
 
+    /// Returns true if the call is tested together with `other_user`.
     fn is_with(self, other_user: OtherUser) -> bool {
         match other_user {
             OtherUser::Alone => !self.is_of_group(),
@@ -277,7 +282,7 @@ fn on_messages(call: Call, endpoint: Endpoint, group: Option<Group>) -> Prepared
         Call::TaskClose => {
             let closed = runtime(false).block_on(async {
                 let endpoint = TaskEndpoint::new(endpoint.clone()).unwrap();
-                // The endpoint's `close_timeout` expires first: it is half as long as this timeout.
+                // The endpoint's `close_timeout` is `DEADLINE`, so it expires before this timeout.
                 timeout(2 * DEADLINE, endpoint.close()).await
             });
             closed.map_or_else(
@@ -554,7 +559,7 @@ fn prepare(state: &dyn Peers, others: &mut Others, calls: &mut Vec<(String, Prep
     calls.push((name(&"Connect", OtherUser::Alone), connect));
     let connecting = Connector::new().config(&config()).engine(state.engine());
     let connect: PreparedCall = Box::new(move || {
-        // The connector's `connect_timeout` expires first: it is half as long as this timeout.
+        // The `connect_timeout` is `DEADLINE`, so it expires before the timeout below.
         let connecting = connecting.start(addr).unwrap();
         match runtime(false).block_on(async { timeout(2 * DEADLINE, connecting).await }) {
             Ok(Err(Error::Connect { .. })) => Ok(()),

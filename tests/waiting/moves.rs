@@ -115,7 +115,7 @@ fn receives_in_a_runtime_next_to_an_idle_one() {
 }
 
 #[test]
-fn moves_between_threads_tasks_and_a_loop() {
+fn moves_between_threads_tasks_and_epoll() {
     const COUNT: usize = 20;
     let stage = Stage::new(&unprobed());
     let (near, far) = stage.pair(&unprobed());

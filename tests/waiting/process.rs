@@ -212,7 +212,7 @@ fn keep() {
 
 /// Returns a configuration with keepalive probes. Because of the probes, the engine's thread polls
 /// each connection twice per keepalive interval, which is ten times per second. The keepalive
-/// timeout is so long that no connection ends during a test.
+/// timeout is long, so that no connection ends during a test.
 fn probing() -> Config {
     Config::default().with(|c| {
         c.keepalive_interval = Some(Duration::from_millis(200));

@@ -19,8 +19,8 @@ use crate::{
     stage::{PROMPT, TIME_LIMIT, flush_promptly, ip_and_transport, receive_all, runtime, unprobed},
 };
 
-/// A process that accepts connections and then falls silent: the test stops it after all
-/// connections are established.
+/// A process that accepts connections. The test stops the process after all connections are
+/// established.
 struct Silent {
     process: Process,
     messages: SocketAddr,

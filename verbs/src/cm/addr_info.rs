@@ -155,7 +155,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_resolvers_numbers_become_error_numbers() {
+    fn resolver_error_codes_become_errnos() {
         assert_eq!(resolver_errno(0), None);
         assert_eq!(resolver_errno(-1), None);
         assert_eq!(resolver_errno(libc::EAI_NONAME), Some(libc::EADDRNOTAVAIL));

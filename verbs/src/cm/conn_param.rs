@@ -116,9 +116,9 @@ impl ConnEventParam {
 pub struct UdEventParam {
     /// The path to the peer or to the group.
     pub ah_attr: AhAttr,
-    /// The peer's queue pair number.
+    /// The peer's queue pair number, or 0xffffff for a multicast group.
     pub qp_num: u32,
-    /// The peer's queue key.
+    /// The queue key of messages to the peer or to the group.
     pub qkey: u32,
 }
 
@@ -127,7 +127,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_default_is_what_null_means_in_c() {
+    fn default_matches_a_null_conn_param_in_c() {
         let param = ConnParam::default();
         let raw = param.to_raw();
         assert_eq!(

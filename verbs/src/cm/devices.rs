@@ -3,11 +3,11 @@
 //! Tracks the devices that librdmacm has open, and releases removed devices.
 //!
 //! librdmacm opens a device when a program first needs it, and counts the ids and the device lists
-//! that use it. librdmacm detects that a device was removed only when it creates a device list.
-//! After that, librdmacm closes the device as soon as no id or list uses it. Some drivers, such as
-//! the driver of software RoCE, do not support hot removal. With such a driver, the device keeps
-//! its name until librdmacm closes the device, and the command that removes the device blocks until
-//! then.
+//! that use it. librdmacm detects that a device was removed only in two cases: when it creates a
+//! device list, and when an id needs a device that librdmacm does not know yet. After that,
+//! librdmacm closes the device as soon as no id or list uses it. Some drivers, such as the driver
+//! of software RoCE, do not support hot removal. With such a driver, the device keeps its name
+//! until librdmacm closes the device, and the command that removes the device blocks until then.
 //!
 //! Therefore this module makes librdmacm create a new list when two conditions are met: an event
 //! has reported the removal of a device, and no list of this module still contains the device.
@@ -83,7 +83,7 @@ struct Held {
     removed: bool,
 }
 
-/// The devices that librdmacm has open in this process.
+/// This module's record of the devices that librdmacm has open in this process.
 #[derive(Default)]
 struct Open {
     /// The devices that at least one list contains. The key is the address of the `ibv_context`.
@@ -93,25 +93,25 @@ struct Open {
     credentials: Option<(Uid, Gid)>,
 }
 
-/// The open devices. A thread holds this lock while it creates or frees a list, so that
-/// [`Held::lists`] is exact.
+/// The record of open devices. A thread holds this lock while it creates a list and while it
+/// changes [`Held::lists`], so that no other thread sees a list that is not counted yet.
 static OPEN: PerProcess<Mutex<Open>> = PerProcess::new(Mutex::default);
 
 fn open() -> MutexGuard<'static, Open> {
     lock(OPEN.get())
 }
 
-/// Ensures that this process itself opened the descriptors of software devices, with its current
-/// credentials. Replaces the descriptors in two cases:
+/// Replaces the descriptors of software devices with descriptors that this process has opened with
+/// its current credentials. Does this only in two cases:
 ///
 /// * on the first call in a forked child;
 /// * on a call after the credentials have changed, if no list contains a device.
 ///
 /// The driver of a software device posts a work request by calling write(2) on the device's
 /// descriptor. The kernel allows this call only with the credentials with which the descriptor was
-/// opened, and it treats the credentials of a forked child as different. The kernel stores all
-/// state of a software device's context. Therefore the descriptor of a context without objects can
-/// be replaced.
+/// opened, and it treats the credentials of a forked child as different. The complete state of a
+/// software device's context is in the kernel. Therefore the descriptor of a context without
+/// objects can be replaced.
 ///
 /// The driver of a hardware adapter stores a part of the state in the process's memory. Therefore a
 /// child continues to use the inherited descriptors of the adapter. The kernel allows this, because
@@ -124,7 +124,8 @@ pub(super) fn own_descriptors() -> Result<(), OsError> {
         Some(before) => before != credentials && open.held.is_empty(),
     };
     if must_replace {
-        // If there is no device, `List::get` fails, and no descriptor needs to be replaced.
+        // If there is no device, `List::get` returns an error, and no descriptor needs to be
+        // replaced.
         for context in List::get().iter().flat_map(List::all) {
             if let Some(context) = NonNull::new(*context) {
                 // SAFETY: the list keeps the device open, so `context` is valid. This process has
@@ -247,8 +248,9 @@ impl fmt::Debug for Devices {
 impl Drop for Inner {
     fn drop(&mut self) {
         if !self.process.is_this() {
-            // This process is a forked child. Another thread of the parent may have held
-            // librdmacm's lock during the fork, so a call could block forever.
+            // This process is a forked child, whose `OPEN` does not count this list. Another thread
+            // of the parent may have held librdmacm's lock during the fork, so `release` could
+            // block forever.
             return;
         }
         let Open { held, .. } = &mut *open();
@@ -380,8 +382,8 @@ unsafe fn renew(context: NonNull<ffi::ibv_context>) -> Result<(), OsError> {
     replaced.and(closed)
 }
 
-/// Makes librdmacm close a removed device. If librdmacm can create no list, because no device is
-/// left, calls [`detach`].
+/// Makes librdmacm close a removed device. If librdmacm cannot create a list, usually because no
+/// device is left, calls [`detach`].
 ///
 /// # Safety
 ///
@@ -396,7 +398,8 @@ unsafe fn release(context: NonNull<ffi::ibv_context>) {
         Err(none_left) => match unsafe { detach(context) } {
             Ok(()) => debug!(
                 Rdma,
-                "closed the descriptors of a removed device; there is no other device: {none_left}"
+                "closed the descriptors of a removed device, because librdmacm cannot list the \
+                 devices: {none_left}"
             ),
             Err(error) => error!(
                 Rdma,

@@ -85,6 +85,7 @@ impl CmEvent {
                 qp_num: param.qp_num,
                 qkey: param.qkey,
             });
+            // In a multicast event, the pointer is the context that was passed when joining.
             if !multicast {
                 // SAFETY: librdmacm sets `private_data` and `private_data_len` together, to bytes
                 // inside the event.
@@ -315,7 +316,7 @@ mod tests {
     }
 
     #[test]
-    fn an_event_of_the_future_is_data() {
+    fn event_of_an_unknown_type_is_copied() {
         let mut raw = zeroed();
         raw.event = 4711;
         // SAFETY: `raw` is a local variable with valid fields, which only this call uses.

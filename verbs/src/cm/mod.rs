@@ -18,9 +18,10 @@
 //!
 //! # Thread safety
 //!
-//! librdmacm writes to an id, its device and its route while it reads an event of that id.
-//! Therefore each channel has a lock, which is held while an event is read, and during each call on
-//! an id of that channel. As a result, any thread may use an id.
+//! While librdmacm reads an event of an id, it writes to fields of that id, for example to the
+//! pointer to the id's device and to the route. Therefore each channel has a lock. A thread holds
+//! this lock while it reads an event, and during each call on an id of the channel. As a result,
+//! any thread may use an id.
 //!
 //! A synchronous id has its own channel, and waits for its events without holding a lock.
 //!
@@ -32,9 +33,9 @@
 // This module owns every librdmacm object that the crate uses. It guarantees three things. Each
 // event that was read is acknowledged. No thread uses an id while an event of that id is read. A
 // removed device is released when no object of the crate uses it. The callers of this module are
-// the engine, the crates `rsocket` and `valkey`, and programs. The engine uses its ids only on its
-// own thread. The module starts no thread, sets no deadlines of its own, and retries no call except
-// in [`CmId::listen_on`]. The callers decide how to handle an event.
+// the crates `rdmsg`, `rsocket` and `valkey`, and programs. The engine of `rdmsg` uses its ids only
+// on its own thread. This module starts no thread, sets no deadlines of its own, and retries no
+// call except in [`CmId::listen_on`]. The callers decide how to handle an event.
 
 // These modules are declared first, in this order. As a result, the documentation of `EventChannel`
 // begins with `new`, and that of `CmEvent` with the methods that return its content.

@@ -229,8 +229,8 @@ impl Groups {
             if let Err(error) = cvt("rdma_leave_multicast", unsafe { leave(id, group) }) {
                 warn!(
                     Rdma,
-                    "a connection manager id cannot leave the multicast group {group}, so its \
-                     queue pair and the group's memory may leak: {error}"
+                    "a connection manager id cannot leave the multicast group {group}, so the \
+                     id's queue pair and the group's memory may leak: {error}"
                 );
             }
         }

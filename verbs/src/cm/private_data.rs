@@ -2,8 +2,8 @@ use std::{fmt, ops::Deref};
 
 use rdma_status::OsError;
 
-/// The capacity of [`PrivateData`] in bytes. It is sufficient for any message, because the length
-/// field of a message has one byte.
+/// The capacity of [`PrivateData`] in bytes. Longer data cannot be sent, because librdmacm stores
+/// the length of private data in one byte.
 const CAPACITY: usize = u8::MAX as usize;
 
 /// Private data: bytes that a connect request, an acceptance or a rejection carries to the peer's
@@ -31,8 +31,8 @@ impl PrivateData {
     /// The maximum length in an acceptance or a rejection for datagrams, in bytes.
     pub const UD_ACCEPT_MAX: usize = 136;
 
-    /// Returns `EMSGSIZE` if the data is longer than `limit`, the maximum number of bytes in the
-    /// message that `call` sends.
+    /// Returns `EMSGSIZE` if the data is longer than `limit`, the maximum length of private data in
+    /// the message that `call` sends, in bytes.
     ///
     /// The kernel would also refuse such data, but its error does not name the reason.
     pub(super) fn check(&self, call: &'static str, limit: usize) -> Result<(), OsError> {

@@ -1,5 +1,5 @@
-//! Constants of `rdma/rdma_cma.h` and `infiniband/verbs.h` that the generated bindings lack,
-//! because the headers define them as macros or as members of unnamed enums.
+//! Constants of `rdma/rdma_cma.h` and `infiniband/verbs.h` that the generated bindings lack. In the
+//! headers, most of them are macros or members of unnamed enums.
 
 use libc::c_int;
 

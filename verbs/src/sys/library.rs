@@ -51,7 +51,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn missing_library_is_named() {
+    fn missing_library_or_function_is_named() {
         assert_eq!(
             library("librdmsg-missing.so.1").err(),
             Some(OsError::new("librdmsg-missing.so.1", libc::ELIBACC))

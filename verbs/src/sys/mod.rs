@@ -3,8 +3,8 @@
 //! Only this module depends on how the two libraries are loaded. `ffi` is the module `dlopen`, or
 //! the module `linked` if the feature `linked` is enabled. Both modules provide the same names.
 //! This module owns no object: descriptors, addresses and pointers belong to its callers, `verbs`
-//! and `cm`. Each unsafe function documents its requirements. Only `wait_readable` blocks, at most
-//! for the timeout that its caller passes.
+//! and `cm`. Each unsafe function documents its requirements. Apart from the C functions, only
+//! `wait_readable` blocks, at most for the timeout that its caller passes.
 
 pub(crate) mod consts;
 #[cfg(any(test, not(feature = "linked")))]

@@ -62,7 +62,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn missing_function_is_refused_by_name() {
+    fn missing_function_is_named_in_the_error() {
         let old = Newer::open("libc.so.6").unwrap();
         assert_eq!(
             old.reg_dmabuf_mr.err(),
@@ -72,7 +72,7 @@ mod tests {
 
     #[cfg(feature = "linked")]
     #[test]
-    fn newer_functions_are_the_headers() {
+    fn newer_functions_match_the_header() {
         // This line compiles only if the declared type is the type in the header.
         let theirs: RegDmabufMr = crate::sys::linked::ibv_reg_dmabuf_mr;
         let ours = ibv_reg_dmabuf_mr().unwrap();

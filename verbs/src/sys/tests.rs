@@ -10,14 +10,14 @@ use rdma_status::{CmEventType, OsError, WcStatus};
 use super::*;
 
 #[test]
-fn cvt_takes_minus_one_for_an_error() {
+fn cvt_reports_minus_one_as_an_error() {
     assert_eq!(cvt("f", 3), Ok(3));
     let ret = fail_with_ebadf();
     assert_eq!(cvt("close", ret), Err(OsError::new("close", libc::EBADF)));
 }
 
 #[test]
-fn cvt_errno_understands_all_three_conventions() {
+fn cvt_errno_accepts_three_error_conventions() {
     assert_eq!(cvt_errno("f", 0), Ok(()));
     assert_eq!(
         cvt_errno("f", libc::ENOMEM),
@@ -36,7 +36,7 @@ fn cvt_errno_understands_all_three_conventions() {
 }
 
 #[test]
-fn cvt_ptr_takes_null_for_an_error() {
+fn cvt_ptr_reports_null_as_an_error() {
     let mut value = 7;
     assert_eq!(
         cvt_ptr("f", &raw mut value).map(NonNull::as_ptr),
@@ -69,7 +69,7 @@ macro_rules! same_numbers {
 }
 
 #[test]
-fn wc_status_is_the_headers() {
+fn wc_status_matches_the_header() {
     same_numbers!(WcStatus, ibv_wc_status, "IBV_WC_":
         SUCCESS = IBV_WC_SUCCESS,
         LOC_LEN_ERR = IBV_WC_LOC_LEN_ERR,
@@ -99,7 +99,7 @@ fn wc_status_is_the_headers() {
 }
 
 #[test]
-fn cm_event_type_is_the_headers() {
+fn cm_event_type_matches_the_header() {
     same_numbers!(CmEventType, rdma_cm_event_type, "RDMA_CM_EVENT_":
         ADDR_RESOLVED = RDMA_CM_EVENT_ADDR_RESOLVED,
         ADDR_ERROR = RDMA_CM_EVENT_ADDR_ERROR,

@@ -122,8 +122,8 @@ pub(crate) unsafe fn ibv_query_port(
     }
 }
 
-/// Calls `ibv_query_device_ex(3)`, which returns 0 or an error number. Fields that the driver does
-/// not fill in stay zero.
+/// Queries a device as `ibv_query_device_ex(3)` does. Returns 0 or an error number. Fields that the
+/// driver does not fill in stay zero.
 ///
 /// # Safety
 ///

@@ -32,10 +32,10 @@
 //! # Thread safety
 //!
 //! All handles are [`Send`] and [`Sync`], because locks protect the objects. libibverbs locks all
-//! objects except the queue pairs of a [`ThreadDomain`], which the safe functions of this module
-//! lock. If several threads post to one queue pair, the requests of each call stay together; the
-//! order of the calls is unspecified. If several threads poll one completion queue, each completion
-//! is returned to only one of them.
+//! objects except the queue pairs of a [`ThreadDomain`]. The safe functions of this module lock
+//! these queue pairs. If several threads post to one queue pair, the requests of each call stay
+//! together; the order of the calls is unspecified. If several threads poll one completion queue,
+//! each completion is returned to only one of them.
 //!
 //! # Memory
 //!
@@ -53,7 +53,7 @@
 // can block. The module starts no thread, and implements neither connections nor messages: its
 // callers connect queue pairs.
 //
-// Its submodules depend on each other in one direction only. `memory` and `completion` use
+// The submodules depend on each other in one direction only. `memory` and `completion` use
 // `device`. `work_request` uses `device`, `memory` and `completion`. `queue_pair` uses all other
 // submodules.
 

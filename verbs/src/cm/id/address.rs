@@ -33,7 +33,8 @@ impl CmId {
         })
     }
 
-    /// Resolves the address `dst` to a device and a neighbour.
+    /// Resolves the IP address `dst` to an RDMA address, and binds the id to the local device that
+    /// reaches `dst`.
     ///
     /// After at most `timeout`, the event ADDR_RESOLVED or ADDR_ERROR reports the result.
     ///

@@ -21,8 +21,8 @@ impl CmId {
     /// If the id has a queue pair when the event is read, the queue pair receives the messages that
     /// are sent to the group. The id leaves the group when
     /// [`leave_multicast`](Self::leave_multicast) is called, or when the queue pair or the id is
-    /// dropped. Even if joining failed, one of these actions is necessary to release the memory
-    /// that librdmacm has allocated for the group.
+    /// dropped. One of these actions is necessary even after MULTICAST_ERROR, because it releases
+    /// the memory that librdmacm has allocated for the group.
     ///
     /// # Errors
     ///

@@ -9,7 +9,7 @@ use rdma_status::OsError;
 use super::CmId;
 use crate::sys::{consts, ffi};
 
-/// Options of enhanced connection establishment.
+/// Options of enhanced connection establishment (ECE).
 ///
 /// With these options, devices of the same vendor negotiate features that the InfiniBand standard
 /// does not define.

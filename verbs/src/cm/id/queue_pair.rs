@@ -52,8 +52,8 @@ impl CmId {
             cvt_ptr(CALL, unsafe { (*id).qp })
         })?;
         let owner = Arc::clone(&self.inner);
-        // SAFETY: `qp` was created above with the attributes `attr`, no other code refers to it,
-        // and `owner` destroys it.
+        // SAFETY: `qp` was created above with `pd` and `attr`, and the call stored its capacities
+        // in `raw`. Only `owner` destroys it, in `destroy_qp`.
         Ok(unsafe { QueuePair::from_cm(qp, QpCap::from_raw(raw.cap), pd, attr, owner) })
     }
 

@@ -2,9 +2,9 @@
 //!
 //! librdmacm has a synchronous mode of its own, in which a call blocks in the kernel until an event
 //! arrives. This crate would hold the id's lock during that call, and a thread that drops the id's
-//! queue pair would have to wait for the lock. Therefore this module implements synchronous ids
-//! with asynchronous ones: the id has its own channel, and an operation waits for its event without
-//! holding a lock.
+//! queue pair would have to wait for the lock. Therefore this module does not use that mode: a
+//! synchronous id is an asynchronous id of librdmacm with its own channel, and each operation waits
+//! for its event without holding a lock.
 #![allow(unsafe_code)]
 
 use std::{
@@ -68,8 +68,9 @@ impl CmId {
         let this = Self::from_raw(cvt_ptr(CALL, raw)?, &channel, Mode::sync(None));
         // librdmacm created a channel for this id, and destroys that channel during the migration.
         this.inner.call("rdma_migrate_id", |id| {
-            // SAFETY: `id` and `channel` exist, and the lock of `channel` is held. librdmacm has
-            // acknowledged the events that it read.
+            // SAFETY: `id` and `channel` exist, and the lock of `channel` is held. `rdma_create_ep`
+            // has acknowledged all its events except the last. This call acknowledges the last one,
+            // so it does not block.
             unsafe { ffi::rdma_migrate_id(id, channel.as_ptr()) }
         })?;
         Ok(this)
@@ -210,7 +211,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_step_ends_with_its_own_event_or_with_a_failure() {
+    fn operation_ends_with_its_event_or_a_failure() {
         let connect = |event, status| outcome(event, status, &[CmEventType::ESTABLISHED]);
         assert_eq!(connect(CmEventType::ESTABLISHED, 0), Some(Ok(())));
         assert_eq!(
@@ -237,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn an_event_about_something_else_ends_no_step() {
+    fn unrelated_event_ends_no_operation() {
         for event in [
             CmEventType::ADDR_CHANGE,
             CmEventType::TIMEWAIT_EXIT,

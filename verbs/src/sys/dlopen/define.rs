@@ -18,7 +18,7 @@ macro_rules! types {
 
         #[cfg(all(test, feature = "linked"))]
         #[test]
-        fn types_are_the_headers() {
+        fn types_match_the_headers() {
             use $crate::sys::{dlopen::define::{compare, layout}, linked};
             $( compare(
                 stringify!($kind $name),
@@ -32,20 +32,20 @@ macro_rules! types {
 macro_rules! declare {
     (opaque $name:ident [$($attributes:tt)*] {}) => {
         $($attributes)*
-        #[allow(dead_code, reason = "declared as a whole")]
+        #[allow(dead_code, reason = "complete declaration, partly unused")]
         #[repr(C)]
         pub(crate) struct $name([u8; 0]);
     };
     (union $name:ident [$($attributes:tt)*] { $( $field:ident: $type:ty, )* }) => {
         $($attributes)*
-        #[allow(dead_code, reason = "declared as a whole")]
+        #[allow(dead_code, reason = "complete declaration, partly unused")]
         #[repr(C)]
         #[derive(Clone, Copy)]
         pub(crate) union $name { $( pub(crate) $field: $type, )* }
     };
     ($kind:tt $name:ident [$($attributes:tt)*] { $( $field:ident: $type:ty, )* }) => {
         $($attributes)*
-        #[allow(dead_code, reason = "declared as a whole")]
+        #[allow(dead_code, reason = "complete declaration, partly unused")]
         #[repr(C)]
         #[derive(Clone, Copy)]
         pub(crate) struct $name { $( pub(crate) $field: $type, )* }
@@ -75,7 +75,7 @@ macro_rules! enumerations {
 
         #[cfg(all(test, feature = "linked"))]
         #[test]
-        fn enumerations_are_the_headers() {
+        fn enumerations_match_the_headers() {
             use $crate::sys::linked;
             $(
                 let _: $name::Type = linked::$name::Type::MIN;
@@ -106,7 +106,7 @@ macro_rules! bits {
 
         #[cfg(all(test, feature = "linked"))]
         #[test]
-        fn bits_are_the_headers() {
+        fn bits_match_the_headers() {
             use $crate::sys::linked;
             $( $( assert_eq!($name::$constant.0, linked::$name::$constant.0); )* )*
         }
@@ -117,14 +117,14 @@ macro_rules! bits {
 /// enum, so that callers can pass only declared values.
 macro_rules! arguments {
     ($name:ident { $( $constant:ident = $value:literal ),* $(,)? }) => {
-        #[allow(dead_code, reason = "declared as a whole")]
+        #[allow(dead_code, reason = "complete declaration, partly unused")]
         #[repr(u32)]
         #[derive(Clone, Copy)]
         pub(crate) enum $name { $( $constant = $value, )* }
 
         #[cfg(all(test, feature = "linked"))]
         #[test]
-        fn arguments_are_the_headers() {
+        fn arguments_match_the_headers() {
             use $crate::sys::linked;
             $( assert_eq!($name::$constant as u32, linked::$name::$constant as u32); )*
         }
@@ -205,8 +205,9 @@ mod compared {
     pub(in crate::sys::dlopen) use {layout, placeholder};
 
     /// Panics if the layout of a declaration (`ours`) differs from that in the headers (`theirs`).
-    /// A growing structure may be larger in the headers. Opaque types are not compared. `what` is
-    /// the kind and the name of the type.
+    /// A growing structure may be larger in the headers. Opaque types are not compared. A field of
+    /// the type `Operation` matches every pointer to an unsafe C function. `what` is the kind and
+    /// the name of the type.
     pub(in crate::sys::dlopen) fn compare(what: &str, ours: Layout, mut theirs: Layout) {
         let kind = what.split(' ').next().unwrap_or_default();
         if kind == "opaque" {
@@ -234,7 +235,7 @@ mod compared {
     }
 
     #[test]
-    fn a_missing_or_moved_field_is_noticed() {
+    fn missing_or_retyped_field_is_detected() {
         #[repr(C)]
         struct Theirs {
             a: u32,

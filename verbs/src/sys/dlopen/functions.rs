@@ -67,7 +67,7 @@ macro_rules! functions {
 
         #[cfg(all(test, feature = "linked"))]
         #[test]
-        fn functions_are_the_headers() {
+        fn functions_match_the_headers() {
             use std::any::type_name_of_val;
 
             use crate::sys::{dlopen::define::{bare, placeholder}, linked};

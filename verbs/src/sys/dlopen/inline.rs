@@ -25,7 +25,7 @@ macro_rules! operations {
 
         #[cfg(all(test, feature = "linked"))]
         #[test]
-        fn operations_are_the_headers() {
+        fn operations_match_the_header() {
             use std::any::type_name_of_val;
 
             use crate::sys::{dlopen::define::{bare, placeholder}, linked};

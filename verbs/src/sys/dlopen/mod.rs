@@ -8,14 +8,14 @@
     unsafe_code,
     non_camel_case_types,
     non_snake_case,
-    reason = "the functions and names of C"
+    reason = "C functions are unsafe, and all items keep their C names"
 )]
 #![cfg_attr(
     feature = "linked",
     allow(
         dead_code,
         unused_imports,
-        reason = "compared with the headers, and not used"
+        reason = "only tests use this module, to compare it with the headers"
     )
 )]
 

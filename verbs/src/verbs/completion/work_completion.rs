@@ -93,7 +93,7 @@ open_enum! {
     BIND_MW = 5;
     /// A request that invalidated a key of the local device.
     LOCAL_INV = 6;
-    /// A send that the device segmented.
+    /// A send that the device split into TCP segments (TCP segmentation offload).
     TSO = 7;
     /// A receive that a peer's send consumed.
     RECV = 128;
@@ -357,7 +357,7 @@ mod tests {
     }
 
     #[test]
-    fn failure_has_what_the_standard_defines() {
+    fn failure_has_only_the_defined_fields() {
         let mut wc = received(WcFlags::WITH_IMM);
         wc.status = WcStatus::RETRY_EXC_ERR.raw();
         wc.vendor_err = 0x81;
@@ -374,7 +374,7 @@ mod tests {
     }
 
     #[test]
-    fn an_unknown_status_survives() {
+    fn unknown_status_keeps_its_number() {
         let wc = WorkCompletion {
             status: 4711,
             opcode: 4712,
@@ -386,7 +386,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_are_the_headers() {
+    fn numbers_match_the_headers() {
         use ffi::ibv_wc_opcode as c;
         for (ours, theirs) in [
             (WcOpcode::SEND, c::IBV_WC_SEND),

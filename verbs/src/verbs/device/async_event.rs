@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn types_are_the_headers() {
+    fn types_match_the_headers() {
         use ffi::ibv_event_type as c;
         for (ours, theirs) in [
             (AsyncEventType::CQ_ERR, c::IBV_EVENT_CQ_ERR),
@@ -308,7 +308,7 @@ mod tests {
     }
 
     #[test]
-    fn an_unknown_type_survives() {
+    fn unknown_type_keeps_its_number() {
         let read = event(4711, ffi::ibv_async_event_element_t { port_num: 0 });
         assert_eq!(
             (read.event_type().raw(), read.element()),

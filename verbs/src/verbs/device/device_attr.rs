@@ -309,7 +309,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_are_the_headers() {
+    fn numbers_match_the_headers() {
         use ffi::ibv_device_cap_flags as c;
         for (ours, theirs) in [
             (DeviceCapFlags::RESIZE_MAX_WR, c::IBV_DEVICE_RESIZE_MAX_WR),

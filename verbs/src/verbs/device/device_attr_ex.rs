@@ -123,7 +123,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn flags_are_the_headers() {
+    fn flags_match_the_headers() {
         use ffi::{ibv_odp_general_caps as g, ibv_odp_transport_cap_bits as t};
         assert_eq!(OdpCaps::SUPPORT.bits(), g::IBV_ODP_SUPPORT.0);
         assert_eq!(

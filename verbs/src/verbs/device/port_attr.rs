@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_are_the_headers() {
+    fn numbers_match_the_headers() {
         assert_eq!(Mtu::MTU_256.raw(), ffi::ibv_mtu::IBV_MTU_256);
         assert_eq!(Mtu::MTU_4096.raw(), ffi::ibv_mtu::IBV_MTU_4096);
         use ffi::ibv_port_state as c;

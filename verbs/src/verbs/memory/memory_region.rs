@@ -24,12 +24,12 @@ use crate::{
 
 /// Memory that is registered with a device. Clones refer to the same region.
 ///
-/// The device may read or change the bytes at any time. So may any peer that knows
-/// [`rkey`](Self::rkey), as far as the region's access flags permit. Therefore this type returns no
+/// The device may read or change the bytes at any time. Any peer that knows [`rkey`](Self::rkey)
+/// may also do so, as far as the region's access flags permit. Therefore this type returns no
 /// references to the bytes, but copies the bytes in and out. The program's protocol must define
 /// when each side may access which bytes. For example, if the program polls the completion of a
-/// receive and then calls [`copy_out`](Self::copy_out), it gets the bytes that the device has
-/// written.
+/// receive and then calls [`copy_out`](Self::copy_out), the program gets the bytes that the device
+/// has written.
 ///
 /// When the last handle is dropped, the memory is deregistered. If the region owns the memory, the
 /// memory is then unmapped. Queue pairs and shared receive queues own handles to the regions of all
@@ -86,7 +86,7 @@ enum Location {
     Device { _memory: DeviceMemory },
     /// A dma-buf, which the kernel keeps until the region has been deregistered.
     DmaBuf,
-    /// A part of the region `_of`, which owns the bytes.
+    /// A part of the region `_of`. The region `_of` exists until the part has been deregistered.
     Part { _of: MemoryRegion },
 }
 
@@ -179,7 +179,8 @@ impl MemoryRegion {
         let raw = unsafe { register(pd, start, len, access) }?;
         let location = Location::Part { _of: self.clone() };
         // SAFETY: `raw` was just registered. The view of the new region is empty, because a view of
-        // the part could divide the bytes into words differently from the view of `self`.
+        // the part and the view of `self` could access a byte through atomics of different sizes,
+        // which `SharedBytes::new` forbids.
         Ok(unsafe { Self::from_raw(raw, pd, start, len, 0, None, location) })
     }
 
@@ -749,7 +750,7 @@ mod tests {
     }
 
     #[test]
-    fn flags_are_the_headers() {
+    fn flags_match_the_headers() {
         for (ours, theirs) in [
             (AccessFlags::LOCAL_WRITE, c::IBV_ACCESS_LOCAL_WRITE),
             (AccessFlags::REMOTE_WRITE, c::IBV_ACCESS_REMOTE_WRITE),

@@ -108,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn names_missing_and_impossible_attributes() {
+    fn error_names_missing_and_invalid_attributes() {
         let init = QpAttr {
             qp_state: Some(QpState::INIT),
             port_num: Some(1),
@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn says_when_there_is_no_such_transition() {
+    fn error_names_an_undefined_transition() {
         let rts = QpAttr {
             qp_state: Some(QpState::RTS),
             ..QpAttr::default()
@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn says_no_more_than_is_known() {
+    fn error_omits_unknown_state_and_violations() {
         let timer = QpAttr {
             min_rnr_timer: Some(1),
             ..QpAttr::default()

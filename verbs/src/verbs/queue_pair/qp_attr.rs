@@ -368,7 +368,7 @@ mod tests {
     }
 
     #[test]
-    fn flags_are_the_headers() {
+    fn flags_match_the_headers() {
         use ffi::ibv_qp_attr_mask as c;
         for (ours, theirs) in [
             (QpAttrMask::STATE, c::IBV_QP_STATE),
@@ -404,7 +404,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_are_the_headers() {
+    fn numbers_match_the_headers() {
         for (ours, theirs) in [
             (QpState::RESET, c::IBV_QPS_RESET),
             (QpState::INIT, c::IBV_QPS_INIT),

@@ -77,6 +77,7 @@ impl<'a> QpInitAttr<'a> {
     pub const fn ud(cq: &'a CompletionQueue, cap: QpCap) -> Self {
         Self::new(QpType::UD, cq, cap)
     }
+
     /// Converts the attributes to the C structure, which is valid while the borrowed objects exist.
     pub(crate) fn to_raw(self) -> ffi::ibv_qp_init_attr {
         ffi::ibv_qp_init_attr {
@@ -125,7 +126,7 @@ mod tests {
     use crate::sys::ffi;
 
     #[test]
-    fn types_are_the_headers() {
+    fn types_match_the_headers() {
         assert_eq!(QpType::RC.raw(), ffi::ibv_qp_type::IBV_QPT_RC);
         assert_eq!(QpType::UC.raw(), ffi::ibv_qp_type::IBV_QPT_UC);
         assert_eq!(QpType::UD.raw(), ffi::ibv_qp_type::IBV_QPT_UD);

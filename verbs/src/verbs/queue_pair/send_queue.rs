@@ -40,7 +40,7 @@ impl SendQueue {
         }
     }
 
-    /// Posts requests with the C function `post` to a queue pair of the device `context`.
+    /// Posts requests to a queue pair of the device `context`. `post` calls the C functions.
     pub(super) fn post(
         &mut self,
         requests: &[SendWr<'_>],
@@ -245,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn members_are_where_the_operation_has_them() {
+    fn each_operation_sets_its_members_of_the_c_request() {
         let wr = translate(
             &SendWr::send_with_imm(1, &[], 0x0102_0304).signaled(),
             QpType::RC,

@@ -87,7 +87,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_usual_way() {
+    fn usual_transitions_require_these_attributes() {
         let needs = |qp_type, from, to| transition(qp_type, from, to).unwrap().required.to_string();
         let (reset, init, rtr, rts) = (QpState::RESET, QpState::INIT, QpState::RTR, QpState::RTS);
         assert_eq!(
@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn every_state_may_change_to_reset_or_error() {
+    fn every_state_reaches_reset_and_all_but_reset_err() {
         for from in 0..7 {
             let from = QpState::from_raw(from);
             let to_err = transition(QpType::RC, from, QpState::ERR);
@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn shortcuts_do_not_exist() {
+    fn undefined_transitions_have_no_rule() {
         for (from, to) in [
             (QpState::RESET, QpState::RTR),
             (QpState::RESET, QpState::RTS),

@@ -128,9 +128,9 @@ impl<W: RawWr> Chain<W> {
     /// the translated requests.
     ///
     /// `translate` returns the C structure of a request, without its pointers, and appends the
-    /// request's elements to the list. `post` calls the C function named `call`; its first argument
-    /// is the first request of the chain. If `post` fails, it writes a pointer to the first
-    /// unposted request through its second argument.
+    /// request's elements to the list. `post` calls the C function named `call`. The first argument
+    /// of `post` is the first request of the chain. If `post` fails, it writes a pointer to the
+    /// first unposted request through its second argument.
     pub(in crate::verbs) fn post<T>(
         &mut self,
         call: &'static str,
@@ -285,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn no_request_is_no_call() {
+    fn empty_list_makes_no_call() {
         assert_eq!(
             post(&mut Chain::default(), &[], |_, _| panic!("must not post")),
             Ok(())
@@ -332,7 +332,7 @@ mod tests {
     }
 
     #[test]
-    fn a_driver_that_fails_first_wins() {
+    fn driver_error_precedes_a_later_refusal() {
         let result = post(&mut Chain::default(), &[0, 0, -1], |first, bad_wr| {
             // SAFETY: `bad_wr` points to a local variable of `Chain::post`.
             unsafe { bad_wr.write(first.wrapping_add(1)) };
