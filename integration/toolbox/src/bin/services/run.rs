@@ -32,6 +32,14 @@ const TCP_PORT: u16 = 8080;
 /// The address of the bridge on this host.
 const NEAR: &str = "127.0.0.1:6391";
 
+/// Prints the kernel stack of each thread, on one line, and the state of each TCP connection.
+const STACKS: &str = r"for thread in /proc/[0-9]*/task/*; do
+    process=${thread%/task/*}
+    [ -s $process/cmdline ] || continue
+    echo $(tr '\0' ' ' <$process/cmdline | cut -c-80), $(cat $thread/comm $thread/stack)
+done 2>/dev/null
+ss -tni";
+
 /// The size in bytes of the file that some clients copy.
 const FILE: u64 = 50_000_000;
 
@@ -252,12 +260,21 @@ impl Run {
         Ok(format!("ok, {took:.1} s after the repair"))
     }
 
-    /// Runs a client. Returns the result for the table.
-    fn ask(&self, line: &str, shows: &SuccessSign) -> Result<String> {
+    /// Runs a client. Returns the result for the table. If the client does not end in time, prints
+    /// what the threads of both hosts are waiting for.
+    fn ask(&mut self, line: &str, shows: &SuccessSign) -> Result<String> {
         let start = Instant::now();
         let client = Process::start(&self.argv(line)?);
-        let ended = client.with_context(|| format!("cannot run {line}"))?;
-        let ended = ended.finish(CLIENT_LIMIT)?;
+        let mut client = client.with_context(|| format!("cannot run {line}"))?;
+        let ended = match client.end(CLIENT_LIMIT)? {
+            Some(ended) => ended,
+            None => {
+                let there = self.there.shell(STACKS)?.1;
+                let here = self.here.shell(STACKS)?.1;
+                eprintln!("on the server's host:\n{there}\non this host:\n{here}");
+                client.kill()?
+            }
+        };
         let printed = ended.output.trim();
         ensure!(ended.succeeded(), "{:?}: {printed}", ended.status);
         let (printed, took) = (ended.output, start.elapsed().as_secs_f64());
