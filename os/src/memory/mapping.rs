@@ -19,6 +19,9 @@ pub struct Mapping {
     len: usize,
 }
 
+/// The size of a huge page in bytes.
+pub(super) const HUGE: usize = 2 << 20;
+
 const USABLE: libc::c_int = libc::PROT_READ | libc::PROT_WRITE;
 
 // SAFETY: `start` points to pages that belong to the process, not to a thread. Code that accesses
@@ -42,15 +45,20 @@ impl Mapping {
     }
 
     fn with(len: usize, prot: libc::c_int) -> Result<Self, OsError> {
-        const FLAGS: libc::c_int = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
-
         let len = len
             .checked_next_multiple_of(page_size())
             .filter(|&len| len > 0 && isize::try_from(len).is_ok())
             .ok_or(OsError::new("mmap", libc::EINVAL))?;
+        let mut flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+        // The kernel may merge adjacent small mappings into an area in which it uses huge pages.
+        // The first write to a mapping would then allocate the memory of many others. Since Linux
+        // 6.7, MAP_STACK excludes a mapping from huge pages. Older kernels ignore the flag.
+        if len < HUGE {
+            flags |= libc::MAP_STACK;
+        }
         // SAFETY: with a null address and without MAP_FIXED, `mmap` chooses the address and changes
         // no existing mapping.
-        let start = unsafe { libc::mmap(ptr::null_mut(), len, prot, FLAGS, -1, 0) };
+        let start = unsafe { libc::mmap(ptr::null_mut(), len, prot, flags, -1, 0) };
         let start = if start == libc::MAP_FAILED {
             ptr::null_mut()
         } else {

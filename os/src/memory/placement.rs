@@ -9,11 +9,11 @@ use std::{
 
 use rdma_status::OsError;
 
-use super::{Mapping, mapping::page_size};
+use super::{
+    Mapping,
+    mapping::{HUGE, page_size},
+};
 use crate::{PerProcess, cvt};
-
-/// The size of a huge page in bytes.
-const HUGE: usize = 2 << 20;
 
 /// The number of bits in the node sets that this module passes to the kernel, one bit for each of
 /// the nodes 0 to 1023.
