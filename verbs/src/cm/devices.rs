@@ -58,14 +58,14 @@ pub(super) struct WeakDevices(Weak<Inner>);
 /// A device list whose devices are counted in [`OPEN`].
 struct Inner {
     list: List,
-    /// The process that created the list.
-    process: Process,
 }
 
 /// A librdmacm device list, which keeps its devices open.
 struct List {
     start: NonNull<*mut ffi::ibv_context>,
     len: usize,
+    /// The process that created the list. Only this process frees it.
+    process: Process,
 }
 
 // SAFETY: the list does not change after its devices are counted in `OPEN`, and any thread may call
@@ -170,10 +170,7 @@ impl Devices {
             held.entry(raw.addr()).or_default().lists += 1;
         }
         Self {
-            inner: Arc::new(Inner {
-                list,
-                process: Process::this(),
-            }),
+            inner: Arc::new(Inner { list }),
         }
     }
 
@@ -247,10 +244,8 @@ impl fmt::Debug for Devices {
 
 impl Drop for Inner {
     fn drop(&mut self) {
-        if !self.process.is_this() {
-            // This process is a forked child, whose `OPEN` does not count this list. Another thread
-            // of the parent may have held librdmacm's lock during the fork, so `release` could
-            // block forever.
+        if !self.list.process.is_this() {
+            // This process is a forked child, whose `OPEN` does not count this list.
             return;
         }
         let Open { held, .. } = &mut *open();
@@ -281,7 +276,11 @@ impl List {
         let start = cvt_ptr("rdma_get_devices", start).map_err(descriptor_error)?;
         // The conversion cannot fail, because the length is never negative.
         let len = usize::try_from(len).unwrap_or(0);
-        Ok(Self { start, len })
+        Ok(Self {
+            start,
+            len,
+            process: Process::this(),
+        })
     }
 
     fn all(&self) -> &[*mut ffi::ibv_context] {
@@ -335,6 +334,11 @@ fn descriptor_error(error: OsError) -> OsError {
 
 impl Drop for List {
     fn drop(&mut self) {
+        if !self.process.is_this() {
+            // This process is a forked child. Another thread of the parent may have held
+            // librdmacm's lock during the fork, so `rdma_free_devices` could block forever.
+            return;
+        }
         // SAFETY: `rdma_get_devices` allocated the list, and only this `drop` frees it.
         unsafe { ffi::rdma_free_devices(self.start.as_ptr()) };
     }
