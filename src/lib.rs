@@ -95,6 +95,7 @@
 //! * `axum`, `hyper-util`, `tonic`: implementations of the traits of these crates for the types in
 //!   `tokio`, and a connector for HTTP and gRPC clients.
 //! * `metrics`: [`observe`] can export its values to the crate `metrics`.
+//! * `serde`: reading [`Config`] and [`EngineLimits`] from configuration files.
 //!
 //! Without the feature `rdma`, the crate supports only the transports TCP and
 //! [`Memory`](Transport::Memory), and does not contain the modules [`cm`], [`verbs`] and
