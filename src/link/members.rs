@@ -84,7 +84,8 @@ impl Members {
         self.poller.wake();
     }
 
-    /// Makes the engine's thread poll all members. The caller holds no lock.
+    /// If the threads that wait for the group poll the members, ends this, and makes the engine's
+    /// thread poll them. The caller holds no lock.
     pub(crate) fn release(&self) {
         // A program that uses only the channel may call this function often. The load is then
         // cheaper than a swap.

@@ -386,9 +386,9 @@ impl Core {
         }
     }
 
-    /// Stops sending and starts the close. A suspended session continues until all its messages
-    /// have arrived, or until `close_timeout` expires. If the connection is lost during the close,
-    /// the session repeats the close on its next connection.
+    /// Starts the close, after which no call can send a message. A suspended session still tries to
+    /// resume until `close_timeout` expires, in order to deliver its messages. If the connection is
+    /// lost during the close, the session repeats the close on its next connection.
     pub(super) fn close(&mut self, now: Instant) {
         let blocked = self.blocks_new_messages();
         if let Some(session) = self

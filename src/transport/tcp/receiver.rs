@@ -347,8 +347,8 @@ impl Receiver {
         };
         match &self.incoming {
             None => receive(None),
-            // If the key of the destination has ended, the bytes are staged, and the request is
-            // refused when its bytes are processed.
+            // If the key of the destination is no longer valid, the bytes go to the staging buffer,
+            // and the peer's request is refused when they are processed.
             Some(incoming) => incoming.with_rest(receive),
         }
     }

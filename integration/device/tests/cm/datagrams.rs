@@ -120,19 +120,19 @@ fn a_datagram_peer_can_refuse() {
     assert_eq!((error.call, error.errno), ("rdma_connect", EMSGSIZE));
 }
 
-/// The way in which an id with a queue pair leaves its groups.
+/// The order in which a program ends an id that has a queue pair and has joined groups.
 #[derive(Debug, Clone, Copy)]
-enum Leaves {
+enum Order {
     /// The program leaves the groups, and then drops the id and the queue pair.
-    First,
-    /// The program drops the queue pair before the id.
-    WithTheQueuePair,
-    /// The program drops the id before the queue pair.
-    WithTheId,
-    /// Like `WithTheId`, but the program does not read the events of the joins.
-    Unread,
-    /// The program drops the queue pair and the event channel before the id.
-    Never,
+    GroupsFirst,
+    /// The program drops the queue pair, and then the id.
+    QueuePairFirst,
+    /// The program drops the id, and then the queue pair.
+    IdFirst,
+    /// Like `IdFirst`, but the program does not read the events of the joins.
+    IdFirstUnread,
+    /// The program drops the queue pair, then the event channel, and then the id.
+    IdLast,
 }
 
 /// The kernel does not destroy a queue pair that is attached to a group. rdmsg must therefore
@@ -141,7 +141,7 @@ enum Leaves {
 fn id_that_ends_leaves_its_groups() {
     let lab = DeviceTest::without_credits();
     let groups = ["239.1.2.3:0", "239.1.2.4:0"].map(|group| group.parse().unwrap());
-    let run = |leaves: Leaves| {
+    let run = |order: Order| {
         let channel = EventChannel::new().unwrap();
         let mut id = CmId::new(&channel, PortSpace::UDP, SERVER).unwrap();
         id.bind_addr(lab.at(0)).unwrap();
@@ -151,7 +151,7 @@ fn id_that_ends_leaves_its_groups() {
         let queues = queues(&mut id);
         for group in groups {
             id.join_multicast(group).unwrap();
-            if matches!(leaves, Leaves::Unread) {
+            if matches!(order, Order::IdFirstUnread) {
                 continue;
             }
             let event = expect_success(&channel, CmEventType::MULTICAST_JOIN, SERVER);
@@ -160,8 +160,8 @@ fn id_that_ends_leaves_its_groups() {
             assert!(event.private_data().is_empty() && event.conn().is_none());
             AddressHandle::new(&queues.pd, &ud.ah_attr).unwrap();
         }
-        match leaves {
-            Leaves::First => {
+        match order {
+            Order::GroupsFirst => {
                 for group in groups {
                     id.leave_multicast(group).unwrap();
                 }
@@ -169,31 +169,31 @@ fn id_that_ends_leaves_its_groups() {
                 assert_eq!((error.call, error.errno), expected);
                 drop((id, queues));
             }
-            Leaves::WithTheQueuePair => {
+            Order::QueuePairFirst => {
                 drop(queues);
                 let error = id.leave_multicast(groups[0]).unwrap_err();
                 assert_eq!((error.call, error.errno), expected);
                 drop(id);
             }
-            Leaves::WithTheId | Leaves::Unread => drop((id, queues)),
-            Leaves::Never => drop((queues, channel, id)),
+            Order::IdFirst | Order::IdFirstUnread => drop((id, queues)),
+            Order::IdLast => drop((queues, channel, id)),
         }
     };
-    run(Leaves::First);
+    run(Order::GroupsFirst);
     let before = lab.resources();
-    for leaves in [
-        Leaves::First,
-        Leaves::WithTheQueuePair,
-        Leaves::WithTheId,
-        Leaves::Unread,
-        Leaves::Never,
+    for order in [
+        Order::GroupsFirst,
+        Order::QueuePairFirst,
+        Order::IdFirst,
+        Order::IdFirstUnread,
+        Order::IdLast,
     ] {
-        run(leaves);
+        run(order);
         // When no id uses the device any longer, librdmacm frees its own protection domain, unless
         // a device list exists. Run the case `First` before each count, so that the domain is in
         // the same state at every count.
-        run(Leaves::First);
-        assert_eq!(lab.resources(), before, "{leaves:?}");
+        run(Order::GroupsFirst);
+        assert_eq!(lab.resources(), before, "{order:?}");
     }
 }
 
