@@ -520,7 +520,8 @@ impl Error {
         Self::Os(OsError::new("pthread_create", errno))
     }
 
-    /// Converts the error of a failed call to the variant that contains the remedy.
+    /// Converts the error of a failed call. Failures with a known remedy become a variant whose text
+    /// states the remedy. All others become [`Error::Os`].
     pub(crate) fn from_os(error: OsError) -> Self {
         match (error.call, error.errno) {
             // The kernel returns EPERM if the process is not permitted to lock any memory.
