@@ -191,7 +191,10 @@ impl Connections {
             }
             return Err(format!("no event arrived within {time_limit:?}: {SAME}").into());
         };
-        let number = event.context() as usize;
+        let number = match event.event() {
+            CmEventType::CONNECT_REQUEST => self.connections.len(),
+            _ => event.context() as usize,
+        };
         log::info!("connection {number}: {}", event.event());
         match event.event() {
             CmEventType::CONNECT_REQUEST => {
@@ -199,13 +202,12 @@ impl Connections {
                 if self.connections.len() == usize::from(self.options.connections) {
                     return Ok(id.reject(&[])?);
                 }
-                id.set_context(self.connections.len() as u64);
+                id.set_context(number as u64);
                 self.prepare(id)?.accept(&ConnParam::default())?;
             }
             CmEventType::ADDR_RESOLVED => {
-                let tos = self.options.tos;
                 let id = self.resolving[number].as_mut().ok_or("resolved twice")?;
-                if let Some(tos) = tos {
+                if let Some(tos) = self.options.tos {
                     id.set_tos(tos)?;
                 }
                 id.resolve_route(RESOLVE)?;
@@ -225,12 +227,10 @@ impl Connections {
             CmEventType::DISCONNECTED => {
                 self.disconnected += 1;
                 if self.options.server.is_some() {
-                    let mut ids = self
-                        .connections
-                        .iter_mut()
-                        .map(|connection| &mut connection.id);
-                    let id = ids.find(|id| id.context() == number as u64);
-                    id.ok_or("no connection has this number")?.disconnect()?;
+                    let mut connections = self.connections.iter_mut();
+                    let ended = connections.find(|it| it.id.context() == number as u64);
+                    let ended = ended.ok_or("no connection has this number")?;
+                    ended.id.disconnect()?;
                 }
             }
             // This event follows the end of a connection, and requires no action.
