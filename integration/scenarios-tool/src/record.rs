@@ -37,6 +37,13 @@ pub(crate) struct Record {
     pub(crate) end: End,
 }
 
+impl Record {
+    /// Returns whether the connection ended for the reason whose `Debug` text is `reason`.
+    pub(crate) fn is_broken_by(&self, reason: &str) -> bool {
+        matches!(&self.end, End::Broken(other) if other == reason)
+    }
+}
+
 /// How a connection ended, as observed by one side.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum End {

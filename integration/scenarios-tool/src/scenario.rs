@@ -126,13 +126,11 @@ pub(crate) enum Expect {
     /// newer sessions are suspended.
     RetainsSessions,
     /// Every connection breaks. Both sides detect the break within the time limit, which starts
-    /// when the fault starts.
+    /// when the fault starts. For a side that can detect the break only after the fault, the limit
+    /// starts when the fault ends.
     BothDetect,
     /// Every connection breaks. The client detects the break within the time limit.
     ClientDetects,
-    /// Like `BothDetect`, but the server can detect the break only after the fault. The server's
-    /// time limit therefore starts when the fault ends.
-    ServerDetectsLater,
     /// No expectation apart from the rules that hold for all scenarios.
     RulesOnly,
     /// All messages of the server arrive. Then the client detects an orderly close.
@@ -234,7 +232,7 @@ pub(crate) fn all() -> Vec<Scenario> {
         row("long-cut-while-closing", BUSY, CutWhileClosing(15_000), RulesOnly, watchful, 2, false),
         row("killed-process",         SOME, ProcessKilled, ClientDetects, watchful, 2, true),
         row("stopped-process",        SOME, stopped(3), Completes, lasting, 2, false),
-        row("long-stopped-process",   SOME, stopped(20), ServerDetectsLater, watchful, 2, true),
+        row("long-stopped-process",   SOME, stopped(20), BothDetect, watchful, 2, true),
         row("leaving-process",        FULL, ProcessLeaves, AllOfServerArrives, lasting, 2, false),
         // Connections with `Config::resume`. They resume over the same device and transport.
         row("session-cut-0.1s",       SESSIONS, Cut(100), Completes, resuming, 2, false),
@@ -330,20 +328,6 @@ impl Fault {
     /// Returns whether the fault kills the server's process. The server's records are then lost.
     pub(crate) fn kills(self) -> bool {
         matches!(self, ProcessKilled | ProcessReplaced | HostKilled)
-    }
-
-    /// Returns whether the fault changes the hosts' networks.
-    pub(crate) fn is_of_network(self) -> bool {
-        matches!(
-            self,
-            Network(_)
-                | Cut(_)
-                | CutInto(..)
-                | CutWhileClosing(_)
-                | Flaps(_)
-                | Cuts
-                | AddressChanged
-        )
     }
 }
 

@@ -22,7 +22,7 @@ use std::{
 use anyhow::{Result, anyhow, ensure};
 use clap::{Args, ValueEnum};
 use rdmsg::Engine;
-use toolbox::{Lab, Launch, frames as wire};
+use toolbox::{Lab, Launch, TIME_LIMIT, frames as wire, retry};
 
 use self::{
     arena::{Arena, Attacker, Kind, Site},
@@ -179,16 +179,9 @@ impl AttackRun {
                 None => before.insert(baseline(&mut self.victim)?),
             };
             self.phase(true)?;
-            let after = settle(
-                before,
-                || self.victim.health(),
-                |now, before| now.has_no_leak_since(before, 0),
-            )?;
-            let mutations: u64 = self
-                .attackers
-                .iter()
-                .map(|attacker| attacker.mutations)
-                .sum();
+            let after = settle(before, 0, || self.victim.health())?;
+            let attackers = self.attackers.iter();
+            let mutations: u64 = attackers.map(|attacker| attacker.mutations).sum();
             println!(
                 "attack: {mutations} mutations; victim\n  before: {before:?}\n  after:  {after:?}"
             );
@@ -252,15 +245,13 @@ fn kinds(only: &[Kind], is_slow: bool) -> Vec<Kind> {
 /// Waits until the victim's resources no longer change, and returns them. The victim has then
 /// released the resources of all closed connections.
 fn baseline(victim: &mut Victim) -> Result<Health> {
-    let mut last = victim.health()?;
-    settle(
-        &last.clone(),
-        || victim.health(),
-        |now, _| {
-            let then = mem::replace(&mut last, now.clone());
-            now.has_no_leak_since(&then, 0) && then.has_no_leak_since(now, 0)
-        },
-    )
+    let mut now = victim.health()?;
+    retry(TIME_LIMIT / 2, Duration::from_millis(100), || {
+        let then = mem::replace(&mut now, victim.health()?);
+        let is_stable = now.has_no_leak_since(&then, 0) && then.has_no_leak_since(&now, 0);
+        ensure!(is_stable, "the victim's resources still change: {now:?}");
+        Ok(now.clone())
+    })
 }
 
 /// Prints the medians of the honest clients' 99th percentiles. Fails if the medians during attacks

@@ -63,11 +63,11 @@ pub(super) struct Victim {
 impl Victim {
     pub(super) fn start(site: &'static Site) -> Result<Self> {
         let mut host = Host::new("victim", agent::Host::here());
-        host.start(&words(if site.is_rdma() {
+        host.start(if site.is_rdma() {
             "victim --rdma"
         } else {
             "victim"
-        }))?;
+        })?;
         host.wait("listening", |notes| !notes.listens.is_empty(), TIME_LIMIT)?;
         Ok(Self {
             services: host.notes.listens.clone(),
@@ -79,17 +79,13 @@ impl Victim {
 
     pub(super) fn health(&mut self) -> Result<Health> {
         self.host.notes.health = None;
-        self.host.agent.tell("health")?;
-        let answered = self
-            .host
-            .wait("measured", |notes| notes.health.is_some(), TIME_LIMIT);
+        self.host.tell("health")?;
+        let is_measured = |notes: &Notes| notes.health.is_some();
+        let answered = self.host.wait("measured", is_measured, TIME_LIMIT);
         self.check()?;
         answered?;
-        self.host
-            .notes
-            .health
-            .take()
-            .context("the victim does not answer")
+        let health = self.host.notes.health.take();
+        health.context("the victim does not answer")
     }
 
     /// Fails if the victim has panicked, ended with an error, or logged too many lines.
@@ -111,7 +107,7 @@ impl Victim {
     }
 
     pub(super) fn finish(mut self) -> Result<()> {
-        self.host.agent.tell("end")?;
+        self.host.tell("end")?;
         let ended = self.host.end(TIME_LIMIT, true);
         self.check()?;
         ended

@@ -1,7 +1,6 @@
 //! Causes the faults of the scenarios.
 
 use std::{
-    net::SocketAddr,
     thread,
     time::{Duration, Instant},
 };
@@ -30,40 +29,40 @@ const LONGEST_FLAP: u64 = 2_500;
 
 impl Conductor {
     /// Causes the scenario's fault, and waits until both workers have ended. Returns the time of
-    /// the fault on each host, as in [`Evidence::began`](crate::judge::Evidence::began).
+    /// the fault on each host, as in [`Evidence::began`](crate::judge::Evidence::began). `worker`
+    /// contains the arguments of the client's worker.
     pub(super) fn strike(
         &mut self,
         scenario: &Scenario,
         seed: u64,
-        args: &[String],
-        server: SocketAddr,
+        worker: &str,
     ) -> Result<[u64; 2]> {
+        let server = self.b.notes.listens[0];
         let mut began = [clock_millis(); 2];
         match scenario.fault {
             Fault::Nothing | Fault::Network(_) | Fault::ProcessLeaves | Fault::Cuts => {}
-            Fault::Cut(millis) | Fault::CutWhileClosing(millis) => {
+            Fault::Cut(millis) | Fault::CutWhileClosing(millis) | Fault::CutInto(millis, _) => {
                 began = self.impair(CUT)?;
-                if scenario.fault == Fault::CutWhileClosing(millis) {
+                if matches!(scenario.fault, Fault::CutWhileClosing(_)) {
                     self.order_both("stop")?;
                 }
                 thread::sleep(Duration::from_millis(millis));
-                let repaired = self.both(REPAIR)?;
+                let repaired = match scenario.fault {
+                    Fault::CutInto(_, netem) => self.both(&toolbox::network::change(netem))?,
+                    _ => self.both(REPAIR)?,
+                };
                 if scenario.expect == Expect::Resumes {
                     began = repaired;
                 }
-            }
-            Fault::CutInto(millis, netem) => {
-                self.impair(CUT)?;
-                thread::sleep(Duration::from_millis(millis));
-                began = self.both(&toolbox::network::change(netem))?;
             }
             Fault::Flaps(count) => began = self.flap(count, seed)?,
             Fault::ProcessKilled => drop(self.b.agent.signal("KILL")?),
             Fault::ProcessReplaced => {
                 self.b.kill()?;
-                self.b.start_again(args)?;
+                // The new server must listen on the same address.
+                self.b.start(&format!("{worker} {server}"))?;
             }
-            Fault::ClientsVanish(rounds) => began[1] = self.vanish(scenario, rounds, args)?,
+            Fault::ClientsVanish(rounds) => began[1] = self.vanish(scenario, rounds, worker)?,
             Fault::ProcessStopped(side, seconds) => {
                 let host = match side {
                     Side::Client => &mut self.a,
@@ -96,9 +95,9 @@ impl Conductor {
         let vanishes = matches!(fault, Fault::ClientsVanish(_));
         let breaks = matches!(fault, Fault::DeviceRemoved | Fault::AddressChanged);
         if !fault.kills() && !breaks && !vanishes {
-            self.b.agent.tell("stop")?;
+            self.b.tell("stop")?;
             if !leaves {
-                self.a.agent.tell("stop")?;
+                self.a.tell("stop")?;
             }
         }
         // The workers end in time, because the receive windows limit the number of messages in
@@ -106,7 +105,7 @@ impl Conductor {
         let time_limit = 2 * TIME_LIMIT + bound(scenario, 1.0);
         self.a.end(time_limit, !vanishes)?;
         if !matches!(fault, Fault::ProcessKilled | Fault::HostKilled) {
-            self.b.agent.tell("over")?;
+            self.b.tell("over")?;
             self.b.end(time_limit, !leaves)?;
         }
         Ok(())
@@ -162,24 +161,15 @@ impl Conductor {
     /// Kills the clients `rounds` times. Starts new clients after each kill except the last. Then
     /// waits until the server has ended all sessions except the newest `MOST_SUSPENDED`. Returns
     /// the time after this wait, in milliseconds since 1970 by the server's clock.
-    fn vanish(&mut self, scenario: &Scenario, rounds: u32, args: &[String]) -> Result<u64> {
-        let listens = serde_json::to_string(&self.b.notes.listens)?;
-        let server = args.len() - 1;
+    fn vanish(&mut self, scenario: &Scenario, rounds: u32, worker: &str) -> Result<u64> {
         for round in 1..=rounds {
             self.a.kill()?;
-            println!(
-                "{} clients have been killed so far",
-                round * scenario.connections()
-            );
-            if round == rounds {
-                break;
+            let killed = round * scenario.connections();
+            println!("{killed} clients have been killed so far");
+            if round < rounds {
+                self.a.start(&format!("{worker} --first={killed}"))?;
+                self.let_clients_connect()?;
             }
-            let mut args = args[..server].to_vec();
-            args.push(format!("--first={}", round * scenario.connections()));
-            self.a.start_again(&args)?;
-            self.a.agent.tell(&listens)?;
-            self.a
-                .wait("flowing", |notes| notes.flowing > 0, 2 * TIME_LIMIT)?;
         }
         let all = (rounds * scenario.connections()) as usize;
         let few_are_left = |notes: &Notes| notes.records.len() + MOST_SUSPENDED >= all;
@@ -211,14 +201,5 @@ impl Host {
     fn kill(&mut self) -> Result<()> {
         self.agent.signal("KILL")?;
         self.wait_for_objects()
-    }
-
-    /// Starts another worker for the same scenario. Retains `Notes::objects`, which was recorded
-    /// before the first worker was started.
-    fn start_again(&mut self, args: &[String]) -> Result<()> {
-        let objects = self.notes.objects.clone();
-        self.start(args)?;
-        self.notes.objects = objects;
-        Ok(())
     }
 }
