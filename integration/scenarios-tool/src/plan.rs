@@ -175,7 +175,7 @@ fn config(scenario: &Scenario, rng: &mut Rng) -> Config {
     config.keepalive_timeout = Duration::from_secs(60);
     config.close_timeout = Duration::from_secs(60);
     config.connect_timeout = Duration::from_secs(60);
-    scenario.adjust(&mut config);
+    (scenario.change)(&mut config);
     config
 }
 

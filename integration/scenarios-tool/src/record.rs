@@ -24,6 +24,8 @@ pub(crate) struct Record {
     pub(crate) received: u64,
     /// The time at which the connection ended, in milliseconds since 1970 by this host's clock.
     pub(crate) ended: u64,
+    /// Whether the final message of the peer has arrived.
+    pub(crate) has_last: bool,
     /// Whether this side has started to end the connection.
     pub(crate) ends: bool,
     /// The number of times that the session was resumed.

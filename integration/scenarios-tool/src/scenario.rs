@@ -14,7 +14,7 @@ pub(crate) struct Scenario {
     pub(crate) fault: Fault,
     pub(crate) expect: Expect,
     /// A function that changes the configuration of all connections.
-    change: fn(&mut Config),
+    pub(crate) change: fn(&mut Config),
     /// The duration of the message traffic before the fault.
     pub(crate) flow: Duration,
     /// Whether `--quick` includes the scenario.
@@ -314,13 +314,8 @@ impl Scenario {
             // other connections.
             config.polling = Polling::Event;
         }
-        self.adjust(&mut config);
+        (self.change)(&mut config);
         config
-    }
-
-    /// Applies the scenario's changes to a configuration.
-    pub(crate) fn adjust(&self, config: &mut Config) {
-        (self.change)(config);
     }
 }
 

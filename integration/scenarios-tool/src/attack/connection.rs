@@ -130,9 +130,8 @@ impl<'a> Attack<'a> {
             tcp::request(&hello)
         };
         match (kind, is_rdma) {
-            (Kind::Setup, true) => mutation::hello(&mut request, &mut rng),
             (Kind::Setup, false) if rng.u8(0..4) == 0 => mutation::length(&mut request, &mut rng),
-            (Kind::Setup, false) => mutation::request(&mut request, &mut rng),
+            (Kind::Setup, _) => mutation::request(&mut request, is_rdma, &mut rng),
             (Kind::Silent, false) => request.truncate(rng.usize(0..request.len())),
             _ => {}
         }
@@ -141,11 +140,8 @@ impl<'a> Attack<'a> {
             let (rdma, answer) = Rdma::connect(addr, &request, arena)?;
             (Box::new(rdma), answer)
         } else {
-            let mut tcp = Tcp::connect(addr)?;
-            let answer = match kind {
-                Kind::Setup | Kind::Silent => tcp.put(&request),
-                _ => tcp.set_up(&request)?,
-            };
+            let waits = !matches!(kind, Kind::Setup | Kind::Silent);
+            let (tcp, answer) = Tcp::connect(addr, &request, waits)?;
             (Box::new(tcp), answer)
         };
         Ok(Self {

@@ -5,7 +5,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use anyhow::{Result, bail};
+use anyhow::Result;
 use toolbox::{Side, clock_millis, network::REPAIR, random};
 
 use super::{Conductor, Host, Notes, TIME_LIMIT, bound};
@@ -64,14 +64,13 @@ impl Conductor {
             }
             Fault::ClientsVanish(rounds) => began[1] = self.vanish(scenario, rounds, worker)?,
             Fault::ProcessStopped(side, seconds) => {
-                let host = match side {
-                    Side::Client => &mut self.a,
-                    Side::Server => &mut self.b,
+                let agent = match side {
+                    Side::Client => &mut self.a.agent,
+                    Side::Server => &mut self.b.agent,
                 };
-                host.agent.signal("STOP")?;
+                agent.signal("STOP")?;
                 thread::sleep(Duration::from_secs(seconds));
-                let continued = host.agent.signal("CONT")?;
-                began[side as usize] = continued;
+                began[side as usize] = agent.signal("CONT")?;
             }
             Fault::ServerRestarts(count) => {
                 self.b
@@ -79,7 +78,7 @@ impl Conductor {
             }
             Fault::Strangers => drop(self.a.shell(&network::strangers(server))?),
             Fault::DeviceRemoved => began[1] = self.b.shell(network::REMOVE_DEVICE)?,
-            Fault::AddressChanged => began[1] = self.b.shell(&network::change_address())?,
+            Fault::AddressChanged => began[1] = self.b.shell(network::CHANGE_ADDRESS)?,
             Fault::HostKilled => self.b.agent.die()?,
         }
         self.finish(scenario)?;
@@ -114,18 +113,14 @@ impl Conductor {
     /// Waits for `time` while messages flow. Cuts the network at the end of each [`PERIOD`].
     pub(super) fn flow_through_cuts(&mut self, time: Duration) -> Result<()> {
         let end = Instant::now() + time;
-        for millis in CUTS.into_iter().cycle() {
-            let cut = Duration::from_millis(millis);
-            let left = end.saturating_duration_since(Instant::now());
-            if left < PERIOD {
-                return self.flow(left);
-            }
+        let mut cuts = CUTS.map(Duration::from_millis).into_iter().cycle();
+        while let Some(cut) = cuts.next().filter(|_| Instant::now() + PERIOD <= end) {
             self.flow(PERIOD - cut)?;
             self.impair(CUT)?;
             thread::sleep(cut);
             self.both(REPAIR)?;
         }
-        bail!("there are no more cuts")
+        self.flow(end.saturating_duration_since(Instant::now()))
     }
 
     /// Cuts the network `count` times, on one host or on both, for random durations and with random
@@ -136,15 +131,11 @@ impl Conductor {
         let [cut, none] = [CUT, "loss 0%"].map(toolbox::network::change);
         self.impair("loss 0%")?;
         for _ in 0..count {
-            let (of_a, of_b) = match rng.u32(..4) {
-                0 => (true, false),
-                1 => (false, true),
-                _ => (true, true),
-            };
-            if of_a {
+            let hosts = rng.u32(..4);
+            if hosts != 1 {
                 self.a.shell(&cut)?;
             }
-            if of_b {
+            if hosts != 0 {
                 self.b.shell(&cut)?;
             }
             thread::sleep(Duration::from_millis(rng.u64(..=LONGEST_FLAP)));

@@ -1,12 +1,12 @@
 //! Checks sessions whose clients were killed. Only the server has records of these sessions.
 
-use std::collections::BTreeSet;
+use std::{collections::BTreeSet, time::Duration};
 
 use toolbox::Side;
 
-use super::{Evidence, complete};
+use super::{Evidence, broken, complete};
 use crate::{
-    record::{End, Record},
+    record::Record,
     scenario::{MOST_SUSPENDED, Scenario},
 };
 
@@ -21,6 +21,10 @@ pub(super) fn judge(scenario: &Scenario, rounds: u32, evidence: &Evidence) -> Ve
     if records.len() != all as usize || numbers != (0..all).collect() {
         problems.push(format!("{} records of {all} connections", records.len()));
     }
+    let lost = |record| {
+        complete(Side::Server, record)?;
+        broken(Side::Server, record, 0, Duration::MAX)
+    };
     problems.extend(records.iter().filter_map(|record| lost(record).err()));
     let [_, stopped] = evidence.began;
     let (retained, others): (Vec<_>, Vec<_>) =
@@ -42,21 +46,13 @@ pub(super) fn judge(scenario: &Scenario, rounds: u32, evidence: &Evidence) -> Ve
     problems
 }
 
-/// Checks that a session ended because its connection was lost.
-fn lost(record: &Record) -> Result<(), String> {
-    complete(Side::Server, record)?;
-    match &record.end {
-        End::Broken(_) if !record.delivered && record.resumes == 0 => Ok(()),
-        _ => Err(format!(
-            "a session must end because its connection was lost: {record:?}"
-        )),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::scenario::{Expect, tests::single};
+    use crate::{
+        record::End,
+        scenario::{Expect, tests::single},
+    };
 
     const ROUNDS: u32 = 1030;
 
@@ -76,7 +72,7 @@ mod tests {
             clients: vec![],
             servers: servers.collect(),
             began: [0, STOPPED],
-            bound: std::time::Duration::ZERO,
+            bound: Duration::ZERO,
         };
         let problems = judge(&single(Expect::RetainsSessions), ROUNDS, &evidence);
         (!problems.is_empty()).then(|| problems.join("; "))

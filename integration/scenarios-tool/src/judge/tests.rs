@@ -14,6 +14,7 @@ fn record(sent: u64, received: u64, end: End) -> Record {
         confirmed: sent,
         received,
         ended: BEGAN + 500,
+        has_last: true,
         ends: true,
         resumes: 0,
         resent: 0,

@@ -33,9 +33,6 @@ pub(super) struct Conversation {
     /// first message arrives, or when it ends without a message. With [`Ending::Leave`], the
     /// connection is counted when it is established.
     flows: AtomicBool,
-    /// Whether the final message of the peer has arrived.
-    pub(super) last_has_arrived: AtomicBool,
-    has_ended: AtomicBool,
 }
 
 impl Conversation {
@@ -51,8 +48,6 @@ impl Conversation {
             operations: OnceLock::new(),
             record: Mutex::new(record),
             flows: AtomicBool::new(false),
-            last_has_arrived: AtomicBool::new(false),
-            has_ended: AtomicBool::new(false),
         });
         worker.state().open.push(Arc::clone(&conversation));
         conversation
@@ -81,7 +76,7 @@ impl Conversation {
                 (record.end, record.ended) = (end.clone(), clock_millis());
             }
         });
-        self.set(&self.has_ended);
+        self.worker.change(|_| ());
     }
 
     fn exchange(self: &Arc<Self>, endpoint: Endpoint) -> End {
@@ -90,7 +85,7 @@ impl Conversation {
             // order `stop`.
             self.is_flowing();
             if self.worker.side == Side::Server {
-                self.wait(|state| state.stop);
+                self.wait(|state, _| state.stop);
                 sender::send_all(self, &endpoint);
                 return End::Open;
             }
@@ -150,16 +145,13 @@ impl Conversation {
         lock(&self.record).clone()
     }
 
-    pub(super) fn set(&self, flag: &AtomicBool) {
-        self.worker.change(|_| flag.store(true, Relaxed));
-    }
-
     /// Waits until `until` returns true, or until the connection has ended.
-    pub(super) fn wait(&self, until: impl Fn(&State) -> bool) {
-        drop(
-            self.worker
-                .wait(|state| until(state) || self.has_ended.load(Relaxed)),
-        );
+    pub(super) fn wait(&self, until: impl Fn(&State, &Record) -> bool) {
+        let is_over = |state: &State| {
+            let record = lock(&self.record);
+            until(state, &record) || record.end != End::Open
+        };
+        drop(self.worker.wait(is_over));
     }
 }
 

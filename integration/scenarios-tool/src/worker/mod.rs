@@ -78,7 +78,8 @@ struct Worker {
     readers: [Sender<Job>; 2],
     state: Mutex<State>,
     /// Notified when `state` changes, when a connection has received its final message, and when a
-    /// connection ends.
+    /// connection ends. A thread that holds the lock of `state` may lock a record, but no thread
+    /// locks `state` while it holds the lock of a record.
     changed: Condvar,
     /// This sender is dropped when no reference to the worker remains. The drop wakes the receiver
     /// in `run`.

@@ -152,9 +152,12 @@ impl Reader {
         }
         let number = conversation.record().received;
         let last = self.content.check(number, &message)?;
-        conversation.write(|record| record.received += 1);
+        conversation.write(|record| {
+            record.received += 1;
+            record.has_last |= last;
+        });
         if last {
-            conversation.set(&conversation.last_has_arrived);
+            conversation.worker.change(|_| ());
         }
         conversation.is_flowing();
         let (content, holder) = (self.content, Arc::clone(conversation));

@@ -1,4 +1,4 @@
-use std::{io::IoSlice, sync::atomic::Ordering::Relaxed, time::Instant};
+use std::{io::IoSlice, time::Instant};
 
 use rdmsg::{Endpoint, Error, Outgoing, SendBuffer, TrySendError};
 use toolbox::TIME_LIMIT;
@@ -20,7 +20,7 @@ pub(super) fn send_all(conversation: &Conversation, endpoint: &Endpoint) {
     let mut left = conversation.half().messages;
     for number in 0.. {
         if left.is_none() && number == 1 {
-            conversation.wait(|state| state.stop || state.go && !waits);
+            conversation.wait(|state, _| state.stop || state.go && !waits);
         }
         if left.is_none() && number > 0 && conversation.worker.state().stop {
             left = Some(TAIL);
@@ -52,16 +52,12 @@ pub(super) fn send_all(conversation: &Conversation, endpoint: &Endpoint) {
         }
     }
     let side = conversation.worker.side;
-    let ends = match conversation.plan.ending {
-        Ending::Close(by) | Ending::CloseEarly(by) | Ending::Abort(by, _) => by == side,
-        Ending::CloseBoth => true,
-        Ending::Drop(..) | Ending::Leave => false,
-    };
-    if !ends {
-        return;
-    }
-    if matches!(conversation.plan.ending, Ending::Close(_)) {
-        conversation.wait(|_| conversation.last_has_arrived.load(Relaxed));
+    match conversation.plan.ending {
+        Ending::Close(by) if by == side => conversation.wait(|_, record| record.has_last),
+        Ending::CloseEarly(by) | Ending::Abort(by, _) if by == side => {}
+        Ending::CloseBoth => {}
+        Ending::Close(_) | Ending::CloseEarly(_) | Ending::Abort(..) => return,
+        Ending::Drop(..) | Ending::Leave => return,
     }
     conversation.write(|record| record.ends = true);
     match conversation.plan.ending {
