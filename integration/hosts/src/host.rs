@@ -96,20 +96,16 @@ impl Host {
     ///
     /// If the server accepts no connections within 20 s (longer on a slow machine).
     pub fn listens(&mut self, listening: Listening) -> Result<bool> {
-        let mut deadline = Deadline::after(LISTEN_LIMIT);
-        loop {
+        retry(LISTEN_LIMIT, PAUSE, || {
             let shown = Process::on(&self.link, listening.command(), false)?.finish(SILENCE)?;
-            if listening.is_shown_in(&shown.output) {
-                return Ok(true);
-            }
-            if self.process()?.end(PAUSE)?.is_some() {
-                return Ok(false);
-            }
+            let is_ready = listening.is_shown_in(&shown.output);
+            let has_ended = !is_ready && self.process()?.end(Duration::ZERO)?.is_some();
             ensure!(
-                !deadline.is_over(),
+                is_ready || has_ended,
                 "the server is not ready: {listening:?}"
             );
-        }
+            Ok(is_ready)
+        })
     }
 
     /// Does the same as [`Process::wait_for_text`] for the program that was started last.

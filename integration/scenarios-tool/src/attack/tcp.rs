@@ -228,10 +228,9 @@ impl Wire for Tcp {
     fn poll(&mut self) {
         let mut bytes = vec![0; 64 << 10];
         match self.stream.read(&mut bytes) {
-            Ok(0) => self.state.has_ended = true,
-            Ok(count) => self.unread.extend(&bytes[..count]),
+            Ok(count @ 1..) => self.unread.extend(&bytes[..count]),
             Err(error) if error.kind() == ErrorKind::WouldBlock => {}
-            Err(_) => self.state.has_ended = true,
+            Ok(_) | Err(_) => self.state.has_ended = true,
         }
         while let Some(len) = self.complete_pdu_len() {
             let rest = self.unread.split_off(len);

@@ -3,13 +3,13 @@
 
 use std::{
     array, fmt,
-    io::{self, BufRead, Read, Write},
+    io::{self, BufRead, BufReader, Read, Write},
     net::SocketAddr,
     thread,
     time::{Duration, Instant},
 };
 
-use anyhow::{Context, Result, anyhow, bail, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use rdmsg::{
     Completion, Config, Connector, Endpoint, Engine, EngineLimits, Listener, Polling, RemoteAccess,
     Stream,
@@ -218,7 +218,7 @@ impl HonestClient {
             thread::scope(|scope| {
                 let writing = scope.spawn(|| writer.write_all(sent));
                 stream.read_exact(&mut echo)?;
-                writing.join().map_err(|_| anyhow!("a writer panicked"))??;
+                writing.join().expect("the writer must not panic")?;
                 Ok(echo)
             })
         }))
@@ -269,7 +269,7 @@ pub(crate) fn run(over_rdma: bool) -> Result<()> {
             services.push(listener.local_addr()?);
             thread::spawn(move || {
                 for stream in listener.incoming().map_while(Result::ok) {
-                    thread::spawn(move || echo_stream(stream));
+                    thread::spawn(move || echo_stream(&stream));
                 }
             });
         } else {
@@ -331,13 +331,8 @@ fn echo(endpoint: &Endpoint) -> Option<()> {
     Some(())
 }
 
-fn echo_stream(mut stream: Stream) -> io::Result<()> {
+fn echo_stream(stream: &Stream) -> io::Result<u64> {
     stream.set_write_timeout(Some(SEND_LIMIT))?;
-    let mut bytes = vec![0; 64 << 10];
-    loop {
-        match stream.read(&mut bytes)? {
-            0 => return Ok(()),
-            len => stream.write_all(&bytes[..len])?,
-        }
-    }
+    let mut received = BufReader::with_capacity(64 << 10, stream);
+    io::copy(&mut received, &mut &*stream)
 }

@@ -20,7 +20,7 @@ use std::{
     thread,
 };
 
-use anyhow::{Result, anyhow};
+use anyhow::Result;
 use clap::Args;
 use nix::sys::resource::{Resource, setrlimit};
 use rdmsg::{
@@ -183,9 +183,7 @@ fn warm_up(lab: &Lab) -> Result<()> {
     let (connector, address) = (Connector::new().engine(&engine), listener.local_addr());
     let connecting = thread::spawn(move || connector.connect(address));
     let server = listener.accept_timeout(TIME_LIMIT)?;
-    let client = connecting
-        .join()
-        .map_err(|_| anyhow!("the warm-up panicked"))??;
+    let client = connecting.join().expect("the client must not panic")?;
     client.send(&pattern(1, 100_000))?;
     server.recv_timeout(TIME_LIMIT)?;
     client.close()?;

@@ -94,7 +94,10 @@ impl Reader {
             }
             Ok(Completion::Failed { id, .. } | Completion::OutcomeUnknown { id, .. }) => {
                 conversation.write(|record| record.failed += 1);
-                self.check_failed(id)
+                match id < conversation.record().confirmed {
+                    true => Err(format!("message {id} failed after it was confirmed")),
+                    false => Ok(()),
+                }
             }
             Ok(Completion::Written(_)) => {
                 succeed();
@@ -203,14 +206,6 @@ impl Reader {
             1 | 2 if has_room => self.held.push((number + rng.u64(1..=16), release)),
             _ => {}
         }
-    }
-
-    /// Checks that the failed message `id` was not confirmed earlier.
-    fn check_failed(&self, id: u64) -> Result<(), String> {
-        if id < self.conversation.record().confirmed {
-            return Err(format!("message {id} failed after it was confirmed"));
-        }
-        Ok(())
     }
 
     /// Checks that the completions arrive in the order in which the messages were sent, and records
