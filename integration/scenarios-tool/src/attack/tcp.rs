@@ -4,7 +4,6 @@
 use std::{
     collections::VecDeque,
     io::{ErrorKind, Read, Write},
-    mem,
     net::{Ipv4Addr, Shutdown, SocketAddr, SocketAddrV4, TcpStream},
     os::fd::AsRawFd,
     time::Duration,
@@ -103,12 +102,11 @@ impl Tcp {
         Ok((this, hello))
     }
 
-    /// Returns the length in bytes of the first PDU in `unread`, or `None` if the PDU is still
-    /// incomplete.
-    fn complete_pdu_len(&self) -> Option<usize> {
+    /// Removes the first PDU from `unread`. Returns `None` if the PDU is still incomplete.
+    fn next_pdu(&mut self) -> Option<Vec<u8>> {
         let length = self.unread.get(4..PREFIX)?.first_chunk()?;
         let len = PREFIX + u32::from_be_bytes(*length) as usize;
-        (self.unread.len() >= len).then_some(len)
+        (self.unread.len() >= len).then(|| self.unread.drain(..len).collect())
     }
 
     fn take(&mut self, pdu: &[u8]) {
@@ -232,9 +230,7 @@ impl Wire for Tcp {
             Err(error) if error.kind() == ErrorKind::WouldBlock => {}
             Ok(_) | Err(_) => self.state.has_ended = true,
         }
-        while let Some(len) = self.complete_pdu_len() {
-            let rest = self.unread.split_off(len);
-            let pdu = mem::replace(&mut self.unread, rest);
+        while let Some(pdu) = self.next_pdu() {
             self.take(&pdu);
         }
     }

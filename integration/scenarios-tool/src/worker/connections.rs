@@ -89,16 +89,20 @@ pub(super) fn serve(worker: &Arc<Worker>, address: SocketAddr) -> Result<()> {
         let listeners = addresses.iter().zip(&configs).map(bind);
         let listeners = listeners.collect::<Result<Vec<_>, _>>()?;
         addresses = listeners.iter().map(RequestListener::local_addr).collect();
-        let (accepting, ended) = bounded(0);
-        worker.change(|state| {
-            state.flowing = 0;
-            state.accepting = Some(accepting);
-            state.ends_when_flowing = leaves || restart < restarts;
-        });
+        worker.state().flowing = 0;
         if restart == 0 {
             report(&Report::Listens(addresses.clone()));
         }
         thread::scope(|scope| {
+            let (accepting, ended) = bounded::<()>(0);
+            scope.spawn(move || {
+                // A server that restarts or exits accepts connections until all are flowing. Any
+                // other server accepts connections until the order `over` arrives.
+                let all = worker.scenario.connections();
+                let is_enough = |flowing| (leaves || restart < restarts) && flowing >= all;
+                drop(worker.wait(|state| state.over || is_enough(state.flowing)));
+                drop(accepting);
+            });
             accept(scope, worker, &listeners, &ended);
             drop(listeners);
             if restart < restarts || vanish {

@@ -99,11 +99,8 @@ struct State {
     /// The number of connections that have been counted as flowing since the last start of the
     /// server: see `Conversation::flows`.
     flowing: u32,
-    /// While this sender exists, the server accepts connections. A server that restarts or exits
-    /// drops the sender when all connections are counted as flowing. Any other server drops the
-    /// sender when the order `over` arrives.
-    accepting: Option<Sender<()>>,
-    ends_when_flowing: bool,
+    /// Whether the order `over` has arrived. The server then accepts no more connections.
+    over: bool,
     /// The connections that have not yet ended.
     open: Vec<Arc<Conversation>>,
 }
@@ -165,7 +162,7 @@ fn obey(worker: &Weak<Worker>) {
         match &*line {
             "go" => worker.change(|state| state.go = true),
             "stop" => worker.change(|state| state.stop = true),
-            "over" => worker.change(|state| state.accepting = None),
+            "over" => worker.change(|state| state.over = true),
             line => match serde_json::from_str(line) {
                 Ok(addresses) => worker.change(|state| state.addresses = addresses),
                 Err(_) => worker.report_and_exit(),
@@ -217,16 +214,13 @@ fn problem(text: String) {
 
 impl Worker {
     /// Counts one more connection as flowing. When all connections are counted, prints
-    /// [`Report::Flowing`]. A server that restarts or exits then also stops accepting connections.
+    /// [`Report::Flowing`].
     fn flows(&self) {
         let mut state = self.state();
         state.flowing += 1;
         if state.flowing == self.scenario.connections() {
-            if state.ends_when_flowing {
-                state.accepting = None;
-            }
-            drop(state);
             report(&Report::Flowing);
+            self.changed.notify_all();
         }
     }
 
