@@ -67,8 +67,6 @@ fn serve_on(listener: TcpListener) -> Result<()> {
     // Close the listener, so that other conductors are refused. Refused conductors retry until the
     // next agent on this host accepts them.
     drop(listener);
-    // On some systems, an accepted stream is nonblocking if the listener is nonblocking.
-    stream.set_nonblocking(false)?;
     stream.set_nodelay(true)?;
     stream.set_read_timeout(Some(SILENCE))?;
     let sender = Sender::new(TcpStream::try_clone(&stream)?);

@@ -105,46 +105,38 @@ fn connection(
 /// and their bytes. Every confirmed message must have arrived. If the sender's close confirmed all
 /// messages, or if the receiver got an orderly close, all accepted messages must have arrived.
 fn direction(from: Side, sender: &Record, receiver: &Record) -> Result<(), String> {
-    let (accepted, received) = (sender.accepted, receiver.received);
-    // A side that drops its handles or exits need not receive all messages.
-    let takes_all = !matches!(receiver.end, End::Open | End::Dropped);
+    let received = receiver.received;
+    let is_complete = received == sender.accepted;
     // An abort can discard a confirmed message whose frames have arrived, but for which there was
     // no memory yet. A close is not complete before such a message has its memory.
     let aborts = receiver.is_broken_by("LocallyAborted");
-    let problem = if received > sender.begun {
-        format!("the {from} sent {}, and", sender.begun)
-    } else if takes_all && !aborts && received < sender.confirmed {
-        format!(
-            "{} messages of the {from} are confirmed, but",
-            sender.confirmed
-        )
-    } else if takes_all && sender.delivered && received != accepted {
-        format!("the {from}'s close confirmed all {accepted}, but")
-    } else if takes_all && receiver.end == End::PeerClosed && received != accepted {
-        format!("the {from} sent {accepted}, and the end is an orderly close, but")
-    } else {
-        return Ok(());
+    // A side that drops its handles or exits need not receive all messages.
+    let takes_all = !matches!(receiver.end, End::Open | End::Dropped);
+    let is_orderly = receiver.end == End::PeerClosed;
+    let problem = match received {
+        _ if received > sender.begun => "sent fewer messages than arrived",
+        _ if !takes_all => return Ok(()),
+        _ if !aborts && received < sender.confirmed => "sent confirmed messages that were lost",
+        _ if sender.delivered && !is_complete => "has a close that confirmed lost messages",
+        _ if is_orderly && !is_complete => "lost messages, but the end is an orderly close",
+        _ => return Ok(()),
     };
-    Err(format!("{problem} {received} arrived"))
+    Err(format!("the {from} {problem}"))
 }
 
 /// Checks that the side has recorded an end, and that each message or operation with an id has
 /// exactly one completion. If the side closed the connection and all its messages were delivered,
 /// no completion may report a failure.
 fn complete(side: Side, record: &Record) -> Result<(), String> {
-    if record.end == End::Open {
-        return Err(format!("the {side} recorded no end"));
-    }
-    if record.ids != record.succeeded + record.failed {
-        return Err(format!("the {side}'s ids do not have one completion each"));
-    }
-    if record.delivered && record.end == End::LocallyClosed && record.failed > 0 {
-        let failed = record.failed;
-        return Err(format!(
-            "the {side}'s close confirms all, but {failed} ids failed"
-        ));
-    }
-    Ok(())
+    let completed = record.succeeded + record.failed;
+    let confirms_all = record.delivered && record.end == End::LocallyClosed;
+    let problem = match record.ids {
+        _ if record.end == End::Open => "recorded no end",
+        ids if ids != completed => "does not have one completion for each of its ids",
+        _ if confirms_all && record.failed > 0 => "has a close that confirmed failed ids",
+        _ => return Ok(()),
+    };
+    Err(format!("the {side} {problem}"))
 }
 
 /// Checks the rules for the expected result `expect`.
@@ -154,17 +146,17 @@ fn expected(
     evidence: &Evidence,
     [client, server]: [&Record; 2],
 ) -> Result<(), String> {
-    let [begin, begin_of_server] = evidence.began;
-    let is_planned = || {
-        planned(plan.ending, Side::Client, client)?;
-        planned(plan.ending, Side::Server, server)
-    };
+    let [began, began_at_server] = evidence.began;
+    let of_client = (Side::Client, client, began);
+    let mut sides = [of_client, (Side::Server, server, began_at_server)].into_iter();
+    let is_planned = |(side, record, _)| planned(plan.ending, side, record);
+    let is_resumed = |(side, record, repaired)| resumed(side, record, repaired, evidence.bound);
+    let is_broken = |(side, record, began)| broken(side, record, began, evidence.bound);
     match expect {
-        Expect::Completes => is_planned(),
+        Expect::Completes => sides.try_for_each(is_planned),
         Expect::Resumes => {
-            is_planned()?;
-            resumed(Side::Client, client, begin, evidence.bound)?;
-            resumed(Side::Server, server, begin_of_server, evidence.bound)
+            sides.clone().try_for_each(is_planned)?;
+            sides.try_for_each(is_resumed)
         }
         // After a side has started to end a session, the session does not resume, so the side's
         // last frames can be lost.
@@ -179,19 +171,14 @@ fn expected(
             }
             Err("the server has no session, so the client must only get SessionLost".to_owned())
         }
-        Expect::EndsOrResumes => is_planned(),
+        Expect::EndsOrResumes => sides.try_for_each(is_planned),
         Expect::RetainsSessions => unreachable!("`abandoned` judges this result"),
-        Expect::BothDetect => {
-            broken(Side::Client, client, begin, evidence.bound)?;
-            broken(Side::Server, server, begin_of_server, evidence.bound)
-        }
+        Expect::BothDetect => sides.try_for_each(is_broken),
         Expect::SessionsEnd if !client.is_broken_by("SessionLost") => {
             Err("the client did not detect that its session is lost".to_owned())
         }
-        Expect::ClientDetects | Expect::SessionsEnd => {
-            broken(Side::Client, client, begin, evidence.bound)
-        }
-        Expect::AllOfServerArrives => planned(plan.ending, Side::Client, client),
+        Expect::ClientDetects | Expect::SessionsEnd => is_broken(of_client),
+        Expect::AllOfServerArrives => is_planned(of_client),
         Expect::RulesOnly | Expect::Reconnects => Ok(()),
     }
 }
@@ -224,31 +211,26 @@ fn planned(ending: Ending, side: Side, record: &Record) -> Result<(), String> {
 /// Checks that a side resumed its session, and that its connection then ended within `bound` after
 /// the repair.
 fn resumed(side: Side, record: &Record, repaired: u64, bound: Duration) -> Result<(), String> {
-    let took = Duration::from_millis(record.ended.saturating_sub(repaired));
-    if record.resumes == 0 {
-        return Err(format!("the {side} did not resume"));
+    match Duration::from_millis(record.ended.saturating_sub(repaired)) {
+        _ if record.resumes == 0 => Err(format!("the {side} did not resume")),
+        took if took > bound => Err(format!("the {side} took {took:?}, not within {bound:?}")),
+        _ => Ok(()),
     }
-    if took > bound {
-        return Err(format!(
-            "the {side} took {took:?} instead of {bound:?} at most"
-        ));
-    }
-    Ok(())
 }
 
 /// Checks that a side detected a broken connection within `bound` after the fault.
-fn broken(side: Side, record: &Record, begin: u64, bound: Duration) -> Result<(), String> {
-    let took = record.ended.checked_sub(begin).map(Duration::from_millis);
+fn broken(side: Side, record: &Record, began: u64, bound: Duration) -> Result<(), String> {
+    let took = Duration::from_millis(record.ended.saturating_sub(began));
     let problem = match took {
-        _ if !matches!(record.end, End::Broken(_)) => "did not detect a break".to_owned(),
-        _ if record.delivered => "reports that everything was delivered".to_owned(),
-        None => "detected the end before the fault".to_owned(),
-        Some(took) if took > bound => {
-            format!("detected the break after {took:?}, not within {bound:?}")
-        }
-        Some(_) => return Ok(()),
+        _ if !matches!(record.end, End::Broken(_)) => "did not detect a break",
+        _ if record.delivered => "reports that everything was delivered",
+        _ if record.ended < began => "detected the end before the fault",
+        _ if took > bound => "detected the break too late",
+        _ => return Ok(()),
     };
-    Err(format!("the {side} {problem}"))
+    Err(format!(
+        "the {side} {problem}: after {took:?}, and the limit is {bound:?}"
+    ))
 }
 
 /// Returns a violation for each client without a successful close. A close is successful if the

@@ -25,7 +25,13 @@ pub(super) fn judge(scenario: &Scenario, rounds: u32, evidence: &Evidence) -> Ve
         complete(Side::Server, record)?;
         broken(Side::Server, record, 0, Duration::MAX)
     };
-    problems.extend(records.iter().filter_map(|record| lost(record).err()));
+    for record in records {
+        problems.extend(
+            lost(record)
+                .err()
+                .map(|problem| format!("{problem}; {record:?}")),
+        );
+    }
     let [_, stopped] = evidence.began;
     let (retained, others): (Vec<_>, Vec<_>) =
         records.iter().partition(|record| record.ended >= stopped);
