@@ -45,18 +45,15 @@ fn release(engine: Engine) -> Result<()> {
 /// the order `stop` arrives. In a scenario whose server restarts, runs further connections until
 /// this side has closed one of them.
 fn run_in_sequence(worker: &Arc<Worker>, first: u32, addresses: &[SocketAddr], engine: &Engine) {
-    let connect = |conversation: &Conversation| {
-        Connector::new()
-            .config(&conversation.half().config)
-            .engine(engine)
-            .retry_refused(true)
-            .private_data(&conversation.connection.to_le_bytes())
-            .connect(addresses[conversation.plan.listener])
-    };
     let slots = worker.scenario.connections();
     for connection in (first..).step_by(slots as usize) {
         let conversation = Conversation::begin(worker, connection);
-        let endpoint = connect(&conversation);
+        let endpoint = Connector::new()
+            .config(&conversation.half().config)
+            .engine(engine)
+            .retry_refused(true)
+            .private_data(&connection.to_le_bytes())
+            .connect(addresses[conversation.plan.listener]);
         let end = conversation.run(endpoint);
         let is_enough = match worker.scenario.fault {
             Fault::ServerRestarts(_) => end == End::LocallyClosed,
