@@ -10,23 +10,17 @@ use std::{
 };
 
 use anyhow::{Context, Result, bail, ensure};
-use toolbox::{Deadline, Ended, Lab, Line, agent, retry, slowness, words};
+use toolbox::{Deadline, Ended, Lab, Line, TIME_LIMIT, agent, retry, slowness, words};
 
 use crate::{
     RETURNING_MEMORY,
     health::Health,
     judge::{Evidence, judge, summary},
-    network,
+    network::{self, SECOND_ADDRESS},
     record::Record,
     scenario::{Fault, Scenario},
     worker::Report,
 };
-
-/// The time limit for a worker to carry out an order. `Deadline` extends it on a slow machine.
-const TIME_LIMIT: Duration = Duration::from_secs(60);
-
-/// The time limit for a worker to print its next line.
-const LINE_LIMIT: Duration = Duration::from_secs(30);
 
 /// The tolerance that is added to the configured time limits.
 const SLACK: Duration = Duration::from_secs(5);
@@ -107,7 +101,7 @@ impl Host {
             if let Some(ended) = &self.notes.ended {
                 bail!("host {name}: {ended} before it was {what}");
             }
-            let is_late = !self.listen(deadline.left().min(LINE_LIMIT))? && deadline.is_over();
+            let is_late = !self.listen(deadline.left())? && deadline.is_over();
             ensure!(!is_late, "host {name}: still not {what} after {limit:?}");
         }
         Ok(())
@@ -187,10 +181,7 @@ impl Host {
     fn wait_for_objects(&mut self) -> Result<()> {
         retry(CLEANUP_LIMIT, Duration::from_millis(100), || {
             let (now, before) = (self.objects()?, &self.objects);
-            ensure!(
-                now == *before,
-                "the device has the objects {now} instead of {before}"
-            );
+            ensure!(now == *before, "the device has {now}, not {before}");
             Ok(())
         })
     }
@@ -275,10 +266,9 @@ impl Conductor {
         if let Fault::Network(netem) = scenario.fault {
             self.impair(netem)?;
         } else if scenario.fault == Fault::AddressChanged {
-            server = network::SECOND_ADDRESS.parse()?;
+            server = SECOND_ADDRESS.parse()?;
             self.a.shell(&network::add_address("10.8.1.1"))?;
-            self.b
-                .shell(&network::add_address(network::SECOND_ADDRESS))?;
+            self.b.shell(&network::add_address(SECOND_ADDRESS))?;
         }
         self.a.objects = self.a.objects()?;
         self.b.objects = self.b.objects()?;
@@ -316,10 +306,7 @@ impl Conductor {
                 while host.notes.ended.is_none() && host.listen(Duration::ZERO)? {}
                 let Host { name, notes, .. } = host;
                 let is_well = notes.ended.is_none() && notes.problems.is_empty();
-                ensure!(
-                    is_well,
-                    "host {name}: the worker failed while messages flowed"
-                );
+                ensure!(is_well, "host {name} failed while messages flowed");
             }
             if Instant::now() >= next {
                 let records = self.a.notes.records.len();

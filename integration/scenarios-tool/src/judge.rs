@@ -60,9 +60,7 @@ pub(crate) fn judge(scenario: &Scenario, seed: u64, evidence: &Evidence) -> Vec<
         problems.push(format!("the client has no record of {record:?}"));
     }
     if !missing.is_empty() {
-        problems.push(format!(
-            "the clients have no records of connections {missing:?}"
-        ));
+        problems.push(format!("the clients have no records of {missing:?}"));
     }
     if scenario.expect == Expect::Reconnects {
         problems.extend(not_served(scenario, &evidence.clients));

@@ -152,16 +152,10 @@ impl Faults {
                 }
             }
             conductor.quit()?;
-            let (all, some) = (scenarios.len(), failed.len());
-            println!(
-                "{} of {all} scenarios passed, seed {}",
-                all - some,
-                self.seed
-            );
-            ensure!(
-                failed.is_empty(),
-                "these scenarios failed with these seeds: {failed:?}"
-            );
+            let (all, seed) = (scenarios.len(), self.seed);
+            let passed = all - failed.len();
+            println!("{passed} of {all} scenarios passed, seed {seed}");
+            ensure!(failed.is_empty(), "failed, with their seeds: {failed:?}");
         }
         Ok(ExitCode::SUCCESS)
     }

@@ -230,10 +230,7 @@ fn expect(channel: &EventChannel, event: CmEventType, arena: &Arena<'_>) -> Resu
     let left = arena.end.saturating_duration_since(Instant::now());
     let received = channel.wait_event(left.clamp(Duration::from_millis(1), STEP))?;
     let received = received.context("no event of the connection manager arrived")?;
-    ensure!(
-        received.event() == event,
-        "the event is {} instead of {event}",
-        received.event()
-    );
+    let found = received.event();
+    ensure!(found == event, "the event is {found} instead of {event}");
     Ok(received)
 }

@@ -63,11 +63,8 @@ pub(super) struct Victim {
 impl Victim {
     pub(super) fn start(site: &'static Site) -> Result<Self> {
         let mut host = Host::new("victim", agent::Host::here());
-        host.start(if site.is_rdma() {
-            "victim --rdma"
-        } else {
-            "victim"
-        })?;
+        let option = if site.is_rdma() { "--rdma" } else { "" };
+        host.start(&format!("victim {option}"))?;
         host.wait("listening", |notes| !notes.listens.is_empty(), TIME_LIMIT)?;
         Ok(Self {
             services: host.notes.listens.clone(),
@@ -174,10 +171,7 @@ impl HonestClient {
             let echo = self.echo(arena.services[self.service], &connector, &sent);
             let echo = echo.with_context(|| format!("the honest client {self}"))?;
             times.push(started.elapsed());
-            ensure!(
-                echo == sent,
-                "the honest client {self} received wrong bytes"
-            );
+            ensure!(echo == sent, "the honest client {self}: wrong bytes");
             arena.pause(self.pause);
         }
         times.sort_unstable();

@@ -6,9 +6,9 @@ use std::{
 };
 
 use anyhow::Result;
-use toolbox::{Side, clock_millis, network::REPAIR, random};
+use toolbox::{Side, TIME_LIMIT, clock_millis, network::REPAIR, random};
 
-use super::{Conductor, Host, Notes, TIME_LIMIT, bound};
+use super::{Conductor, Host, Notes, bound};
 use crate::{
     network,
     scenario::{Expect, Fault, MOST_SUSPENDED, Scenario},

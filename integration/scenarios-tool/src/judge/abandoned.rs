@@ -35,11 +35,9 @@ pub(super) fn judge(scenario: &Scenario, rounds: u32, evidence: &Evidence) -> Ve
     let [_, stopped] = evidence.began;
     let (retained, others): (Vec<_>, Vec<_>) =
         records.iter().partition(|record| record.ended >= stopped);
-    if retained.len() != (all as usize).min(MOST_SUSPENDED) {
-        problems.push(format!(
-            "the server retained {} sessions of {all}",
-            retained.len()
-        ));
+    let count = retained.len();
+    if count != MOST_SUSPENDED.min(all as usize) {
+        problems.push(format!("the server retained {count} sessions of {all}"));
     }
     let round = |record: &&Record| record.connection / scenario.connections();
     let oldest = retained.iter().map(round).min();

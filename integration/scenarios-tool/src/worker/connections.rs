@@ -146,11 +146,9 @@ fn accept<'a>(
 }
 
 fn converse<'a>(scope: &'a Scope<'a, '_>, worker: &Arc<Worker>, request: Request) {
-    let Ok(connection) = request.private_data().try_into() else {
-        return problem(format!(
-            "a connection request has unexpected private data: {:?}",
-            request.private_data()
-        ));
+    let data = request.private_data();
+    let Ok(connection) = data.try_into() else {
+        return problem(format!("a request has unexpected private data: {data:?}"));
     };
     let conversation = Conversation::begin(worker, u32::from_le_bytes(connection));
     scope.spawn(move || conversation.run(request.accept()));

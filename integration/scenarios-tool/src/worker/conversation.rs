@@ -157,12 +157,7 @@ impl Conversation {
 
 impl fmt::Display for Conversation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "the {}: {:?}; {:?}",
-            self.worker.side,
-            self.record(),
-            self.plan
-        )
+        let (side, record, plan) = (self.worker.side, self.record(), &self.plan);
+        write!(f, "the {side}: {record:?}; {plan:?}")
     }
 }

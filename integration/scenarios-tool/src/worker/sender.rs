@@ -41,9 +41,7 @@ pub(super) fn send_all(conversation: &Conversation, endpoint: &Endpoint) {
             Ok(()) => {}
             Err(Error::Disconnected(_)) => return,
             Err(error) => {
-                conversation.problem(&format!(
-                    "cannot send message {number}, or start its operations: {error}"
-                ));
+                conversation.problem(&format!("message {number} or its operations: {error}"));
                 // The peer expects this message, which cannot be sent. Abort the connection, so
                 // that the peer does not wait forever.
                 endpoint.abort(1);
