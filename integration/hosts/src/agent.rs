@@ -96,7 +96,9 @@ pub fn obey(requests: &mut impl Read, sender: &Sender, leave: fn(Pid)) -> Result
                 started.map(|program| drop(programs.insert(number, program)))
             }
             Frame::Tell(line) => {
-                programs.get_mut(&number).map(|program| program.tell(&line));
+                let stdin = programs.get_mut(&number).and_then(|it| it.stdin.as_mut());
+                // Ignore the error: writing fails if the program has closed its stdin.
+                let _ = stdin.map(|stdin| stdin.write_all(&line));
                 Ok(())
             }
             Frame::Signal(signal) => {
@@ -190,13 +192,6 @@ impl Program {
     /// Returns the process id of the program.
     pub fn id(&self) -> Pid {
         self.pid
-    }
-
-    /// Writes `bytes` to the program's stdin. Returns true if the program has a stdin and the write
-    /// succeeded.
-    pub fn tell(&mut self, bytes: &[u8]) -> bool {
-        let stdin = self.stdin.as_mut();
-        stdin.is_some_and(|stdin| stdin.write_all(bytes).is_ok())
     }
 
     /// Sends a signal to the program.

@@ -1,7 +1,7 @@
 use std::{
     fmt,
     sync::{
-        Arc, Mutex, OnceLock,
+        Arc, Mutex, MutexGuard, OnceLock,
         atomic::{AtomicBool, Ordering::Relaxed},
     },
     thread,
@@ -64,18 +64,18 @@ impl Conversation {
         self.is_flowing();
         let is_other = |open: &Arc<Self>| !Arc::ptr_eq(open, &self);
         self.worker.state().open.retain(is_other);
-        report(&Report::Record(self.record()));
+        report(&Report::Record(self.record().clone()));
         end
     }
 
     /// Records how the connection has ended, and wakes the threads in [`wait`](Self::wait). Later
     /// calls do not change the record.
     pub(super) fn end(&self, end: &End) {
-        self.write(|record| {
-            if record.end == End::Open {
-                (record.end, record.ended) = (end.clone(), clock_millis());
-            }
-        });
+        let mut record = self.record();
+        if record.end == End::Open {
+            (record.end, record.ended) = (end.clone(), clock_millis());
+        }
+        drop(record);
         self.worker.change(|_| ());
     }
 
@@ -105,13 +105,10 @@ impl Conversation {
             reader.read()
         });
         let statistics = endpoint.statistics();
-        self.write(|record| {
-            (record.resumes, record.resent) = (statistics.resumes, statistics.resent);
-        });
-        if end != End::Dropped {
-            let delivered = endpoint.close().is_ok();
-            self.write(|record| record.delivered = delivered);
-        }
+        let delivered = end != End::Dropped && endpoint.close().is_ok();
+        let mut record = self.record();
+        (record.resumes, record.resent) = (statistics.resumes, statistics.resent);
+        record.delivered = delivered;
         end
     }
 
@@ -137,18 +134,15 @@ impl Conversation {
         problem(format!("{text}; {self}"));
     }
 
-    pub(super) fn write(&self, change: impl FnOnce(&mut Record)) {
-        change(&mut lock(&self.record));
-    }
-
-    pub(super) fn record(&self) -> Record {
-        lock(&self.record).clone()
+    /// Locks the record.
+    pub(super) fn record(&self) -> MutexGuard<'_, Record> {
+        lock(&self.record)
     }
 
     /// Waits until `until` returns true, or until the connection has ended.
     pub(super) fn wait(&self, until: impl Fn(&State, &Record) -> bool) {
         let is_over = |state: &State| {
-            let record = lock(&self.record);
+            let record = self.record();
             until(state, &record) || record.end != End::Open
         };
         drop(self.worker.wait(is_over));

@@ -92,6 +92,7 @@ impl Reader {
             Err(error) => Ok(Some(End::Broken(format!("{error:?}")))),
         };
         let conversation = &self.conversation;
+        let received = conversation.record().received;
         let end = taken.unwrap_or_else(|problem| {
             conversation.problem(&problem.to_string());
             // Abort after the first violation, so that no further violations are reported. The
@@ -102,9 +103,9 @@ impl Reader {
         if let Ending::Drop(by, after) = conversation.plan.ending
             && by == conversation.worker.side
             && end.is_none()
-            && conversation.record().received == after
+            && received == after
         {
-            conversation.write(|record| record.ends = true);
+            conversation.record().ends = true;
             return Some(self.end(End::Dropped));
         }
         end.map(|end| self.end(end))
@@ -129,17 +130,17 @@ impl Reader {
         let conversation = &self.conversation;
         let confirmed = conversation.record().confirmed;
         if let Completion::Sent(_) | Completion::Written(_) | Completion::Read(_) = completion {
-            conversation.write(|record| record.succeeded += 1);
+            conversation.record().succeeded += 1;
         }
         match completion {
             Completion::Received(message) => self.take_message(message)?,
             Completion::Sent(number) => {
-                conversation.write(|record| record.confirmed = confirmed.max(number + 1));
+                conversation.record().confirmed = confirmed.max(number + 1);
                 // The completions arrive in the order in which the messages were sent.
                 ensure!(number >= confirmed, "message {number} is confirmed late");
             }
             Completion::Failed { id, .. } | Completion::OutcomeUnknown { id, .. } => {
-                conversation.write(|record| record.failed += 1);
+                conversation.record().failed += 1;
                 ensure!(id >= confirmed, "message {id} failed after a confirmation");
             }
             Completion::Read(id) => {
@@ -167,10 +168,10 @@ impl Reader {
         let number = conversation.record().received;
         let checked = self.content.check(number, &message);
         let last = checked.map_err(anyhow::Error::msg)?;
-        conversation.write(|record| {
-            record.received += 1;
-            record.has_last |= last;
-        });
+        let mut record = conversation.record();
+        record.received += 1;
+        record.has_last |= last;
+        drop(record);
         if last {
             conversation.worker.change(|_| ());
         }

@@ -32,7 +32,7 @@ pub(super) fn send_all(conversation: &Conversation, endpoint: &Endpoint) {
         let result = send(conversation, endpoint, &content, number, left == Some(0));
         let result = result.and_then(|()| match conversation.operations.get() {
             Some(operations) if number > 0 && left != Some(0) => {
-                let count = || conversation.write(|record| record.ids += 1);
+                let count = || conversation.record().ids += 1;
                 operations.begin(endpoint, number, count)
             }
             _ => Ok(()),
@@ -57,7 +57,7 @@ pub(super) fn send_all(conversation: &Conversation, endpoint: &Endpoint) {
         Ending::Close(_) | Ending::CloseEarly(_) | Ending::Abort(..) => return,
         Ending::Drop(..) | Ending::Leave => return,
     }
-    conversation.write(|record| record.ends = true);
+    conversation.record().ends = true;
     match conversation.plan.ending {
         Ending::Abort(_, code) => endpoint.abort(code),
         // Ignore the result, because the reader reports how the connection has ended.
@@ -83,7 +83,7 @@ fn send(
         _ => conversation.plan.traffic != Traffic::Operations,
     };
     let has_id = takes_ids && rng.u32(..4) > 0;
-    conversation.write(|record| record.begun += 1);
+    conversation.record().begun += 1;
     match (rng.u32(..8), has_id) {
         (0 | 1, _) => {
             let mut buffer = SendBuffer::new(endpoint, message.len())?;
@@ -106,10 +106,9 @@ fn send(
         },
         _ => endpoint.send(&message)?,
     }
-    conversation.write(|record| {
-        record.accepted += 1;
-        record.ids += u64::from(has_id);
-    });
+    let mut record = conversation.record();
+    record.accepted += 1;
+    record.ids += u64::from(has_id);
     Ok(())
 }
 
