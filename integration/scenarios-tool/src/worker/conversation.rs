@@ -24,7 +24,6 @@ use crate::{
 #[derive(Debug)]
 pub(super) struct Conversation {
     pub(super) worker: Arc<Worker>,
-    pub(super) connection: u32,
     pub(super) plan: Plan,
     /// The state of one-sided operations. Empty if the plan contains no such operations.
     pub(super) operations: OnceLock<Operations>,
@@ -43,7 +42,6 @@ impl Conversation {
         };
         let conversation = Arc::new(Self {
             worker: Arc::clone(worker),
-            connection,
             plan: Plan::new(&worker.scenario, worker.seed, connection),
             operations: OnceLock::new(),
             record: Mutex::new(record),
@@ -119,7 +117,7 @@ impl Conversation {
 
     /// Returns the messages that the side `from` sends.
     pub(super) fn content(&self, from: Side) -> Content {
-        Content::new(self.worker.seed, self.connection, from, &self.plan)
+        Content::new(self.worker.seed, self.record().connection, from, &self.plan)
     }
 
     /// Counts this connection as flowing, unless it has already been counted.
