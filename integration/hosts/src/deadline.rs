@@ -82,8 +82,8 @@ impl From<Duration> for Deadline {
     }
 }
 
-/// Repeats `attempt` until it succeeds or `limit` has expired, with a pause after each failure. On a
-/// slow machine, a [`Deadline`] extends the limit. Returns the result of the final attempt.
+/// Repeats `attempt` until it succeeds or `limit` has expired, with a pause after each failure. A
+/// [`Deadline`] extends the limit on a slow machine. Returns the result of the final attempt.
 ///
 /// # Errors
 ///

@@ -253,6 +253,7 @@ pub(crate) fn summary(scenario: &Scenario, evidence: &Evidence) -> String {
         *ends.entry(name).or_default() += 1;
     }
     let ends = ends.iter().map(|(end, count)| format!("{count} {end}, "));
+    let ends: String = ends.collect();
     let sides = [&evidence.clients, &evidence.servers];
     let learn = match scenario.expect {
         Expect::BothDetect | Expect::Resumes => 2,
@@ -265,18 +266,16 @@ pub(crate) fn summary(scenario: &Scenario, evidence: &Evidence) -> String {
         ended.map(move |ended| ended.saturating_sub(began) as f64 / 1e3)
     });
     let known = took.reduce(f64::max);
-    let known = known.map(|longest| format!("ended within {longest:.1} s, "));
+    let known = known.map_or_else(String::new, |longest| {
+        format!("ended within {longest:.1} s, ")
+    });
     let sum = |of: fn(&Record) -> u64| sides.into_iter().flatten().map(of).sum::<u64>();
-    let resumed = Some(sum(|record| record.resumes)).filter(|count| *count > 0);
-    let resent = sum(|record| record.resent);
-    let resumed = resumed.map(|count| format!("{count} resumed, {resent} resent, "));
-    format!(
-        "{}{}{}{} messages",
-        ends.collect::<String>(),
-        known.unwrap_or_default(),
-        resumed.unwrap_or_default(),
-        sum(|record| record.received)
-    )
+    let resumed = match (sum(|record| record.resumes), sum(|record| record.resent)) {
+        (0, _) => String::new(),
+        (count, resent) => format!("{count} resumed, {resent} resent, "),
+    };
+    let received = sum(|record| record.received);
+    format!("{ends}{known}{resumed}{received} messages")
 }
 
 #[cfg(test)]

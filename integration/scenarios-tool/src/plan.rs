@@ -179,7 +179,8 @@ fn config(scenario: &Scenario, rng: &mut Rng) -> Config {
     config
 }
 
-fn one_of<T: Copy>(rng: &mut Rng, values: &[T]) -> T {
+/// Returns a random element of `values`, which must not be empty.
+pub(crate) fn one_of<T: Copy>(rng: &mut Rng, values: &[T]) -> T {
     values[rng.usize(..values.len())]
 }
 

@@ -194,19 +194,18 @@ impl Wire for Rdma {
             return;
         };
         for wc in &some[..count] {
-            let Ok(success) = wc.result() else {
-                self.state.has_ended = true;
-                continue;
-            };
-            if success.wr_id == SEND {
-                continue;
+            match wc.result() {
+                Ok(success) if success.wr_id == SEND => {}
+                Ok(success) => {
+                    let slot = success.wr_id as u32;
+                    let mut frame = vec![0; success.byte_len as usize];
+                    let at = (DEPTH + slot) as usize * SLOT;
+                    self.region.copy_out(at, &mut frame);
+                    self.state.received.push_back(frame);
+                    self.state.has_ended |= self.post_recv(slot).is_err();
+                }
+                Err(_) => self.state.has_ended = true,
             }
-            let slot = success.wr_id as u32;
-            let mut frame = vec![0; success.byte_len as usize];
-            let at = (DEPTH + slot) as usize * SLOT;
-            self.region.copy_out(at, &mut frame);
-            self.state.received.push_back(frame);
-            self.state.has_ended |= self.post_recv(slot).is_err();
         }
         match self.channel.poll_event() {
             Ok(Some(event)) => self.state.has_ended |= event.event() == CmEventType::DISCONNECTED,

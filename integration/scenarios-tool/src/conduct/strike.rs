@@ -30,7 +30,7 @@ const LONGEST_FLAP: u64 = 2_500;
 impl Conductor {
     /// Causes the scenario's fault, and waits until both workers have ended. Returns the time of
     /// the fault on each host, as in [`Evidence::began`](crate::judge::Evidence::began). `worker`
-    /// contains the arguments of the client's worker.
+    /// is the command line of a worker that connects. A worker that listens also gets an address.
     pub(super) fn strike(
         &mut self,
         scenario: &Scenario,

@@ -99,7 +99,7 @@ struct State {
     /// The number of connections that have been counted as flowing since the last start of the
     /// server: see `Conversation::flows`.
     flowing: u32,
-    /// Whether the order `over` has arrived. The server then accepts no more connections.
+    /// Whether the order `over` has arrived, after which the server stops accepting connections.
     over: bool,
     /// The connections that have not yet ended.
     open: Vec<Arc<Conversation>>,
