@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 use toolbox::{
-    DeviceTest, Diagnosis, Finding, Shell, TIME_LIMIT, TextWait,
+    DeviceTest, Diagnosis, Finding, Shell, TIME_LIMIT,
     agent::{self, Host},
     example,
 };
@@ -29,7 +29,7 @@ fn serve(there: &mut Host) {
     let argv = [&*example("rdmsg").to_string_lossy(), "serve"].map(str::to_owned);
     there.start(&argv).unwrap();
     let outcome = there.wait_for_text("listening on 0.0.0.0:7471 over RDMA and TCP", TIME_LIMIT);
-    assert_eq!(outcome.unwrap(), TextWait::Printed);
+    assert!(outcome.unwrap());
 }
 
 /// Stops `rdmsg serve`, and checks that its exit status is 0. Returns its output.
@@ -302,10 +302,7 @@ fn serve_refuses_excessive_and_unknown_requests() {
         let program = example("rdmsg").to_string_lossy().into_owned();
         let argv = [&*program, "serve", "--max-connections", "1"].map(str::to_owned);
         there.start(&argv).unwrap();
-        assert_eq!(
-            there.wait_for_text("listening on", TIME_LIMIT).unwrap(),
-            TextWait::Printed
-        );
+        assert!(there.wait_for_text("listening on", TIME_LIMIT).unwrap());
         let client = format!("{program} ping {} -i 0.05", lab.peer);
         here.run(&format!("{client} >/tmp/one 2>&1 & pid=$!"))
             .unwrap();
@@ -315,11 +312,10 @@ fn serve_refuses_excessive_and_unknown_requests() {
             .type_line(&format!("rdmsg ping {} -c1", lab.peer))
             .unwrap();
         assert_eq!(status, 1, "a second connection must be refused");
-        assert_eq!(
+        assert!(
             there
                 .wait_for_text("--max-connections", TIME_LIMIT)
-                .unwrap(),
-            TextWait::Printed
+                .unwrap()
         );
         let (status, _) = here.type_line("kill -INT $pid; wait $pid").unwrap();
         assert_eq!(status, 0);
@@ -346,10 +342,7 @@ fn top_shows_traffic_of_other_programs() {
         let program = example("rdmsg").to_string_lossy().into_owned();
         let argv = [&*program, "serve", "--statistics"].map(str::to_owned);
         there.start(&argv).unwrap();
-        assert_eq!(
-            there.wait_for_text("listening on", TIME_LIMIT).unwrap(),
-            TextWait::Printed
-        );
+        assert!(there.wait_for_text("listening on", TIME_LIMIT).unwrap());
         let top = format!("{program} top --once --json --interval 1");
         let read = |there: &mut Host| -> Value {
             let (_, printed) = there.shell(&top).unwrap();

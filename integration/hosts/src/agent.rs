@@ -4,7 +4,7 @@
 
 use std::{
     collections::HashMap,
-    io::{self, Read, Write},
+    io::{Read, Write},
     net::{TcpListener, TcpStream},
     os::unix::process::ExitStatusExt,
     process::{Child, ChildStdin, Command, ExitStatus, Stdio},
@@ -26,7 +26,7 @@ use nix::{
 };
 
 use crate::{
-    Deadline, clock_millis, lock,
+    clock_millis, lock, retry,
     wire::{self, Frame, Job, Sender},
 };
 
@@ -35,7 +35,7 @@ pub const PORT: u16 = 7450;
 
 /// The time limit for a conductor and an agent to connect. It is long, because both can start
 /// slowly on a busy machine. [`retry`] extends it if the machine is slow.
-const START_LIMIT: Duration = Duration::from_secs(300);
+pub(crate) const START_LIMIT: Duration = Duration::from_secs(300);
 
 /// The maximum time between two requests of the conductor. This time is long, because a conductor
 /// sends no requests while it waits for programs on its own host.
@@ -62,29 +62,15 @@ pub fn serve() -> Result<()> {
 
 fn serve_on(listener: TcpListener) -> Result<()> {
     listener.set_nonblocking(true)?;
-    let accepted = retry(|| listener.accept());
+    let accepted = retry(START_LIMIT, PAUSE, || listener.accept());
     let (mut stream, _) = accepted.context("no conductor has connected within the time limit")?;
     // Close the listener, so that other conductors are refused. Refused conductors retry until the
     // next agent on this host accepts them.
     drop(listener);
-    // On some systems, an accepted stream is nonblocking if the listener is nonblocking.
-    stream.set_nonblocking(false)?;
     stream.set_nodelay(true)?;
     stream.set_read_timeout(Some(SILENCE))?;
     let sender = Sender::new(TcpStream::try_clone(&stream)?);
     obey(&mut stream, &sender, |_| ())
-}
-
-/// Repeats `attempt` until it succeeds, or until [`START_LIMIT`] has expired. Returns the result of
-/// the final attempt.
-pub(crate) fn retry<T>(attempt: impl Fn() -> io::Result<T>) -> io::Result<T> {
-    let mut deadline = Deadline::after(START_LIMIT);
-    loop {
-        match attempt() {
-            Err(_) if !deadline.is_over() => thread::sleep(PAUSE),
-            done => return done,
-        }
-    }
 }
 
 /// Reads the requests of the conductor, starts programs, and sends reports about these programs.
@@ -105,12 +91,14 @@ pub fn obey(requests: &mut impl Read, sender: &Sender, leave: fn(Pid)) -> Result
         let report = move |frame| drop(reports.send(number, &frame));
         let failed = match frame {
             Frame::Start(job) => {
-                programs.retain(|_, program| !program.has_ended());
+                programs.retain(|_, program| !has_ended(&mut lock(&program.child)));
                 let started = Program::start(&job, |_| (), leave, report);
                 started.map(|program| drop(programs.insert(number, program)))
             }
             Frame::Tell(line) => {
-                programs.get_mut(&number).map(|program| program.tell(&line));
+                let stdin = programs.get_mut(&number).and_then(|it| it.stdin.as_mut());
+                // Ignore the error: writing fails if the program has closed its stdin.
+                let _ = stdin.map(|stdin| stdin.write_all(&line));
                 Ok(())
             }
             Frame::Signal(signal) => {
@@ -206,13 +194,6 @@ impl Program {
         self.pid
     }
 
-    /// Writes `bytes` to the program's stdin. Returns true if the program has a stdin and the write
-    /// succeeded.
-    pub fn tell(&mut self, bytes: &[u8]) -> bool {
-        let stdin = self.stdin.as_mut();
-        stdin.is_some_and(|stdin| stdin.write_all(bytes).is_ok())
-    }
-
     /// Sends a signal to the program.
     ///
     /// # Errors
@@ -222,10 +203,6 @@ impl Program {
         let mut child = lock(&self.child);
         ensure!(!has_ended(&mut child), "the program has ended");
         Ok(kill(self.pid, signal)?)
-    }
-
-    pub(crate) fn has_ended(&self) -> bool {
-        has_ended(&mut lock(&self.child))
     }
 }
 
@@ -270,7 +247,7 @@ mod tests {
     use std::os::unix::net::UnixStream;
 
     use super::*;
-    use crate::{Host, Line, Listening, NextLine, TextWait};
+    use crate::{Deadline, Host, Line, Listening};
 
     const LIMIT: Duration = Duration::from_secs(60);
 
@@ -305,18 +282,14 @@ mod tests {
             // lines from two pipes is undefined.
             let script = "read word; echo got $word; read word; echo more >&2; exec sleep 1000";
             host.start_with_stdin(&sh(script)).unwrap();
-            let outcome = host.wait_for_text("got", Duration::from_millis(1)).unwrap();
-            assert_eq!(outcome, TextWait::TimedOut);
-            assert!(host.tell("it").unwrap());
-            let line = host.line(LIMIT).unwrap();
-            assert_eq!(line, NextLine::Line(Line::Out("got it".into())));
-            assert!(host.tell("go on").unwrap());
-            let line = host.line(LIMIT).unwrap();
-            assert_eq!(line, NextLine::Line(Line::Err("more".into())));
-            assert_eq!(
-                host.line(Duration::from_millis(1)).unwrap(),
-                NextLine::TimedOut
-            );
+            assert!(!host.wait_for_text("got", Duration::from_millis(1)).unwrap());
+            let program = host.process().unwrap();
+            assert!(program.tell("it"));
+            assert_eq!(program.line(LIMIT), Some(Line::Out("got it".into())));
+            assert!(program.tell("go on"));
+            assert_eq!(program.line(LIMIT), Some(Line::Err("more".into())));
+            assert_eq!(program.line(Duration::from_millis(1)), None);
+            assert_eq!(program.ended().unwrap(), None);
             let ended = host.finish(Duration::from_millis(1)).unwrap();
             assert_eq!(ended.status, None);
         });
@@ -346,11 +319,10 @@ mod tests {
     fn end_follows_the_last_line() {
         both(|host| {
             host.start(&sh("echo last; exit 3")).unwrap();
-            let line = host.line(LIMIT).unwrap();
-            assert_eq!(line, NextLine::Line(Line::Out("last".into())));
-            let NextLine::Ended(ended) = host.line(LIMIT).unwrap() else {
-                panic!("the program must have ended")
-            };
+            let program = host.process().unwrap();
+            assert_eq!(program.line(LIMIT), Some(Line::Out("last".into())));
+            assert_eq!(program.line(LIMIT), None);
+            let ended = program.ended().unwrap().unwrap();
             assert_eq!((ended.status, &*ended.output), (Some(3), "last\n"));
             assert_eq!(host.finish(LIMIT).unwrap(), ended);
             assert!(

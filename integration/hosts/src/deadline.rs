@@ -1,5 +1,6 @@
 use std::{
     process::Command,
+    thread,
     time::{Duration, Instant},
 };
 
@@ -78,6 +79,26 @@ impl Deadline {
 impl From<Duration> for Deadline {
     fn from(limit: Duration) -> Self {
         Self::after(limit)
+    }
+}
+
+/// Repeats `attempt` until it succeeds or `limit` has expired, with a pause after each failure. A
+/// [`Deadline`] extends the limit on a slow machine. Returns the result of the final attempt.
+///
+/// # Errors
+///
+/// If no attempt has succeeded within the limit.
+pub fn retry<T, E>(
+    limit: Duration,
+    pause: Duration,
+    mut attempt: impl FnMut() -> Result<T, E>,
+) -> Result<T, E> {
+    let mut deadline = Deadline::after(limit);
+    loop {
+        match attempt() {
+            Err(_) if !deadline.is_over() => thread::sleep(pause),
+            done => return done,
+        }
     }
 }
 

@@ -8,10 +8,11 @@ use anyhow::{Context, Result, bail, ensure};
 use nix::sys::signal::Signal;
 
 use crate::{
-    Deadline, Ended, Line, Listening, Process, TextWait,
-    agent::{PAUSE, PORT, retry},
+    Deadline, Ended, Line, Listening, Process,
+    agent::{PAUSE, PORT, START_LIMIT},
     link::Link,
     process::{SILENCE, job},
+    retry,
     wire::{Frame, HOST},
 };
 
@@ -24,17 +25,6 @@ const LISTEN_LIMIT: Duration = Duration::from_secs(20);
 pub struct Host {
     link: Link,
     process: Option<Process>,
-}
-
-/// The result of waiting for the next line that a program prints.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum NextLine {
-    /// The program has printed a line.
-    Line(Line),
-    /// The program has ended.
-    Ended(Ended),
-    /// The program still runs, but has printed no line within the time limit.
-    TimedOut,
 }
 
 impl Host {
@@ -61,7 +51,7 @@ impl Host {
     }
 
     pub(crate) fn connect_to(address: SocketAddr) -> Result<Self> {
-        let stream = retry(|| TcpStream::connect(address));
+        let stream = retry(START_LIMIT, PAUSE, || TcpStream::connect(address));
         let stream = stream.with_context(|| format!("the agent at {address} does not answer"))?;
         Link::there(stream).map(Self::over)
     }
@@ -79,7 +69,7 @@ impl Host {
     }
 
     /// Kills the previous program, if any. Then starts a program with a stdin, to which
-    /// [`tell`](Self::tell) writes.
+    /// [`Process::tell`] writes.
     ///
     /// # Errors
     ///
@@ -90,7 +80,12 @@ impl Host {
         Ok(())
     }
 
-    fn process(&mut self) -> Result<&mut Process> {
+    /// Returns the program that was started last.
+    ///
+    /// # Errors
+    ///
+    /// If no program was started.
+    pub fn process(&mut self) -> Result<&mut Process> {
         self.process.as_mut().context("no program was started")
     }
 
@@ -101,60 +96,27 @@ impl Host {
     ///
     /// If the server accepts no connections within 20 s (longer on a slow machine).
     pub fn listens(&mut self, listening: Listening) -> Result<bool> {
-        let mut deadline = Deadline::after(LISTEN_LIMIT);
-        loop {
+        retry(LISTEN_LIMIT, PAUSE, || {
             let shown = Process::on(&self.link, listening.command(), false)?.finish(SILENCE)?;
-            if listening.is_shown_in(&shown.output) {
-                return Ok(true);
-            }
-            if self.process()?.end(PAUSE)?.is_some() {
-                return Ok(false);
-            }
+            let is_ready = listening.is_shown_in(&shown.output);
+            let has_ended = !is_ready && self.process()?.end(Duration::ZERO)?.is_some();
             ensure!(
-                !deadline.is_over(),
+                is_ready || has_ended,
                 "the server is not ready: {listening:?}"
             );
-        }
+            Ok(is_ready)
+        })
     }
 
-    /// Waits for up to `limit` until the program has printed `text`.
+    /// Does the same as [`Process::wait_for_text`] for the program that was started last.
     ///
     /// # Errors
     ///
     /// If the connection to the agent is lost.
-    pub fn wait_for_text(&mut self, text: &str, limit: impl Into<Deadline>) -> Result<TextWait> {
+    pub fn wait_for_text(&mut self, text: &str, limit: impl Into<Deadline>) -> Result<bool> {
         let process = self.process()?;
-        let outcome = process.wait_for_text(text, limit);
-        process.check().map(|()| outcome)
-    }
-
-    /// Waits for up to `limit` until the program prints its next line.
-    ///
-    /// # Errors
-    ///
-    /// If the connection to the agent is lost.
-    pub fn line(&mut self, limit: impl Into<Deadline>) -> Result<NextLine> {
-        let process = self.process()?;
-        if let Some(line) = process.line(limit) {
-            return Ok(NextLine::Line(line));
-        }
-        process.check()?;
-        if !process.is_over() {
-            return Ok(NextLine::TimedOut);
-        }
-        let ended = process.end(Duration::ZERO)?;
-        ended.map(NextLine::Ended).context("the program still runs")
-    }
-
-    /// Writes a line to the program's stdin. Returns true if the line was sent to the agent. The
-    /// line is not sent if the program is known to have ended, or if the connection to the agent is
-    /// lost.
-    ///
-    /// # Errors
-    ///
-    /// If no program was started.
-    pub fn tell(&mut self, line: &str) -> Result<bool> {
-        Ok(self.process()?.tell(line))
+        let is_printed = process.wait_for_text(text, limit);
+        process.check().map(|()| is_printed)
     }
 
     /// Sends a signal to the program. `name` is the signal's name without SIG. If the signal is

@@ -24,11 +24,11 @@ use std::{
 
 pub use crate::{
     agent::Program,
-    deadline::{Deadline, slowness},
-    host::{Host, NextLine},
+    deadline::{Deadline, retry, slowness},
+    host::Host,
     link::Link,
     listening::Listening,
-    process::{Ended, Line, Process, TextWait},
+    process::{Ended, Line, Process},
 };
 
 /// Returns this host's current time in milliseconds since 1970.

@@ -51,17 +51,6 @@ pub enum Line {
     Err(String),
 }
 
-/// The result of waiting for a program to print a certain text.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum TextWait {
-    /// The program has printed the text.
-    Printed,
-    /// The program has ended without printing the text.
-    Ended,
-    /// The program still runs, but has not printed the text within the time limit.
-    TimedOut,
-}
-
 /// The exit status and the complete output of a program that has ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Ended {
@@ -118,29 +107,17 @@ impl Process {
         self.id
     }
 
-    /// Returns whether the program has ended.
-    ///
-    /// # Errors
-    ///
-    /// If the connection to the agent is lost.
-    pub fn has_ended(&mut self) -> Result<bool> {
-        Ok(self.end(Duration::ZERO)?.is_some())
-    }
-
-    /// Waits for up to `limit` until the program has printed `text` to stdout or stderr.
-    pub fn wait_for_text(&mut self, text: &str, limit: impl Into<Deadline>) -> TextWait {
+    /// Waits for up to `limit` until the program has printed `text` to stdout or stderr. Returns
+    /// false if the program has not printed the text within this time, or has ended without
+    /// printing it.
+    pub fn wait_for_text(&mut self, text: &str, limit: impl Into<Deadline>) -> bool {
         let mut deadline = limit.into();
-        loop {
-            if contains(&self.printed, text.as_bytes()) {
-                return TextWait::Printed;
-            }
-            if self.is_over() {
-                return TextWait::Ended;
-            }
-            if !self.receive(deadline.left()) && deadline.is_over() {
-                return TextWait::TimedOut;
+        while !contains(&self.printed, text.as_bytes()) {
+            if self.is_over() || !self.receive(deadline.left()) && deadline.is_over() {
+                return false;
             }
         }
+        true
     }
 
     /// Returns the next line that the program prints. Returns `None` if the program prints no line
@@ -194,7 +171,17 @@ impl Process {
         // can print continuously.
         let mut moment = Deadline::exactly_after(Duration::from_millis(100));
         while !moment.is_over() && self.receive(Duration::ZERO) {}
-        ensure!(!self.lost, "lost the connection to the agent");
+        self.ended()
+    }
+
+    /// Returns the exit status and the output if the program is known to have ended. Receives no
+    /// report of the agent.
+    ///
+    /// # Errors
+    ///
+    /// If the connection to the agent was lost before the program has ended.
+    pub fn ended(&self) -> Result<Option<Ended>> {
+        self.check()?;
         Ok(self.status.map(|status| Ended {
             status: Some(status),
             output: String::from_utf8_lossy(&self.printed).into_owned(),
@@ -255,22 +242,20 @@ impl Process {
         }
     }
 
-    pub(crate) fn is_over(&self) -> bool {
+    fn is_over(&self) -> bool {
         self.status.is_some() || self.lost
     }
 
-    /// Returns an error if the connection to the agent is lost.
+    /// Returns an error if the connection to the agent was lost before the program has ended.
     pub(crate) fn check(&self) -> Result<()> {
-        ensure!(!self.lost, "lost the connection to the agent");
+        let is_known = self.status.is_some() || !self.lost;
+        ensure!(is_known, "lost the connection to the agent");
         Ok(())
     }
 
     /// Waits for up to `limit` until the agent's next frame arrives, and handles the frame. Returns
     /// true if a frame has arrived.
     fn receive(&mut self, limit: Duration) -> bool {
-        if self.is_over() {
-            return false;
-        }
         match self.frames.recv_timeout(limit) {
             Ok(Frame::Out(bytes)) => self.add(0, &bytes),
             Ok(Frame::Err(bytes)) => self.add(1, &bytes),
@@ -370,21 +355,18 @@ mod tests {
         assert!(!ended.succeeded());
         assert!(ended.output.contains("one\n") && ended.output.contains("two\n"));
         assert_eq!(ended.status, Some(3));
-        let signalled = shell("kill -TERM $$").finish(LIMIT).unwrap();
-        assert_eq!(signalled.to_string(), "status 143");
+        let mut signalled = shell("kill -TERM $$");
+        let ended = signalled.end(LIMIT).unwrap().unwrap();
+        assert_eq!(ended.to_string(), "status 143");
+        let error = signalled.signal_at(Signal::SIGTERM).unwrap_err();
+        assert_eq!(error.to_string(), "the program has ended");
     }
 
     #[test]
     fn kill_keeps_what_was_printed() {
         let mut hanging = shell("echo partial_lines; exec sleep 1000");
-        assert_eq!(
-            hanging.wait_for_text("partial_lines", LIMIT),
-            TextWait::Printed
-        );
-        assert_eq!(
-            hanging.wait_for_text("more", Duration::from_millis(10)),
-            TextWait::TimedOut
-        );
+        assert!(hanging.wait_for_text("partial_lines", LIMIT));
+        assert!(!hanging.wait_for_text("more", Duration::from_millis(10)));
         assert_eq!(hanging.kill().unwrap().to_string(), "killed: partial_lines");
     }
 
@@ -408,7 +390,7 @@ mod tests {
         assert!(program.tell("second"));
         assert_eq!(program.line(LIMIT), Some(Line::Err("no end".into())));
         assert_eq!(program.line(LIMIT), None);
-        assert_eq!(program.wait_for_text("third", LIMIT), TextWait::Ended);
+        assert!(!program.wait_for_text("third", LIMIT));
         assert!(program.finish(LIMIT).unwrap().succeeded());
     }
 }

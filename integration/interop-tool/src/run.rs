@@ -1,7 +1,7 @@
 use std::{fmt::Write, time::Duration};
 
 use anyhow::{Result, bail};
-use toolbox::{Deadline, Ended, Process, Side as End, TextWait, agent::Host};
+use toolbox::{Deadline, Ended, Process, Side as End, agent::Host};
 
 use crate::case::{Case, Cue, Ends, Placeholders, Side};
 
@@ -101,11 +101,11 @@ impl Stage<'_> {
             Cue::PrintedByThisSide(text) => (end, text),
             Cue::PrintedByOtherSide(text) => (end.other(), text),
         };
-        let outcome = match speaker {
+        let is_printed = match speaker {
             End::Server => self.agent.wait_for_text(text, self.limit)?,
             End::Client => client.wait_for_text(text, self.limit),
         };
-        if outcome != TextWait::Printed {
+        if !is_printed {
             let problem =
                 format!("the {end} was to be killed, but the {speaker} did not print {text:?}");
             writeln!(self.problems, "  {problem}")?;

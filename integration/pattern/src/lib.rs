@@ -20,7 +20,7 @@ pub fn random(parts: &[u64]) -> Rng {
 /// Returns `len` bytes. Each byte depends on `number`, on `len`, and on the byte's position.
 pub fn pattern(number: u64, len: usize) -> Vec<u8> {
     let mut bytes = vec![0; len];
-    fill(number, &mut bytes);
+    Pattern::new(number, len).fill(&mut bytes);
     bytes
 }
 
@@ -59,12 +59,6 @@ pub fn read_sequence(mut stream: impl Read, len: usize, piece: usize) {
         );
         at += count;
     }
-}
-
-/// Fills `bytes` with the [`pattern`] for `number` and the length of `bytes`.
-pub fn fill(number: u64, bytes: &mut [u8]) {
-    let len = bytes.len();
-    Pattern::new(number, len).fill(bytes);
 }
 
 /// Compares `message` with the [`pattern`] for `number` and `len`. Allocates no memory for the

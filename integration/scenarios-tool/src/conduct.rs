@@ -3,34 +3,24 @@
 mod strike;
 
 use std::{
-    env,
+    env, mem,
     net::SocketAddr,
     thread,
     time::{Duration, Instant},
 };
 
 use anyhow::{Context, Result, bail, ensure};
-use toolbox::{
-    Deadline, Ended, Lab, Line,
-    agent::{self, NextLine},
-    slowness, words,
-};
+use toolbox::{Deadline, Ended, Lab, Line, TIME_LIMIT, agent, retry, slowness, words};
 
 use crate::{
     RETURNING_MEMORY,
     health::Health,
-    judge::{Evidence, judge},
-    network,
+    judge::{Evidence, judge, summary},
+    network::{self, SECOND_ADDRESS},
     record::Record,
     scenario::{Fault, Scenario},
     worker::Report,
 };
-
-/// The time limit for a worker to carry out an order. `Deadline` extends it on a slow machine.
-const TIME_LIMIT: Duration = Duration::from_secs(60);
-
-/// The time limit for a worker to print its next line.
-const LINE_LIMIT: Duration = Duration::from_secs(30);
 
 /// The tolerance that is added to the configured time limits.
 const SLACK: Duration = Duration::from_secs(5);
@@ -50,15 +40,14 @@ const MOST_PROBLEMS: usize = 30;
 pub(crate) struct Host {
     name: &'static str,
     pub(crate) agent: agent::Host,
+    /// The objects on the device before the scenario, in the format of `rdma resource show`.
+    objects: String,
     pub(crate) notes: Notes,
 }
 
-/// All output of a worker, and the device's objects before the worker was started.
+/// All output of a worker.
 #[derive(Debug, Default)]
 pub(crate) struct Notes {
-    /// The objects on the device before the worker was started, in the format of `rdma resource
-    /// show`.
-    objects: String,
     records: Vec<Record>,
     problems: Vec<String>,
     /// The addresses on which the server listens.
@@ -74,25 +63,27 @@ pub(crate) struct Notes {
 
 impl Host {
     pub(crate) fn new(name: &'static str, agent: agent::Host) -> Self {
-        let notes = Notes::default();
-        Self { name, agent, notes }
+        Self {
+            name,
+            agent,
+            objects: String::new(),
+            notes: Notes::default(),
+        }
     }
 
     /// Clears the notes, and starts this program with the arguments `args` on the host. The
     /// previous program must have ended.
-    pub(crate) fn start(&mut self, args: &[String]) -> Result<()> {
+    pub(crate) fn start(&mut self, args: &str) -> Result<()> {
         self.notes = Notes::default();
         let mut argv = words(RETURNING_MEMORY);
         argv.push(env::current_exe()?.display().to_string());
-        argv.extend_from_slice(args);
+        argv.extend(words(args));
         self.agent.start_with_stdin(&argv)
     }
 
-    /// Records the objects on the device, and starts the worker for a scenario.
-    fn start_worker(&mut self, args: &[String]) -> Result<()> {
-        let objects = self.objects()?;
-        self.start(args)?;
-        self.notes.objects = objects;
+    /// Writes a line to the stdin of the worker. Does nothing if the worker has already ended.
+    pub(crate) fn tell(&mut self, line: &str) -> Result<()> {
+        self.agent.process()?.tell(line);
         Ok(())
     }
 
@@ -110,7 +101,7 @@ impl Host {
             if let Some(ended) = &self.notes.ended {
                 bail!("host {name}: {ended} before it was {what}");
             }
-            let is_late = !self.listen(deadline.left().min(LINE_LIMIT))? && deadline.is_over();
+            let is_late = !self.listen(deadline.left())? && deadline.is_over();
             ensure!(!is_late, "host {name}: still not {what} after {limit:?}");
         }
         Ok(())
@@ -118,18 +109,20 @@ impl Host {
 
     /// Records the worker's next line, or its end. Returns false if neither arrives within `limit`.
     pub(crate) fn listen(&mut self, limit: Duration) -> Result<bool> {
-        let notes = &mut self.notes;
-        match self.agent.line(Deadline::exactly_after(limit))? {
-            NextLine::Line(Line::Err(line)) => notes.log.push(line),
-            NextLine::Line(Line::Out(line)) => match serde_json::from_str(&line)? {
+        let (notes, worker) = (&mut self.notes, self.agent.process()?);
+        match worker.line(Deadline::exactly_after(limit)) {
+            Some(Line::Err(line)) => notes.log.push(line),
+            Some(Line::Out(line)) => match serde_json::from_str(&line)? {
                 Report::Listens(listens) => notes.listens = listens,
                 Report::Flowing => notes.flowing += 1,
                 Report::Record(record) => notes.records.push(record),
                 Report::Health(health) => notes.health = Some(health),
                 Report::Problem(problem) => notes.problems.push(problem),
             },
-            NextLine::Ended(ended) => notes.ended = Some(ended),
-            NextLine::TimedOut => return Ok(false),
+            None => {
+                notes.ended = worker.ended()?;
+                return Ok(notes.ended.is_some());
+            }
         }
         Ok(true)
     }
@@ -150,7 +143,7 @@ impl Host {
     /// exit.
     fn quit_worker(&mut self) {
         // Ignore the errors: the report is optional, and the host may be down.
-        let _ = self.agent.tell("quit");
+        let _ = self.tell("quit");
         let _ = self.end(CLEANUP_LIMIT, false);
         let _ = self.agent.finish(Duration::ZERO);
     }
@@ -170,36 +163,27 @@ impl Host {
     /// those before the worker was started, and fails if they differ. Skips this comparison if the
     /// fault has killed this host or removed its device.
     fn clear_up(&mut self, fault: Fault) -> Result<()> {
-        let is_server = self.name == "b";
-        if is_server && fault == Fault::HostKilled {
-            return Ok(());
-        }
-        if fault.is_of_network() {
-            self.shell(network::CLEAR)?;
-        }
-        if is_server && fault == Fault::DeviceRemoved {
-            // The test creates a new device. Its object counts start at zero, so do not compare
-            // them with those of the old device.
-            return self.shell(&network::restore_device()).map(drop);
+        match (fault, self.name) {
+            (Fault::HostKilled, "b") => return Ok(()),
+            (Fault::DeviceRemoved, "b") => {
+                // The test creates a new device. Its object counts start at zero, so do not compare
+                // them with those of the old device.
+                return self.shell(&network::restore_device()).map(drop);
+            }
+            // Both hosts may be this machine, whose network must not change.
+            (Fault::Nothing, _) => {}
+            _ => drop(self.shell(network::CLEAR)?),
         }
         self.wait_for_objects()
     }
 
-    /// Waits until the device has the same objects as before the worker was started.
+    /// Waits until the device has the same objects as before the scenario.
     fn wait_for_objects(&mut self) -> Result<()> {
-        let mut deadline = Deadline::after(CLEANUP_LIMIT);
-        loop {
-            let now = self.objects()?;
-            let before = &self.notes.objects;
-            if now == *before {
-                return Ok(());
-            }
-            ensure!(
-                !deadline.is_over(),
-                "the device has the objects {now} instead of {before}"
-            );
-            thread::sleep(Duration::from_millis(100));
-        }
+        retry(CLEANUP_LIMIT, Duration::from_millis(100), || {
+            let (now, before) = (self.objects()?, &self.objects);
+            ensure!(now == *before, "the device has {now}, not {before}");
+            Ok(())
+        })
     }
 }
 
@@ -234,43 +218,32 @@ impl Conductor {
         }
         let start = Instant::now();
         let before = slowness();
-        let played = self.play(scenario, seed);
-        // Use the larger factor, because the machine can be slow at the start or at the end of the
-        // scenario.
-        let bound = bound(scenario, before.max(slowness()));
-        let judged = match played {
+        let (seen, mut problems) = match self.play(scenario, seed) {
             Ok(began) => {
                 let evidence = Evidence {
-                    clients: self.a.notes.records.split_off(0),
-                    servers: self.b.notes.records.split_off(0),
+                    clients: mem::take(&mut self.a.notes.records),
+                    servers: mem::take(&mut self.b.notes.records),
                     began,
-                    bound,
+                    // Use the larger factor, because the machine can be slow at the start or at the
+                    // end of the scenario.
+                    bound: bound(scenario, before.max(slowness())),
                 };
-                judge(scenario, seed, &evidence)
+                let problems = judge(scenario, seed, &evidence);
+                (summary(scenario, &evidence), problems)
             }
             Err(error) => {
                 self.a.quit_worker();
                 self.b.quit_worker();
-                Err(vec![format!("{error:#}")])
+                (String::new(), vec![format!("{error:#}")])
             }
-        };
-        let (seen, mut problems) = match judged {
-            Ok(seen) => (seen, Vec::new()),
-            Err(problems) => (String::new(), problems),
         };
         let mut log = Vec::new();
         for host in [&mut self.a, &mut self.b] {
             let cleared = host.clear_up(scenario.fault);
             let Host { name, notes, .. } = host;
-            notes
-                .problems
-                .extend(cleared.err().map(|error| format!("{error:#}")));
-            problems.extend(
-                notes
-                    .problems
-                    .iter()
-                    .map(|text| format!("host {name}: {text}")),
-            );
+            let uncleared = cleared.err().map(|error| format!("{error:#}"));
+            let found = notes.problems.iter().chain(&uncleared);
+            problems.extend(found.map(|text| format!("host {name}: {text}")));
             log.extend(notes.log.iter().map(|line| format!("{name}| {line}")));
         }
         let passed = problems.is_empty();
@@ -293,23 +266,19 @@ impl Conductor {
         if let Fault::Network(netem) = scenario.fault {
             self.impair(netem)?;
         } else if scenario.fault == Fault::AddressChanged {
-            server = network::SECOND_ADDRESS.parse()?;
+            server = SECOND_ADDRESS.parse()?;
             self.a.shell(&network::add_address("10.8.1.1"))?;
-            self.b
-                .shell(&network::add_address(network::SECOND_ADDRESS))?;
+            self.b.shell(&network::add_address(SECOND_ADDRESS))?;
         }
-        let mut args = words(&format!("worker {} {seed}", scenario.name));
+        self.a.objects = self.a.objects()?;
+        self.b.objects = self.b.objects()?;
+        let worker = format!("worker {} {seed}", scenario.name);
         // Start both workers before waiting for either, so that they prepare at the same time.
-        self.a.start_worker(&args)?;
-        args.push(format!("{server}:0"));
-        self.b.start_worker(&args)?;
+        self.a.start(&worker)?;
+        self.b.start(&format!("{worker} {server}:0"))?;
         self.b
             .wait("listening", |notes| !notes.listens.is_empty(), TIME_LIMIT)?;
-        let listens = &self.b.notes.listens;
-        let address = listens[0];
-        self.a.agent.tell(&serde_json::to_string(listens)?)?;
-        self.a
-            .wait("flowing", |notes| notes.flowing > 0, 2 * TIME_LIMIT)?;
+        self.let_clients_connect()?;
         self.b
             .wait("flowing", |notes| notes.flowing > 0, TIME_LIMIT)?;
         self.order_both("go")?;
@@ -317,11 +286,15 @@ impl Conductor {
             Fault::Cuts => self.flow_through_cuts(scenario.flow)?,
             _ => self.flow(scenario.flow)?,
         }
-        // Replace port 0 with the server's current port, because a restarted server must listen on
-        // the same address.
-        args.pop();
-        args.push(address.to_string());
-        self.strike(scenario, seed, &args, address)
+        self.strike(scenario, seed, &worker)
+    }
+
+    /// Sends the addresses of the server to the clients, and waits until all clients are flowing.
+    fn let_clients_connect(&mut self) -> Result<()> {
+        let listens = serde_json::to_string(&self.b.notes.listens)?;
+        self.a.tell(&listens)?;
+        self.a
+            .wait("flowing", |notes| notes.flowing > 0, 2 * TIME_LIMIT)
     }
 
     /// Waits for `time` while messages flow. Fails as soon as a worker reports a problem or ends.
@@ -333,10 +306,7 @@ impl Conductor {
                 while host.notes.ended.is_none() && host.listen(Duration::ZERO)? {}
                 let Host { name, notes, .. } = host;
                 let is_well = notes.ended.is_none() && notes.problems.is_empty();
-                ensure!(
-                    is_well,
-                    "host {name}: the worker failed while messages flowed"
-                );
+                ensure!(is_well, "host {name} failed while messages flowed");
             }
             if Instant::now() >= next {
                 let records = self.a.notes.records.len();
@@ -349,9 +319,8 @@ impl Conductor {
     }
 
     fn order_both(&mut self, word: &str) -> Result<()> {
-        // `tell` does nothing if the worker has already ended.
-        self.a.agent.tell(word)?;
-        self.b.agent.tell(word).map(drop)
+        self.a.tell(word)?;
+        self.b.tell(word)
     }
 
     pub(crate) fn quit(self) -> Result<()> {

@@ -1,8 +1,8 @@
-use std::{fs, thread, time::Duration};
+use std::{fs, time::Duration};
 
 use anyhow::{Result, ensure};
 use serde::{Deserialize, Serialize};
-use toolbox::{Deadline, TIME_LIMIT, open_fds, status_kib};
+use toolbox::{TIME_LIMIT, open_fds, retry, status_kib};
 
 /// The number of relief threads per engine. An engine starts its relief thread when it first writes
 /// a log line, and the thread then runs until the engine ends.
@@ -66,23 +66,17 @@ impl Health {
     }
 }
 
-/// Calls `now` until `has_no_leak_since` returns true. Returns the last result of `now`. Fails
-/// after half of [`TIME_LIMIT`].
+/// Calls `now` until [`Health::has_no_leak_since`] returns true. Returns the last result of `now`.
+/// Fails after half of [`TIME_LIMIT`].
 pub(crate) fn settle(
     before: &Health,
+    most: u64,
     mut now: impl FnMut() -> Result<Health>,
-    mut has_no_leak_since: impl FnMut(&Health, &Health) -> bool,
 ) -> Result<Health> {
-    let mut deadline = Deadline::after(TIME_LIMIT / 2);
-    loop {
+    retry(TIME_LIMIT / 2, Duration::from_millis(100), || {
         let state = now()?;
-        if has_no_leak_since(&state, before) {
-            return Ok(state);
-        }
-        ensure!(
-            !deadline.is_over(),
-            "resources leaked: {state:?} instead of {before:?}"
-        );
-        thread::sleep(Duration::from_millis(100));
-    }
+        let is_well = state.has_no_leak_since(before, most);
+        ensure!(is_well, "resources leaked: {state:?} instead of {before:?}");
+        Ok(state)
+    })
 }

@@ -31,58 +31,45 @@ pub(crate) struct Evidence {
     pub(crate) bound: Duration,
 }
 
-/// Checks all connections of a scenario. Returns a summary, or a list of all violations.
-pub(crate) fn judge(
-    scenario: &Scenario,
-    seed: u64,
-    evidence: &Evidence,
-) -> Result<String, Vec<String>> {
+/// Checks all connections of a scenario. Returns a list of all violations.
+pub(crate) fn judge(scenario: &Scenario, seed: u64, evidence: &Evidence) -> Vec<String> {
     if let Fault::ClientsVanish(rounds) = scenario.fault {
         return abandoned::judge(scenario, rounds, evidence);
     }
     let mut problems = Vec::new();
-    let mut servers: BTreeMap<_, Vec<_>> = BTreeMap::new();
+    let mut servers = BTreeMap::new();
     for record in &evidence.servers {
-        servers.entry(record.connection).or_default().push(record);
+        if let Some(other) = servers.insert(record.connection, record) {
+            problems.push(format!("the server has two records: {other:?}, {record:?}"));
+        }
     }
     let mut missing: BTreeSet<_> = (0..scenario.connections()).collect();
     for client in &evidence.clients {
         missing.remove(&client.connection);
-        let servers = servers.remove(&client.connection).unwrap_or_default();
+        let server = servers.remove(&client.connection);
         let plan = Plan::new(scenario, seed, client.connection);
-        let judged = match servers[..] {
-            [] => connection(scenario, &plan, evidence, client, None),
-            [server] => connection(scenario, &plan, evidence, client, Some(server)),
-            _ => Err("the server has more than one record".into()),
-        };
-        if let Err(problem) = judged {
-            problems.push(format!("{problem}; {client:?}; {servers:?}; {plan:?}"));
+        if let Err(problem) = connection(scenario, &plan, evidence, client, server) {
+            problems.push(format!("{problem}; {client:?}; {server:?}; {plan:?}"));
         }
     }
     // A client may abandon a connection attempt that the server has already accepted. The client
     // then has no record of the connection. Ignore the server's record if it contains neither
     // received messages nor an orderly close.
     let was_used = |record: &&&Record| record.received > 0 || record.end == End::PeerClosed;
-    for record in servers.values().flatten().filter(was_used) {
+    for record in servers.values().filter(was_used) {
         problems.push(format!("the client has no record of {record:?}"));
     }
     if !missing.is_empty() {
-        problems.push(format!(
-            "the clients have no records of connections {missing:?}"
-        ));
+        problems.push(format!("the clients have no records of {missing:?}"));
     }
     if scenario.expect == Expect::Reconnects {
         problems.extend(not_served(scenario, &evidence.clients));
     }
-    let resumes = |records: &[Record]| records.iter().any(|record| record.resumes > 0);
-    if scenario.expect == Expect::EndsOrResumes && !resumes(&evidence.clients) {
+    let resumes = evidence.clients.iter().any(|record| record.resumes > 0);
+    if scenario.expect == Expect::EndsOrResumes && !resumes {
         problems.push("no connection resumed".to_owned());
     }
-    if problems.is_empty() {
-        Ok(summary(scenario, evidence))
-    } else {
-        Err(problems)
-    }
+    problems
 }
 
 fn connection(
@@ -94,8 +81,10 @@ fn connection(
 ) -> Result<(), String> {
     complete(Side::Client, client)?;
     let lost = Record::default();
-    let server = match (server, &client.end) {
-        (Some(server), _) => {
+    let is_failed_attempt =
+        scenario.expect == Expect::Reconnects && matches!(client.end, End::NotEstablished(_));
+    let server = match server {
+        Some(server) => {
             direction(Side::Client, client, server)?;
             direction(Side::Server, server, client)?;
             if scenario.fault != Fault::ProcessLeaves {
@@ -103,11 +92,9 @@ fn connection(
             }
             server
         }
-        (None, _) if scenario.fault.kills() => &lost,
-        (None, End::NotEstablished(_)) if scenario.expect == Expect::Reconnects => {
-            return Ok(());
-        }
-        (None, _) => return Err("the server has no record".into()),
+        None if scenario.fault.kills() => &lost,
+        None if is_failed_attempt => return Ok(()),
+        None => return Err("the server has no record".into()),
     };
     expected(scenario.expect, plan, evidence, [client, server])
 }
@@ -116,46 +103,38 @@ fn connection(
 /// and their bytes. Every confirmed message must have arrived. If the sender's close confirmed all
 /// messages, or if the receiver got an orderly close, all accepted messages must have arrived.
 fn direction(from: Side, sender: &Record, receiver: &Record) -> Result<(), String> {
-    let (accepted, received) = (sender.accepted, receiver.received);
-    // A side that drops its handles or exits need not receive all messages.
-    let takes_all = !matches!(receiver.end, End::Open | End::Dropped);
+    let received = receiver.received;
+    let is_complete = received == sender.accepted;
     // An abort can discard a confirmed message whose frames have arrived, but for which there was
     // no memory yet. A close is not complete before such a message has its memory.
-    let aborts = receiver.end == End::Broken("LocallyAborted".to_owned());
-    let problem = if received > sender.begun {
-        format!("the {from} sent {}, and", sender.begun)
-    } else if takes_all && !aborts && received < sender.confirmed {
-        format!(
-            "{} messages of the {from} are confirmed, but",
-            sender.confirmed
-        )
-    } else if takes_all && sender.delivered && received != accepted {
-        format!("the {from}'s close confirmed all {accepted}, but")
-    } else if takes_all && receiver.end == End::PeerClosed && received != accepted {
-        format!("the {from} sent {accepted}, and the end is an orderly close, but")
-    } else {
-        return Ok(());
+    let aborts = receiver.is_broken_by("LocallyAborted");
+    // A side that drops its handles or exits need not receive all messages.
+    let takes_all = !matches!(receiver.end, End::Open | End::Dropped);
+    let is_orderly = receiver.end == End::PeerClosed;
+    let problem = match received {
+        _ if received > sender.begun => "sent fewer messages than arrived",
+        _ if !takes_all => return Ok(()),
+        _ if !aborts && received < sender.confirmed => "sent confirmed messages that were lost",
+        _ if sender.delivered && !is_complete => "has a close that confirmed lost messages",
+        _ if is_orderly && !is_complete => "lost messages, but the end is an orderly close",
+        _ => return Ok(()),
     };
-    Err(format!("{problem} {received} arrived"))
+    Err(format!("the {from} {problem}"))
 }
 
 /// Checks that the side has recorded an end, and that each message or operation with an id has
 /// exactly one completion. If the side closed the connection and all its messages were delivered,
 /// no completion may report a failure.
 fn complete(side: Side, record: &Record) -> Result<(), String> {
-    if record.end == End::Open {
-        return Err(format!("the {side} recorded no end"));
-    }
-    if record.ids != record.succeeded + record.failed {
-        return Err(format!("the {side}'s ids do not have one completion each"));
-    }
-    if record.delivered && record.end == End::LocallyClosed && record.failed > 0 {
-        let failed = record.failed;
-        return Err(format!(
-            "the {side}'s close confirms all, but {failed} ids failed"
-        ));
-    }
-    Ok(())
+    let completed = record.succeeded + record.failed;
+    let confirms_all = record.delivered && record.end == End::LocallyClosed;
+    let problem = match record.ids {
+        _ if record.end == End::Open => "recorded no end",
+        ids if ids != completed => "does not have one completion for each of its ids",
+        _ if confirms_all && record.failed > 0 => "has a close that confirmed failed ids",
+        _ => return Ok(()),
+    };
+    Err(format!("the {side} {problem}"))
 }
 
 /// Checks the rules for the expected result `expect`.
@@ -165,17 +144,17 @@ fn expected(
     evidence: &Evidence,
     [client, server]: [&Record; 2],
 ) -> Result<(), String> {
-    let [begin, begin_of_server] = evidence.began;
-    let is_planned = || {
-        planned(plan.ending, Side::Client, client)?;
-        planned(plan.ending, Side::Server, server)
-    };
+    let [began, began_at_server] = evidence.began;
+    let of_client = (Side::Client, client, began);
+    let mut sides = [of_client, (Side::Server, server, began_at_server)].into_iter();
+    let is_planned = |(side, record, _)| planned(plan.ending, side, record);
+    let is_resumed = |(side, record, repaired)| resumed(side, record, repaired, evidence.bound);
+    let is_broken = |(side, record, began)| broken(side, record, began, evidence.bound);
     match expect {
-        Expect::Completes => is_planned(),
+        Expect::Completes => sides.try_for_each(is_planned),
         Expect::Resumes => {
-            is_planned()?;
-            resumed(Side::Client, client, begin, evidence.bound)?;
-            resumed(Side::Server, server, begin_of_server, evidence.bound)
+            sides.clone().try_for_each(is_planned)?;
+            sides.try_for_each(is_resumed)
         }
         // After a side has started to end a session, the session does not resume, so the side's
         // last frames can be lost.
@@ -184,45 +163,41 @@ fn expected(
         // received a confirmation that the reply arrived. The server therefore has no session, and
         // the client must get the error `SessionLost`.
         Expect::EndsOrResumes if matches!(server.end, End::NotEstablished(_)) => {
-            let is_lost = client.end == End::Broken("SessionLost".to_owned());
             let is_unconfirmed = client.confirmed == 0 && client.received == 0;
-            if is_lost && is_unconfirmed {
+            if is_unconfirmed && client.is_broken_by("SessionLost") {
                 return Ok(());
             }
             Err("the server has no session, so the client must only get SessionLost".to_owned())
         }
-        Expect::EndsOrResumes => is_planned(),
-        Expect::SessionsEnd => {
-            broken(Side::Client, client, begin, evidence.bound)?;
-            match &client.end {
-                End::Broken(reason) if reason == "SessionLost" => Ok(()),
-                _ => Err("the client did not detect that its session is lost".to_owned()),
-            }
-        }
+        Expect::EndsOrResumes => sides.try_for_each(is_planned),
         Expect::RetainsSessions => unreachable!("`abandoned` judges this result"),
-        Expect::BothDetect | Expect::ServerDetectsLater => {
-            broken(Side::Client, client, begin, evidence.bound)?;
-            broken(Side::Server, server, begin_of_server, evidence.bound)
+        Expect::BothDetect => sides.try_for_each(is_broken),
+        Expect::SessionsEnd if !client.is_broken_by("SessionLost") => {
+            Err("the client did not detect that its session is lost".to_owned())
         }
-        Expect::ClientDetects => broken(Side::Client, client, begin, evidence.bound),
-        Expect::AllOfServerArrives => planned(plan.ending, Side::Client, client),
+        Expect::ClientDetects | Expect::SessionsEnd => is_broken(of_client),
+        Expect::AllOfServerArrives => is_planned(of_client),
         Expect::RulesOnly | Expect::Reconnects => Ok(()),
     }
 }
 
 /// Checks that a side's connection has ended as planned.
 fn planned(ending: Ending, side: Side, record: &Record) -> Result<(), String> {
-    let is_broken = |reason: &str| record.end == End::Broken(reason.to_owned());
-    let is_aborted = |code| is_broken(&format!("PeerAborted({code})"));
     let (is_planned, delivered) = match ending {
         Ending::Close(by) | Ending::CloseEarly(by) if by == side => {
             (record.end == End::LocallyClosed, true)
         }
         Ending::CloseBoth if record.end == End::LocallyClosed => (true, true),
         Ending::Drop(by, _) if by == side => (record.end == End::Dropped, false),
-        Ending::Abort(by, _) if by == side => (is_broken("LocallyAborted"), false),
+        Ending::Abort(by, _) if by == side => (record.is_broken_by("LocallyAborted"), false),
         // The connection can break before the abort code arrives.
-        Ending::Abort(_, code) => (is_aborted(code) || is_broken("PeerDisconnected"), false),
+        Ending::Abort(_, code) => {
+            let reasons = [&*format!("PeerAborted({code})"), "PeerDisconnected"];
+            (
+                reasons.iter().any(|reason| record.is_broken_by(reason)),
+                false,
+            )
+        }
         _ => (record.end == End::PeerClosed, true),
     };
     if is_planned && record.delivered == delivered {
@@ -234,31 +209,26 @@ fn planned(ending: Ending, side: Side, record: &Record) -> Result<(), String> {
 /// Checks that a side resumed its session, and that its connection then ended within `bound` after
 /// the repair.
 fn resumed(side: Side, record: &Record, repaired: u64, bound: Duration) -> Result<(), String> {
-    let took = Duration::from_millis(record.ended.saturating_sub(repaired));
-    if record.resumes == 0 {
-        return Err(format!("the {side} did not resume"));
+    match Duration::from_millis(record.ended.saturating_sub(repaired)) {
+        _ if record.resumes == 0 => Err(format!("the {side} did not resume")),
+        took if took > bound => Err(format!("the {side} took {took:?}, not within {bound:?}")),
+        _ => Ok(()),
     }
-    if took > bound {
-        return Err(format!(
-            "the {side} took {took:?} instead of {bound:?} at most"
-        ));
-    }
-    Ok(())
 }
 
 /// Checks that a side detected a broken connection within `bound` after the fault.
-fn broken(side: Side, record: &Record, begin: u64, bound: Duration) -> Result<(), String> {
-    let took = record.ended.checked_sub(begin).map(Duration::from_millis);
+fn broken(side: Side, record: &Record, began: u64, bound: Duration) -> Result<(), String> {
+    let took = Duration::from_millis(record.ended.saturating_sub(began));
     let problem = match took {
-        _ if !matches!(record.end, End::Broken(_)) => "did not detect a break".to_owned(),
-        _ if record.delivered => "reports that everything was delivered".to_owned(),
-        None => "detected the end before the fault".to_owned(),
-        Some(took) if took > bound => {
-            format!("detected the break after {took:?}, not within {bound:?}")
-        }
-        Some(_) => return Ok(()),
+        _ if !matches!(record.end, End::Broken(_)) => "did not detect a break",
+        _ if record.delivered => "reports that everything was delivered",
+        _ if record.ended < began => "detected the end before the fault",
+        _ if took > bound => "detected the break too late",
+        _ => return Ok(()),
     };
-    Err(format!("the {side} {problem}"))
+    Err(format!(
+        "the {side} {problem}: after {took:?}, and the limit is {bound:?}"
+    ))
 }
 
 /// Returns a violation for each client without a successful close. A close is successful if the
@@ -275,7 +245,7 @@ fn not_served(scenario: &Scenario, clients: &[Record]) -> impl Iterator<Item = S
 /// Returns a summary: the number of clients for each kind of end, the longest time until a break
 /// was detected or a resumed connection was closed, the number of resumptions, the number of resent
 /// messages, and the number of received messages.
-fn summary(scenario: &Scenario, evidence: &Evidence) -> String {
+pub(crate) fn summary(scenario: &Scenario, evidence: &Evidence) -> String {
     let mut ends: BTreeMap<_, usize> = BTreeMap::new();
     for record in &evidence.clients {
         let end = format!("{:?}", record.end);
@@ -283,32 +253,29 @@ fn summary(scenario: &Scenario, evidence: &Evidence) -> String {
         *ends.entry(name).or_default() += 1;
     }
     let ends = ends.iter().map(|(end, count)| format!("{count} {end}, "));
+    let ends: String = ends.collect();
     let sides = [&evidence.clients, &evidence.servers];
     let learn = match scenario.expect {
-        Expect::BothDetect | Expect::ServerDetectsLater | Expect::Resumes => 2,
+        Expect::BothDetect | Expect::Resumes => 2,
         Expect::ClientDetects | Expect::SessionsEnd => 1,
         _ => 0,
     };
-    let records = sides.iter().zip(evidence.began).take(learn);
-    let took = records.flat_map(|(records, began)| {
-        records
-            .iter()
-            .map(move |record| record.ended.saturating_sub(began))
+    let learning = sides.iter().zip(evidence.began).take(learn);
+    let took = learning.flat_map(|(records, began)| {
+        let ended = records.iter().map(|record| record.ended);
+        ended.map(move |ended| ended.saturating_sub(began) as f64 / 1e3)
     });
-    let known = took
-        .max()
-        .map(|longest| format!("ended within {:.1} s, ", longest as f64 / 1e3));
+    let known = took.reduce(f64::max);
+    let known = known.map_or_else(String::new, |longest| {
+        format!("ended within {longest:.1} s, ")
+    });
     let sum = |of: fn(&Record) -> u64| sides.into_iter().flatten().map(of).sum::<u64>();
-    let resumed = Some(sum(|record| record.resumes)).filter(|count| *count > 0);
-    let resent = sum(|record| record.resent);
-    let resumed = resumed.map(|count| format!("{count} resumed, {resent} resent, "));
-    format!(
-        "{}{}{}{} messages",
-        ends.collect::<String>(),
-        known.unwrap_or_default(),
-        resumed.unwrap_or_default(),
-        sum(|record| record.received)
-    )
+    let resumed = match (sum(|record| record.resumes), sum(|record| record.resent)) {
+        (0, _) => String::new(),
+        (count, resent) => format!("{count} resumed, {resent} resent, "),
+    };
+    let received = sum(|record| record.received);
+    format!("{ends}{known}{resumed}{received} messages")
 }
 
 #[cfg(test)]

@@ -152,16 +152,10 @@ impl Faults {
                 }
             }
             conductor.quit()?;
-            let (all, some) = (scenarios.len(), failed.len());
-            println!(
-                "{} of {all} scenarios passed, seed {}",
-                all - some,
-                self.seed
-            );
-            ensure!(
-                failed.is_empty(),
-                "these scenarios failed with these seeds: {failed:?}"
-            );
+            let (all, seed) = (scenarios.len(), self.seed);
+            let passed = all - failed.len();
+            println!("{passed} of {all} scenarios passed, seed {seed}");
+            ensure!(failed.is_empty(), "failed, with their seeds: {failed:?}");
         }
         Ok(ExitCode::SUCCESS)
     }
@@ -170,23 +164,23 @@ impl Faults {
     fn scenarios(&self) -> Result<Vec<(Scenario, u64)>> {
         let mut scenarios = Vec::new();
         if let Some(mut left) = self.minutes {
+            let mut scenario = Scenario::named(match (self.cuts, self.tcp) {
+                (true, _) => SESSION_ENDS,
+                (false, true) => EVERY_END_TCP,
+                (false, false) => EVERY_END,
+            })?;
             while !left.is_zero() {
-                let name = match (self.cuts, self.tcp) {
-                    (true, _) => SESSION_ENDS,
-                    (false, true) => EVERY_END_TCP,
-                    (false, false) => EVERY_END,
-                };
-                let mut scenario = Scenario::named(name)?;
                 scenario.flow = left.min(PART);
                 left -= scenario.flow;
-                scenarios.push((scenario, self.seed.wrapping_add(scenarios.len() as u64)));
+                let seed = self.seed.wrapping_add(scenarios.len() as u64);
+                scenarios.push((scenario.clone(), seed));
             }
         } else {
             let is_named = |name: &str| self.only.iter().any(|only| name.starts_with(only));
-            let all = scenario::all().into_iter();
-            let quick = all.filter(|scenario| scenario.quick || !self.quick);
-            let named = quick.filter(|one| self.only.is_empty() || is_named(one.name));
-            scenarios.extend(named.map(|scenario| (scenario, self.seed)));
+            let mut chosen = scenario::all();
+            chosen.retain(|scenario| scenario.quick || !self.quick);
+            chosen.retain(|scenario| self.only.is_empty() || is_named(scenario.name));
+            scenarios.extend(chosen.into_iter().map(|scenario| (scenario, self.seed)));
         }
         ensure!(
             !scenarios.is_empty(),

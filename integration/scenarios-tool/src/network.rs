@@ -6,8 +6,9 @@ use std::net::SocketAddr;
 /// The server's address in the scenario that changes the address.
 pub(crate) const SECOND_ADDRESS: &str = "10.8.1.2";
 
-/// The address that replaces [`SECOND_ADDRESS`].
-const THIRD_ADDRESS: &str = "10.8.1.3";
+/// The command that replaces [`SECOND_ADDRESS`] with another address.
+pub(crate) const CHANGE_ADDRESS: &str =
+    "ip addr del 10.8.1.2/24 dev eth0 && ip addr add 10.8.1.3/24 dev eth0";
 
 /// A command that waits until the RDMA device has a GID for the IPv4 address `ADDRESS`. On iWARP,
 /// the command does nothing, because an iWARP device has no such GIDs.
@@ -21,14 +22,6 @@ const AWAIT_GID: &str = "grep -qs RNIC /sys/class/infiniband/$LAB_DEV/node_type 
 pub(crate) fn add_address(address: &str) -> String {
     let await_gid = AWAIT_GID.replace("ADDRESS", address);
     format!("ip addr add {address}/24 dev eth0 && {await_gid}")
-}
-
-/// Returns the command that replaces the second address with the third.
-pub(crate) fn change_address() -> String {
-    const SCRIPT: &str = "ip addr del SECOND/24 dev eth0 && ip addr add THIRD/24 dev eth0";
-    SCRIPT
-        .replace("SECOND", SECOND_ADDRESS)
-        .replace("THIRD", THIRD_ADDRESS)
 }
 
 /// The command that removes all impairments and addresses that a scenario has added.

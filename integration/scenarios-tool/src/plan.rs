@@ -175,11 +175,12 @@ fn config(scenario: &Scenario, rng: &mut Rng) -> Config {
     config.keepalive_timeout = Duration::from_secs(60);
     config.close_timeout = Duration::from_secs(60);
     config.connect_timeout = Duration::from_secs(60);
-    scenario.adjust(&mut config);
+    (scenario.change)(&mut config);
     config
 }
 
-fn one_of<T: Copy>(rng: &mut Rng, values: &[T]) -> T {
+/// Returns a random element of `values`, which must not be empty.
+pub(crate) fn one_of<T: Copy>(rng: &mut Rng, values: &[T]) -> T {
     values[rng.usize(..values.len())]
 }
 

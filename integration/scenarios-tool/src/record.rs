@@ -24,6 +24,8 @@ pub(crate) struct Record {
     pub(crate) received: u64,
     /// The time at which the connection ended, in milliseconds since 1970 by this host's clock.
     pub(crate) ended: u64,
+    /// Whether the final message of the peer has arrived.
+    pub(crate) has_last: bool,
     /// Whether this side has started to end the connection.
     pub(crate) ends: bool,
     /// The number of times that the session was resumed.
@@ -35,6 +37,13 @@ pub(crate) struct Record {
     /// does not call `close`.
     pub(crate) delivered: bool,
     pub(crate) end: End,
+}
+
+impl Record {
+    /// Returns whether the connection ended for the reason whose `Debug` text is `reason`.
+    pub(crate) fn is_broken_by(&self, reason: &str) -> bool {
+        matches!(&self.end, End::Broken(other) if other == reason)
+    }
 }
 
 /// How a connection ended, as observed by one side.

@@ -3,7 +3,7 @@ use std::{net::SocketAddr, path::Path};
 use anyhow::{Context, Result, bail, ensure};
 use nix::sys::signal::Signal;
 
-use crate::{Deadline, Ended, Line, Process, TIME_LIMIT, TextWait, status_kib};
+use crate::{Deadline, Ended, Line, Process, TIME_LIMIT, status_kib};
 
 /// A running `rdmsg bridge` process. Dropping the `Bridge` kills the process.
 #[derive(Debug)]
@@ -91,7 +91,7 @@ impl Bridge {
 
     /// Returns whether the bridge prints `text` within [`TIME_LIMIT`].
     pub fn says(&mut self, text: &str) -> bool {
-        self.process.wait_for_text(text, TIME_LIMIT) == TextWait::Printed
+        self.process.wait_for_text(text, TIME_LIMIT)
     }
 
     /// Waits until the bridge ends by itself. Returns its exit status and output.

@@ -30,16 +30,16 @@ use anyhow::{Context, Result};
 /// Control of other hosts. An agent on each host executes the commands of a conductor.
 pub mod agent {
     pub use hosts::{
-        Host, NextLine,
+        Host,
         agent::{PORT, serve},
     };
 }
 
 pub use hosts::{
-    Deadline, Ended, Host, Line, Listening, NextLine, Process, TextWait, check_help, clock_millis,
-    lock, slowness, words,
+    Deadline, Ended, Host, Line, Listening, Process, check_help, clock_millis, lock, retry,
+    slowness, words,
 };
-pub use pattern::{check, fill, pattern, random, read_sequence, sequence, write_sequence};
+pub use pattern::{check, pattern, random, read_sequence, sequence, write_sequence};
 
 pub use crate::{
     bridge::{Bridge, BridgePair},

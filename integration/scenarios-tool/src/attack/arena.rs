@@ -13,6 +13,7 @@ use rdmsg::TransportChoice;
 use toolbox::{lock, random};
 
 use super::{connection::Attack, victim::SERVICES};
+use crate::plan::one_of;
 
 /// The parameters of an attack over one transport.
 #[derive(Debug)]
@@ -178,7 +179,7 @@ impl Attacker {
             let number = self.next;
             self.next += self.step;
             let mut rng = random(&[self.seed, number]);
-            let kind = self.kinds[rng.usize(0..self.kinds.len())];
+            let kind = one_of(&mut rng, &self.kinds);
             let service = rng.usize(0..SERVICES.len());
             self.last = format!("connection {number}: {kind:?} to {}", SERVICES[service]);
             let connections = if kind == Kind::Storm {

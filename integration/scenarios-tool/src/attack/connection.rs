@@ -19,6 +19,7 @@ use super::{
     victim::{REQUEST_REGION, SHARED, STREAM},
     wire::{Descriptor, Hello},
 };
+use crate::plan::one_of;
 
 /// The time between two polls for received data.
 const CHECK_INTERVAL: Duration = Duration::from_millis(2);
@@ -123,16 +124,13 @@ impl<'a> Attack<'a> {
         };
         let addr = arena.services[service];
         let is_rdma = arena.site.is_rdma();
-        let hello = hello.bytes();
-        let mut request = if is_rdma {
-            hello.to_vec()
-        } else {
-            tcp::request(&hello)
-        };
+        let mut request = hello.bytes();
+        if !is_rdma {
+            request = tcp::request(&request);
+        }
         match (kind, is_rdma) {
-            (Kind::Setup, true) => mutation::hello(&mut request, &mut rng),
             (Kind::Setup, false) if rng.u8(0..4) == 0 => mutation::length(&mut request, &mut rng),
-            (Kind::Setup, false) => mutation::request(&mut request, &mut rng),
+            (Kind::Setup, _) => mutation::request(&mut request, is_rdma, &mut rng),
             (Kind::Silent, false) => request.truncate(rng.usize(0..request.len())),
             _ => {}
         }
@@ -141,11 +139,8 @@ impl<'a> Attack<'a> {
             let (rdma, answer) = Rdma::connect(addr, &request, arena)?;
             (Box::new(rdma), answer)
         } else {
-            let mut tcp = Tcp::connect(addr)?;
-            let answer = match kind {
-                Kind::Setup | Kind::Silent => tcp.put(&request),
-                _ => tcp.set_up(&request)?,
-            };
+            let waits = !matches!(kind, Kind::Setup | Kind::Silent);
+            let (tcp, answer) = Tcp::connect(addr, &request, waits)?;
             (Box::new(tcp), answer)
         };
         Ok(Self {
@@ -177,16 +172,14 @@ impl<'a> Attack<'a> {
             Kind::Pings => self.flood(Session::ping),
             Kind::Grants => self.flood(Session::grant),
             Kind::Storm if self.rng.bool() => {
-                let frame = self.session.data(b"storm");
-                self.wire.send_frame(&frame);
+                self.send_frame(|session| session.data(b"storm"));
                 self.wire.pump(self.arena, Duration::from_millis(1));
             }
             Kind::Storm => {}
             Kind::Deaf => self.send_without_receiving(),
             Kind::Memory => self.memory(),
         }
-        let ways = [Leave::Close, Leave::Reset, Leave::Half];
-        let leave = ways[self.rng.usize(0..ways.len())];
+        let leave = one_of(&mut self.rng, &[Leave::Close, Leave::Reset, Leave::Half]);
         self.wire.leave(leave);
         if leave == Leave::Half {
             self.wire.pump(self.arena, Duration::from_secs(1));

@@ -19,10 +19,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-use anyhow::{Result, anyhow, ensure};
+use anyhow::{Result, ensure};
 use clap::{Args, ValueEnum};
 use rdmsg::Engine;
-use toolbox::{Lab, Launch, frames as wire};
+use toolbox::{Lab, Launch, TIME_LIMIT, frames as wire, retry};
 
 use self::{
     arena::{Arena, Attacker, Kind, Site},
@@ -33,8 +33,8 @@ use crate::{
     minutes,
 };
 
-/// The number of rounds. Each round is a quiet phase followed by an attack.
-const ROUNDS: usize = 4;
+/// The number of attacks. A quiet phase precedes the first attack and follows each attack.
+const ROUNDS: u32 = 4;
 
 /// Each honest client has a ratio: the 99th percentile of its operations' durations during attacks,
 /// divided by the 99th percentile in quiet phases. The test fails if any ratio reaches this value.
@@ -141,7 +141,7 @@ fn run(options: &Options, site: &'static Site) -> Result<()> {
         clients: victim::clients(site),
         engine: Engine::new()?,
         attackers: attackers(options, site),
-        length: options.minutes / (2 * ROUNDS as u32),
+        length: options.minutes / (2 * ROUNDS + 1),
     };
     let result = battle.rounds();
     battle.engine.shutdown();
@@ -171,27 +171,17 @@ impl AttackRun {
     /// Runs all phases. Fails if the victim has more resources after an attack than before the
     /// first attack.
     fn rounds(&mut self) -> Result<()> {
-        let mut before = None;
+        self.phase(false)?;
+        let before = baseline(&mut self.victim)?;
         for _ in 0..ROUNDS {
-            self.phase(false)?;
-            let before = match &before {
-                Some(before) => before,
-                None => before.insert(baseline(&mut self.victim)?),
-            };
             self.phase(true)?;
-            let after = settle(
-                before,
-                || self.victim.health(),
-                |now, before| now.has_no_leak_since(before, 0),
-            )?;
-            let mutations: u64 = self
-                .attackers
-                .iter()
-                .map(|attacker| attacker.mutations)
-                .sum();
+            let after = settle(&before, 0, || self.victim.health())?;
+            let attackers = self.attackers.iter();
+            let mutations: u64 = attackers.map(|attacker| attacker.mutations).sum();
             println!(
                 "attack: {mutations} mutations; victim\n  before: {before:?}\n  after:  {after:?}"
             );
+            self.phase(false)?;
         }
         Ok(())
     }
@@ -208,11 +198,7 @@ impl AttackRun {
             let clients = self.clients.iter_mut();
             let clients = clients.map(|client| scope.spawn(|| client.run(arena, engine, attacks)));
             let mut clients = clients.collect::<Vec<_>>().into_iter();
-            clients.try_for_each(|client| {
-                client
-                    .join()
-                    .map_err(|_| anyhow!("an honest client panicked"))?
-            })
+            clients.try_for_each(|client| client.join().expect("honest clients must not panic"))
         });
         self.victim.check()?;
         worked
@@ -252,15 +238,13 @@ fn kinds(only: &[Kind], is_slow: bool) -> Vec<Kind> {
 /// Waits until the victim's resources no longer change, and returns them. The victim has then
 /// released the resources of all closed connections.
 fn baseline(victim: &mut Victim) -> Result<Health> {
-    let mut last = victim.health()?;
-    settle(
-        &last.clone(),
-        || victim.health(),
-        |now, _| {
-            let then = mem::replace(&mut last, now.clone());
-            now.has_no_leak_since(&then, 0) && then.has_no_leak_since(now, 0)
-        },
-    )
+    let mut now = victim.health()?;
+    retry(TIME_LIMIT / 2, Duration::from_millis(100), || {
+        let then = mem::replace(&mut now, victim.health()?);
+        let is_stable = now.has_no_leak_since(&then, 0) && then.has_no_leak_since(&now, 0);
+        ensure!(is_stable, "the victim's resources still change: {now:?}");
+        Ok(now.clone())
+    })
 }
 
 /// Prints the medians of the honest clients' 99th percentiles. Fails if the medians during attacks
@@ -270,7 +254,7 @@ fn compare(floor: Duration, clients: &[HonestClient]) -> Result<()> {
     for client in clients {
         let [quiet, attacks] = client.percentiles.clone().map(|mut all| {
             all.sort_unstable();
-            all[ROUNDS / 2]
+            all[all.len() / 2]
         });
         let ratio = attacks.as_secs_f64() / quiet.max(floor).as_secs_f64();
         println!(

@@ -29,14 +29,10 @@ pub(super) fn frame(bytes: &mut [u8], rng: &mut Rng) {
     one_of([HEADER, more], bytes, rng);
 }
 
-/// Changes one field of a hello.
-pub(super) fn hello(bytes: &mut [u8], rng: &mut Rng) {
-    one_of([HELLO, &[]], bytes, rng);
-}
-
-/// Changes one field of a TCP connection request, or of the hello in the request.
-pub(super) fn request(bytes: &mut [u8], rng: &mut Rng) {
-    one_of([REQUEST, HELLO], bytes, rng);
+/// Changes one field of a connection request, or of the hello in the request. Over RDMA, a request
+/// consists of the hello.
+pub(super) fn request(bytes: &mut [u8], is_rdma: bool, rng: &mut Rng) {
+    one_of([if is_rdma { &[] } else { REQUEST }, HELLO], bytes, rng);
 }
 
 /// Changes one field of a PDU.

@@ -194,19 +194,18 @@ impl Wire for Rdma {
             return;
         };
         for wc in &some[..count] {
-            let Ok(success) = wc.result() else {
-                self.state.has_ended = true;
-                continue;
-            };
-            if success.wr_id == SEND {
-                continue;
+            match wc.result() {
+                Ok(success) if success.wr_id == SEND => {}
+                Ok(success) => {
+                    let slot = success.wr_id as u32;
+                    let mut frame = vec![0; success.byte_len as usize];
+                    let at = (DEPTH + slot) as usize * SLOT;
+                    self.region.copy_out(at, &mut frame);
+                    self.state.received.push_back(frame);
+                    self.state.has_ended |= self.post_recv(slot).is_err();
+                }
+                Err(_) => self.state.has_ended = true,
             }
-            let slot = success.wr_id as u32;
-            let mut frame = vec![0; success.byte_len as usize];
-            let at = (DEPTH + slot) as usize * SLOT;
-            self.region.copy_out(at, &mut frame);
-            self.state.received.push_back(frame);
-            self.state.has_ended |= self.post_recv(slot).is_err();
         }
         match self.channel.poll_event() {
             Ok(Some(event)) => self.state.has_ended |= event.event() == CmEventType::DISCONNECTED,
@@ -230,10 +229,7 @@ fn expect(channel: &EventChannel, event: CmEventType, arena: &Arena<'_>) -> Resu
     let left = arena.end.saturating_duration_since(Instant::now());
     let received = channel.wait_event(left.clamp(Duration::from_millis(1), STEP))?;
     let received = received.context("no event of the connection manager arrived")?;
-    ensure!(
-        received.event() == event,
-        "the event is {} instead of {event}",
-        received.event()
-    );
+    let found = received.event();
+    ensure!(found == event, "the event is {found} instead of {event}");
     Ok(received)
 }

@@ -4,7 +4,6 @@
 use std::{
     collections::VecDeque,
     io::{ErrorKind, Read, Write},
-    mem,
     net::{Ipv4Addr, Shutdown, SocketAddr, SocketAddrV4, TcpStream},
     os::fd::AsRawFd,
     time::Duration,
@@ -69,8 +68,14 @@ pub(super) fn request(hello: &[u8]) -> Vec<u8> {
 }
 
 impl Tcp {
-    /// Establishes the TCP connection without sending a connection request.
-    pub(super) fn connect(addr: SocketAddr) -> Result<Self> {
+    /// Establishes the TCP connection, and sends a connection request. If `waits` is set, waits for
+    /// the victim's answer. Returns the connection and the victim's hello, which is empty without
+    /// an answer.
+    pub(super) fn connect(
+        addr: SocketAddr,
+        request: &[u8],
+        waits: bool,
+    ) -> Result<(Self, Vec<u8>)> {
         let SocketAddr::V4(addr) = addr else {
             bail!("the victim's address must be IPv4");
         };
@@ -82,35 +87,26 @@ impl Tcp {
         stream.set_nodelay(true)?;
         stream.set_read_timeout(Some(SETUP))?;
         stream.set_write_timeout(Some(SETUP))?;
+        let (hello, outgoing) = match waits {
+            true => (set_up(&stream, request)?, VecDeque::new()),
+            false => (Vec::new(), request.to_vec().into()),
+        };
         stream.set_nonblocking(true)?;
-        Ok(Self {
+        let this = Self {
             stream,
             unread: Vec::new(),
-            outgoing: VecDeque::new(),
+            outgoing,
             requests: 0,
             state: State::default(),
-        })
+        };
+        Ok((this, hello))
     }
 
-    /// Sends a connection request. Returns the victim's hello.
-    pub(super) fn set_up(&mut self, request: &[u8]) -> Result<Vec<u8>> {
-        self.stream.set_nonblocking(false)?;
-        self.stream.write_all(request)?;
-        let mut answer = [0; PREFIX];
-        self.stream.read_exact(&mut answer)?;
-        ensure!(answer[..6] == *b"rdmt\x01\x02", "not accepted: {answer:?}");
-        let mut data = vec![0; usize::from(answer[7])];
-        self.stream.read_exact(&mut data)?;
-        self.stream.set_nonblocking(true)?;
-        Ok(data)
-    }
-
-    /// Returns the length in bytes of the first PDU in `unread`, or `None` if the PDU is still
-    /// incomplete.
-    fn complete_pdu_len(&self) -> Option<usize> {
+    /// Removes the first PDU from `unread`. Returns `None` if the PDU is still incomplete.
+    fn next_pdu(&mut self) -> Option<Vec<u8>> {
         let length = self.unread.get(4..PREFIX)?.first_chunk()?;
         let len = PREFIX + u32::from_be_bytes(*length) as usize;
-        (self.unread.len() >= len).then_some(len)
+        (self.unread.len() >= len).then(|| self.unread.drain(..len).collect())
     }
 
     fn take(&mut self, pdu: &[u8]) {
@@ -138,16 +134,20 @@ impl Tcp {
         for part in 0..=last {
             let len = (len - part * LONGEST_PART).min(LONGEST_PART);
             let flags = if part == last { LAST } else { 0 };
-            self.put(&pdu(READ_PART, flags, &vec![7; len]));
+            self.outgoing.extend(pdu(READ_PART, flags, &vec![7; len]));
         }
     }
+}
 
-    /// Queues `bytes` for writing. Returns an empty vector in place of the victim's hello, because
-    /// this function does not wait for an answer.
-    pub(super) fn put(&mut self, bytes: &[u8]) -> Vec<u8> {
-        self.outgoing.extend(bytes);
-        Vec::new()
-    }
+/// Sends a connection request. Returns the victim's hello.
+fn set_up(mut stream: &TcpStream, request: &[u8]) -> Result<Vec<u8>> {
+    stream.write_all(request)?;
+    let mut answer = [0; PREFIX];
+    stream.read_exact(&mut answer)?;
+    ensure!(answer[..6] == *b"rdmt\x01\x02", "not accepted: {answer:?}");
+    let mut hello = vec![0; usize::from(answer[7])];
+    stream.read_exact(&mut hello)?;
+    Ok(hello)
 }
 
 impl Wire for Tcp {
@@ -156,7 +156,7 @@ impl Wire for Tcp {
     }
 
     fn send_frame(&mut self, frame: &[u8]) {
-        self.put(&pdu(SEND, 0, frame));
+        self.outgoing.extend(pdu(SEND, 0, frame));
     }
 
     fn send_broken(&mut self, frame: &[u8], rng: &mut Rng) {
@@ -165,7 +165,7 @@ impl Wire for Tcp {
             0 => mutation::length(&mut bytes, rng),
             _ => mutation::pdu(&mut bytes, rng),
         }
-        self.put(&bytes);
+        self.outgoing.extend(bytes);
     }
 
     fn operate(&mut self, token: [u8; 24], rng: &mut Rng) {
@@ -189,7 +189,7 @@ impl Wire for Tcp {
             1 => mutation::length(&mut bytes, rng),
             _ => {}
         }
-        self.put(&bytes);
+        self.outgoing.extend(bytes);
     }
 
     fn memory(&mut self, len: u64) -> Descriptor {
@@ -226,14 +226,11 @@ impl Wire for Tcp {
     fn poll(&mut self) {
         let mut bytes = vec![0; 64 << 10];
         match self.stream.read(&mut bytes) {
-            Ok(0) => self.state.has_ended = true,
-            Ok(count) => self.unread.extend(&bytes[..count]),
+            Ok(count @ 1..) => self.unread.extend(&bytes[..count]),
             Err(error) if error.kind() == ErrorKind::WouldBlock => {}
-            Err(_) => self.state.has_ended = true,
+            Ok(_) | Err(_) => self.state.has_ended = true,
         }
-        while let Some(len) = self.complete_pdu_len() {
-            let rest = self.unread.split_off(len);
-            let pdu = mem::replace(&mut self.unread, rest);
+        while let Some(pdu) = self.next_pdu() {
             self.take(&pdu);
         }
     }

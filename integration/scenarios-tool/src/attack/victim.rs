@@ -3,13 +3,13 @@
 
 use std::{
     array, fmt,
-    io::{self, BufRead, Read, Write},
+    io::{self, BufRead, BufReader, Read, Write},
     net::SocketAddr,
     thread,
     time::{Duration, Instant},
 };
 
-use anyhow::{Context, Result, anyhow, bail, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use rdmsg::{
     Completion, Config, Connector, Endpoint, Engine, EngineLimits, Listener, Polling, RemoteAccess,
     Stream,
@@ -63,11 +63,8 @@ pub(super) struct Victim {
 impl Victim {
     pub(super) fn start(site: &'static Site) -> Result<Self> {
         let mut host = Host::new("victim", agent::Host::here());
-        host.start(&words(if site.is_rdma() {
-            "victim --rdma"
-        } else {
-            "victim"
-        }))?;
+        let option = if site.is_rdma() { "--rdma" } else { "" };
+        host.start(&format!("victim {option}"))?;
         host.wait("listening", |notes| !notes.listens.is_empty(), TIME_LIMIT)?;
         Ok(Self {
             services: host.notes.listens.clone(),
@@ -79,17 +76,13 @@ impl Victim {
 
     pub(super) fn health(&mut self) -> Result<Health> {
         self.host.notes.health = None;
-        self.host.agent.tell("health")?;
-        let answered = self
-            .host
-            .wait("measured", |notes| notes.health.is_some(), TIME_LIMIT);
+        self.host.tell("health")?;
+        let is_measured = |notes: &Notes| notes.health.is_some();
+        let answered = self.host.wait("measured", is_measured, TIME_LIMIT);
         self.check()?;
         answered?;
-        self.host
-            .notes
-            .health
-            .take()
-            .context("the victim does not answer")
+        let health = self.host.notes.health.take();
+        health.context("the victim does not answer")
     }
 
     /// Fails if the victim has panicked, ended with an error, or logged too many lines.
@@ -111,7 +104,7 @@ impl Victim {
     }
 
     pub(super) fn finish(mut self) -> Result<()> {
-        self.host.agent.tell("end")?;
+        self.host.tell("end")?;
         let ended = self.host.end(TIME_LIMIT, true);
         self.check()?;
         ended
@@ -178,10 +171,7 @@ impl HonestClient {
             let echo = self.echo(arena.services[self.service], &connector, &sent);
             let echo = echo.with_context(|| format!("the honest client {self}"))?;
             times.push(started.elapsed());
-            ensure!(
-                echo == sent,
-                "the honest client {self} received wrong bytes"
-            );
+            ensure!(echo == sent, "the honest client {self}: wrong bytes");
             arena.pause(self.pause);
         }
         times.sort_unstable();
@@ -222,7 +212,7 @@ impl HonestClient {
             thread::scope(|scope| {
                 let writing = scope.spawn(|| writer.write_all(sent));
                 stream.read_exact(&mut echo)?;
-                writing.join().map_err(|_| anyhow!("a writer panicked"))??;
+                writing.join().expect("the writer must not panic")?;
                 Ok(echo)
             })
         }))
@@ -273,7 +263,7 @@ pub(crate) fn run(over_rdma: bool) -> Result<()> {
             services.push(listener.local_addr()?);
             thread::spawn(move || {
                 for stream in listener.incoming().map_while(Result::ok) {
-                    thread::spawn(move || echo_stream(stream));
+                    thread::spawn(move || echo_stream(&stream));
                 }
             });
         } else {
@@ -335,13 +325,8 @@ fn echo(endpoint: &Endpoint) -> Option<()> {
     Some(())
 }
 
-fn echo_stream(mut stream: Stream) -> io::Result<()> {
+fn echo_stream(stream: &Stream) -> io::Result<u64> {
     stream.set_write_timeout(Some(SEND_LIMIT))?;
-    let mut bytes = vec![0; 64 << 10];
-    loop {
-        match stream.read(&mut bytes)? {
-            0 => return Ok(()),
-            len => stream.write_all(&bytes[..len])?,
-        }
-    }
+    let mut received = BufReader::with_capacity(64 << 10, stream);
+    io::copy(&mut received, &mut &*stream)
 }

@@ -1,15 +1,14 @@
 //! Causes the faults of the scenarios.
 
 use std::{
-    net::SocketAddr,
     thread,
     time::{Duration, Instant},
 };
 
-use anyhow::{Result, bail};
-use toolbox::{Side, clock_millis, network::REPAIR, random};
+use anyhow::Result;
+use toolbox::{Side, TIME_LIMIT, clock_millis, network::REPAIR, random};
 
-use super::{Conductor, Host, Notes, TIME_LIMIT, bound};
+use super::{Conductor, Host, Notes, bound};
 use crate::{
     network,
     scenario::{Expect, Fault, MOST_SUSPENDED, Scenario},
@@ -30,49 +29,48 @@ const LONGEST_FLAP: u64 = 2_500;
 
 impl Conductor {
     /// Causes the scenario's fault, and waits until both workers have ended. Returns the time of
-    /// the fault on each host, as in [`Evidence::began`](crate::judge::Evidence::began).
+    /// the fault on each host, as in [`Evidence::began`](crate::judge::Evidence::began). `worker`
+    /// is the command line of a worker that connects. A worker that listens also gets an address.
     pub(super) fn strike(
         &mut self,
         scenario: &Scenario,
         seed: u64,
-        args: &[String],
-        server: SocketAddr,
+        worker: &str,
     ) -> Result<[u64; 2]> {
+        let server = self.b.notes.listens[0];
         let mut began = [clock_millis(); 2];
         match scenario.fault {
             Fault::Nothing | Fault::Network(_) | Fault::ProcessLeaves | Fault::Cuts => {}
-            Fault::Cut(millis) | Fault::CutWhileClosing(millis) => {
+            Fault::Cut(millis) | Fault::CutWhileClosing(millis) | Fault::CutInto(millis, _) => {
                 began = self.impair(CUT)?;
-                if scenario.fault == Fault::CutWhileClosing(millis) {
+                if matches!(scenario.fault, Fault::CutWhileClosing(_)) {
                     self.order_both("stop")?;
                 }
                 thread::sleep(Duration::from_millis(millis));
-                let repaired = self.both(REPAIR)?;
+                let repaired = match scenario.fault {
+                    Fault::CutInto(_, netem) => self.both(&toolbox::network::change(netem))?,
+                    _ => self.both(REPAIR)?,
+                };
                 if scenario.expect == Expect::Resumes {
                     began = repaired;
                 }
-            }
-            Fault::CutInto(millis, netem) => {
-                self.impair(CUT)?;
-                thread::sleep(Duration::from_millis(millis));
-                began = self.both(&toolbox::network::change(netem))?;
             }
             Fault::Flaps(count) => began = self.flap(count, seed)?,
             Fault::ProcessKilled => drop(self.b.agent.signal("KILL")?),
             Fault::ProcessReplaced => {
                 self.b.kill()?;
-                self.b.start_again(args)?;
+                // The new server must listen on the same address.
+                self.b.start(&format!("{worker} {server}"))?;
             }
-            Fault::ClientsVanish(rounds) => began[1] = self.vanish(scenario, rounds, args)?,
+            Fault::ClientsVanish(rounds) => began[1] = self.vanish(scenario, rounds, worker)?,
             Fault::ProcessStopped(side, seconds) => {
-                let host = match side {
-                    Side::Client => &mut self.a,
-                    Side::Server => &mut self.b,
+                let agent = match side {
+                    Side::Client => &mut self.a.agent,
+                    Side::Server => &mut self.b.agent,
                 };
-                host.agent.signal("STOP")?;
+                agent.signal("STOP")?;
                 thread::sleep(Duration::from_secs(seconds));
-                let continued = host.agent.signal("CONT")?;
-                began[side as usize] = continued;
+                began[side as usize] = agent.signal("CONT")?;
             }
             Fault::ServerRestarts(count) => {
                 self.b
@@ -80,7 +78,7 @@ impl Conductor {
             }
             Fault::Strangers => drop(self.a.shell(&network::strangers(server))?),
             Fault::DeviceRemoved => began[1] = self.b.shell(network::REMOVE_DEVICE)?,
-            Fault::AddressChanged => began[1] = self.b.shell(&network::change_address())?,
+            Fault::AddressChanged => began[1] = self.b.shell(network::CHANGE_ADDRESS)?,
             Fault::HostKilled => self.b.agent.die()?,
         }
         self.finish(scenario)?;
@@ -96,9 +94,9 @@ impl Conductor {
         let vanishes = matches!(fault, Fault::ClientsVanish(_));
         let breaks = matches!(fault, Fault::DeviceRemoved | Fault::AddressChanged);
         if !fault.kills() && !breaks && !vanishes {
-            self.b.agent.tell("stop")?;
+            self.b.tell("stop")?;
             if !leaves {
-                self.a.agent.tell("stop")?;
+                self.a.tell("stop")?;
             }
         }
         // The workers end in time, because the receive windows limit the number of messages in
@@ -106,7 +104,7 @@ impl Conductor {
         let time_limit = 2 * TIME_LIMIT + bound(scenario, 1.0);
         self.a.end(time_limit, !vanishes)?;
         if !matches!(fault, Fault::ProcessKilled | Fault::HostKilled) {
-            self.b.agent.tell("over")?;
+            self.b.tell("over")?;
             self.b.end(time_limit, !leaves)?;
         }
         Ok(())
@@ -115,18 +113,14 @@ impl Conductor {
     /// Waits for `time` while messages flow. Cuts the network at the end of each [`PERIOD`].
     pub(super) fn flow_through_cuts(&mut self, time: Duration) -> Result<()> {
         let end = Instant::now() + time;
-        for millis in CUTS.into_iter().cycle() {
-            let cut = Duration::from_millis(millis);
-            let left = end.saturating_duration_since(Instant::now());
-            if left < PERIOD {
-                return self.flow(left);
-            }
+        let mut cuts = CUTS.map(Duration::from_millis).into_iter().cycle();
+        while let Some(cut) = cuts.next().filter(|_| Instant::now() + PERIOD <= end) {
             self.flow(PERIOD - cut)?;
             self.impair(CUT)?;
             thread::sleep(cut);
             self.both(REPAIR)?;
         }
-        bail!("there are no more cuts")
+        self.flow(end.saturating_duration_since(Instant::now()))
     }
 
     /// Cuts the network `count` times, on one host or on both, for random durations and with random
@@ -137,15 +131,11 @@ impl Conductor {
         let [cut, none] = [CUT, "loss 0%"].map(toolbox::network::change);
         self.impair("loss 0%")?;
         for _ in 0..count {
-            let (of_a, of_b) = match rng.u32(..4) {
-                0 => (true, false),
-                1 => (false, true),
-                _ => (true, true),
-            };
-            if of_a {
+            let hosts = rng.u32(..4);
+            if hosts != 1 {
                 self.a.shell(&cut)?;
             }
-            if of_b {
+            if hosts != 0 {
                 self.b.shell(&cut)?;
             }
             thread::sleep(Duration::from_millis(rng.u64(..=LONGEST_FLAP)));
@@ -162,24 +152,15 @@ impl Conductor {
     /// Kills the clients `rounds` times. Starts new clients after each kill except the last. Then
     /// waits until the server has ended all sessions except the newest `MOST_SUSPENDED`. Returns
     /// the time after this wait, in milliseconds since 1970 by the server's clock.
-    fn vanish(&mut self, scenario: &Scenario, rounds: u32, args: &[String]) -> Result<u64> {
-        let listens = serde_json::to_string(&self.b.notes.listens)?;
-        let server = args.len() - 1;
+    fn vanish(&mut self, scenario: &Scenario, rounds: u32, worker: &str) -> Result<u64> {
         for round in 1..=rounds {
             self.a.kill()?;
-            println!(
-                "{} clients have been killed so far",
-                round * scenario.connections()
-            );
-            if round == rounds {
-                break;
+            let killed = round * scenario.connections();
+            println!("{killed} clients have been killed so far");
+            if round < rounds {
+                self.a.start(&format!("{worker} --first={killed}"))?;
+                self.let_clients_connect()?;
             }
-            let mut args = args[..server].to_vec();
-            args.push(format!("--first={}", round * scenario.connections()));
-            self.a.start_again(&args)?;
-            self.a.agent.tell(&listens)?;
-            self.a
-                .wait("flowing", |notes| notes.flowing > 0, 2 * TIME_LIMIT)?;
         }
         let all = (rounds * scenario.connections()) as usize;
         let few_are_left = |notes: &Notes| notes.records.len() + MOST_SUSPENDED >= all;
@@ -211,14 +192,5 @@ impl Host {
     fn kill(&mut self) -> Result<()> {
         self.agent.signal("KILL")?;
         self.wait_for_objects()
-    }
-
-    /// Starts another worker for the same scenario. Retains `Notes::objects`, which was recorded
-    /// before the first worker was started.
-    fn start_again(&mut self, args: &[String]) -> Result<()> {
-        let objects = self.notes.objects.clone();
-        self.start(args)?;
-        self.notes.objects = objects;
-        Ok(())
     }
 }

@@ -45,18 +45,15 @@ fn release(engine: Engine) -> Result<()> {
 /// the order `stop` arrives. In a scenario whose server restarts, runs further connections until
 /// this side has closed one of them.
 fn run_in_sequence(worker: &Arc<Worker>, first: u32, addresses: &[SocketAddr], engine: &Engine) {
-    let connect = |conversation: &Conversation| {
-        Connector::new()
-            .config(&conversation.half().config)
-            .engine(engine)
-            .retry_refused(true)
-            .private_data(&conversation.connection.to_le_bytes())
-            .connect(addresses[conversation.plan.listener])
-    };
     let slots = worker.scenario.connections();
     for connection in (first..).step_by(slots as usize) {
         let conversation = Conversation::begin(worker, connection);
-        let endpoint = connect(&conversation);
+        let endpoint = Connector::new()
+            .config(&conversation.half().config)
+            .engine(engine)
+            .retry_refused(true)
+            .private_data(&connection.to_le_bytes())
+            .connect(addresses[conversation.plan.listener]);
         let end = conversation.run(endpoint);
         let is_enough = match worker.scenario.fault {
             Fault::ServerRestarts(_) => end == End::LocallyClosed,
@@ -89,16 +86,20 @@ pub(super) fn serve(worker: &Arc<Worker>, address: SocketAddr) -> Result<()> {
         let listeners = addresses.iter().zip(&configs).map(bind);
         let listeners = listeners.collect::<Result<Vec<_>, _>>()?;
         addresses = listeners.iter().map(RequestListener::local_addr).collect();
-        let (accepting, ended) = bounded(0);
-        worker.change(|state| {
-            state.flowing = 0;
-            state.accepting = Some(accepting);
-            state.ends_when_flowing = leaves || restart < restarts;
-        });
+        worker.state().flowing = 0;
         if restart == 0 {
             report(&Report::Listens(addresses.clone()));
         }
         thread::scope(|scope| {
+            let (accepting, ended) = bounded::<()>(0);
+            scope.spawn(move || {
+                // A server that restarts or exits accepts connections until all are flowing. Any
+                // other server accepts connections until the order `over` arrives.
+                let all = worker.scenario.connections();
+                let is_enough = |flowing| (leaves || restart < restarts) && flowing >= all;
+                drop(worker.wait(|state| state.over || is_enough(state.flowing)));
+                drop(accepting);
+            });
             accept(scope, worker, &listeners, &ended);
             drop(listeners);
             if restart < restarts || vanish {
@@ -145,11 +146,9 @@ fn accept<'a>(
 }
 
 fn converse<'a>(scope: &'a Scope<'a, '_>, worker: &Arc<Worker>, request: Request) {
-    let Ok(connection) = request.private_data().try_into() else {
-        return problem(format!(
-            "a connection request has unexpected private data: {:?}",
-            request.private_data()
-        ));
+    let data = request.private_data();
+    let Ok(connection) = data.try_into() else {
+        return problem(format!("a request has unexpected private data: {data:?}"));
     };
     let conversation = Conversation::begin(worker, u32::from_le_bytes(connection));
     scope.spawn(move || conversation.run(request.accept()));

@@ -1,7 +1,7 @@
 use std::{
     fmt,
     sync::{
-        Arc, Mutex, OnceLock,
+        Arc, Mutex, MutexGuard, OnceLock,
         atomic::{AtomicBool, Ordering::Relaxed},
     },
     thread,
@@ -24,7 +24,6 @@ use crate::{
 #[derive(Debug)]
 pub(super) struct Conversation {
     pub(super) worker: Arc<Worker>,
-    pub(super) connection: u32,
     pub(super) plan: Plan,
     /// The state of one-sided operations. Empty if the plan contains no such operations.
     pub(super) operations: OnceLock<Operations>,
@@ -33,9 +32,6 @@ pub(super) struct Conversation {
     /// first message arrives, or when it ends without a message. With [`Ending::Leave`], the
     /// connection is counted when it is established.
     flows: AtomicBool,
-    /// Whether the final message of the peer has arrived.
-    pub(super) last_has_arrived: AtomicBool,
-    has_ended: AtomicBool,
 }
 
 impl Conversation {
@@ -46,13 +42,10 @@ impl Conversation {
         };
         let conversation = Arc::new(Self {
             worker: Arc::clone(worker),
-            connection,
             plan: Plan::new(&worker.scenario, worker.seed, connection),
             operations: OnceLock::new(),
             record: Mutex::new(record),
             flows: AtomicBool::new(false),
-            last_has_arrived: AtomicBool::new(false),
-            has_ended: AtomicBool::new(false),
         });
         worker.state().open.push(Arc::clone(&conversation));
         conversation
@@ -69,19 +62,19 @@ impl Conversation {
         self.is_flowing();
         let is_other = |open: &Arc<Self>| !Arc::ptr_eq(open, &self);
         self.worker.state().open.retain(is_other);
-        report(&Report::Record(self.record()));
+        report(&Report::Record(self.record().clone()));
         end
     }
 
     /// Records how the connection has ended, and wakes the threads in [`wait`](Self::wait). Later
     /// calls do not change the record.
     pub(super) fn end(&self, end: &End) {
-        self.write(|record| {
-            if record.end == End::Open {
-                (record.end, record.ended) = (end.clone(), clock_millis());
-            }
-        });
-        self.set(&self.has_ended);
+        let mut record = self.record();
+        if record.end == End::Open {
+            (record.end, record.ended) = (end.clone(), clock_millis());
+        }
+        drop(record);
+        self.worker.change(|_| ());
     }
 
     fn exchange(self: &Arc<Self>, endpoint: Endpoint) -> End {
@@ -90,7 +83,7 @@ impl Conversation {
             // order `stop`.
             self.is_flowing();
             if self.worker.side == Side::Server {
-                self.wait(|state| state.stop);
+                self.wait(|state, _| state.stop);
                 sender::send_all(self, &endpoint);
                 return End::Open;
             }
@@ -110,13 +103,10 @@ impl Conversation {
             reader.read()
         });
         let statistics = endpoint.statistics();
-        self.write(|record| {
-            (record.resumes, record.resent) = (statistics.resumes, statistics.resent);
-        });
-        if end != End::Dropped {
-            let delivered = endpoint.close().is_ok();
-            self.write(|record| record.delivered = delivered);
-        }
+        let delivered = end != End::Dropped && endpoint.close().is_ok();
+        let mut record = self.record();
+        (record.resumes, record.resent) = (statistics.resumes, statistics.resent);
+        record.delivered = delivered;
         end
     }
 
@@ -127,7 +117,7 @@ impl Conversation {
 
     /// Returns the messages that the side `from` sends.
     pub(super) fn content(&self, from: Side) -> Content {
-        Content::new(self.worker.seed, self.connection, from, &self.plan)
+        Content::new(self.worker.seed, self.record().connection, from, &self.plan)
     }
 
     /// Counts this connection as flowing, unless it has already been counted.
@@ -142,35 +132,24 @@ impl Conversation {
         problem(format!("{text}; {self}"));
     }
 
-    pub(super) fn write(&self, change: impl FnOnce(&mut Record)) {
-        change(&mut lock(&self.record));
-    }
-
-    pub(super) fn record(&self) -> Record {
-        lock(&self.record).clone()
-    }
-
-    pub(super) fn set(&self, flag: &AtomicBool) {
-        self.worker.change(|_| flag.store(true, Relaxed));
+    /// Locks the record.
+    pub(super) fn record(&self) -> MutexGuard<'_, Record> {
+        lock(&self.record)
     }
 
     /// Waits until `until` returns true, or until the connection has ended.
-    pub(super) fn wait(&self, until: impl Fn(&State) -> bool) {
-        drop(
-            self.worker
-                .wait(|state| until(state) || self.has_ended.load(Relaxed)),
-        );
+    pub(super) fn wait(&self, until: impl Fn(&State, &Record) -> bool) {
+        let is_over = |state: &State| {
+            let record = self.record();
+            until(state, &record) || record.end != End::Open
+        };
+        drop(self.worker.wait(is_over));
     }
 }
 
 impl fmt::Display for Conversation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "the {}: {:?}; {:?}",
-            self.worker.side,
-            self.record(),
-            self.plan
-        )
+        let (side, record, plan) = (self.worker.side, self.record(), &self.plan);
+        write!(f, "the {side}: {record:?}; {plan:?}")
     }
 }

@@ -3,6 +3,7 @@ use std::sync::{
     atomic::{AtomicBool, Ordering},
 };
 
+use anyhow::{Context, Result, ensure};
 use rdmsg::{Endpoint, Error, Message, Region, RemoteAccess, RemoteRegion};
 use toolbox::pattern;
 
@@ -45,14 +46,9 @@ impl Operations {
     }
 
     /// Stores the description of the peer's memory.
-    pub(super) fn accept(&self, message: &Message) -> Result<(), String> {
+    pub(super) fn accept(&self, message: &Message) -> Result<()> {
         let bytes = message.as_ref().try_into();
-        let bytes = bytes.map_err(|_| {
-            format!(
-                "a message of {} bytes describes no memory region",
-                message.len()
-            )
-        })?;
+        let bytes = bytes.context("the first message describes no memory region")?;
         // The call succeeds: only this thread sets the cell, and the caller has checked that the
         // cell is empty.
         let _ = self.remote.set(RemoteRegion::from_bytes(bytes));
@@ -84,16 +80,13 @@ impl Operations {
     }
 
     /// Ends the round. Compares the bytes that were read back with the bytes that were written.
-    pub(super) fn check_read(&self, id: u64) -> Result<(), String> {
+    pub(super) fn check_read(&self, id: u64) -> Result<()> {
         let round = (id - FIRST_ID) / 2;
         let mut bytes = vec![0; LEN];
         self.own.copy_out(LEN, &mut bytes);
         self.is_busy.store(false, Ordering::Release);
-        if bytes != pattern(round, LEN) {
-            return Err(format!(
-                "operations: the bytes read in round {round} differ from those written"
-            ));
-        }
+        let is_equal = bytes == pattern(round, LEN);
+        ensure!(is_equal, "the bytes of operation {id} differ");
         Ok(())
     }
 }

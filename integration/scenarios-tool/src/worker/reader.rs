@@ -1,5 +1,6 @@
 use std::{sync::Arc, thread, time::Duration};
 
+use anyhow::{Result, ensure};
 use fastrand::Rng;
 use rdmsg::{
     Completion, Endpoint, Error, Message,
@@ -84,53 +85,30 @@ impl Reader {
     /// Handles the result of one receive. If the connection has ended on this side, returns how the
     /// connection ended.
     fn take(&mut self, next: Result<Completion, Error>) -> Option<End> {
-        let conversation = Arc::clone(&self.conversation);
-        let succeed = || conversation.write(|record| record.succeeded += 1);
         let taken = match next {
-            Ok(Completion::Received(message)) => self.take_message(message),
-            Ok(Completion::Sent(number)) => {
-                succeed();
-                self.confirm(number)
-            }
-            Ok(Completion::Failed { id, .. } | Completion::OutcomeUnknown { id, .. }) => {
-                conversation.write(|record| record.failed += 1);
-                self.check_failed(id)
-            }
-            Ok(Completion::Written(_)) => {
-                succeed();
-                Ok(())
-            }
-            Ok(Completion::Read(id)) => {
-                succeed();
-                let operations = conversation.operations.get();
-                operations.map_or(Ok(()), |operations| operations.check_read(id))
-            }
-            // Do nothing: `send` blocks in the sending thread while the window is full or the
-            // session is suspended.
-            Ok(Completion::Room | Completion::Suspended { .. } | Completion::Resumed { .. })
-            | Err(Error::TimedOut) => Ok(()),
-            Ok(Completion::Disconnected(reason)) | Err(Error::Disconnected(reason)) => {
-                return Some(self.end(End::new(&reason)));
-            }
-            other => return Some(self.end(End::Broken(format!("{other:?}")))),
+            Ok(completion) => self.take_completion(completion),
+            Err(Error::Disconnected(reason)) => Ok(Some(End::new(&reason))),
+            Err(Error::TimedOut) => Ok(None),
+            Err(error) => Ok(Some(End::Broken(format!("{error:?}")))),
         };
-        if let Err(problem) = taken {
-            conversation.problem(&problem);
+        let conversation = &self.conversation;
+        let received = conversation.record().received;
+        let end = taken.unwrap_or_else(|problem| {
+            conversation.problem(&problem.to_string());
             // Abort after the first violation, so that no further violations are reported. The
             // abort notifies the peer.
             self.endpoint.abort(2);
-            return Some(self.end(End::Broken(problem)));
+            Some(End::Broken(problem.to_string()))
+        });
+        if let Ending::Drop(by, after) = conversation.plan.ending
+            && by == conversation.worker.side
+            && end.is_none()
+            && received == after
+        {
+            conversation.record().ends = true;
+            return Some(self.end(End::Dropped));
         }
-        let has_dropped = match conversation.plan.ending {
-            Ending::Drop(by, after) if by == conversation.worker.side => {
-                conversation.record().received == after
-            }
-            _ => false,
-        };
-        has_dropped.then(|| {
-            conversation.write(|record| record.ends = true);
-            self.end(End::Dropped)
-        })
+        end.map(|end| self.end(end))
     }
 
     /// Records how the connection ended, and returns `end`. Other threads release the held messages
@@ -143,7 +121,44 @@ impl Reader {
         end
     }
 
-    fn take_message(&mut self, message: Message) -> Result<(), String> {
+    /// Counts and checks a completion. If the connection has ended, returns how it ended.
+    ///
+    /// # Errors
+    ///
+    /// If the completion violates a rule.
+    fn take_completion(&mut self, completion: Completion) -> Result<Option<End>> {
+        let conversation = &self.conversation;
+        let confirmed = conversation.record().confirmed;
+        if let Completion::Sent(_) | Completion::Written(_) | Completion::Read(_) = completion {
+            conversation.record().succeeded += 1;
+        }
+        match completion {
+            Completion::Received(message) => self.take_message(message)?,
+            Completion::Sent(number) => {
+                conversation.record().confirmed = confirmed.max(number + 1);
+                // The completions arrive in the order in which the messages were sent.
+                ensure!(number >= confirmed, "message {number} is confirmed late");
+            }
+            Completion::Failed { id, .. } | Completion::OutcomeUnknown { id, .. } => {
+                conversation.record().failed += 1;
+                ensure!(id >= confirmed, "message {id} failed after a confirmation");
+            }
+            Completion::Read(id) => {
+                if let Some(operations) = conversation.operations.get() {
+                    operations.check_read(id)?;
+                }
+            }
+            // Do nothing: `send` blocks in the sending thread while the window is full or the
+            // session is suspended.
+            Completion::Room | Completion::Suspended { .. } | Completion::Resumed { .. } => {}
+            Completion::Written(_) => {}
+            Completion::Disconnected(reason) => return Ok(Some(End::new(&reason))),
+            other => return Ok(Some(End::Broken(format!("{other:?}")))),
+        }
+        Ok(None)
+    }
+
+    fn take_message(&mut self, message: Message) -> Result<()> {
         let conversation = &self.conversation;
         if let Some(operations) = conversation.operations.get()
             && operations.remote.get().is_none()
@@ -151,10 +166,14 @@ impl Reader {
             return operations.accept(&message);
         }
         let number = conversation.record().received;
-        let last = self.content.check(number, &message)?;
-        conversation.write(|record| record.received += 1);
+        let checked = self.content.check(number, &message);
+        let last = checked.map_err(anyhow::Error::msg)?;
+        let mut record = conversation.record();
+        record.received += 1;
+        record.has_last |= last;
+        drop(record);
         if last {
-            conversation.set(&conversation.last_has_arrived);
+            conversation.worker.change(|_| ());
         }
         conversation.is_flowing();
         let (content, holder) = (self.content, Arc::clone(conversation));
@@ -200,29 +219,6 @@ impl Reader {
             1 | 2 if has_room => self.held.push((number + rng.u64(1..=16), release)),
             _ => {}
         }
-    }
-
-    /// Checks that the failed message `id` was not confirmed earlier.
-    fn check_failed(&self, id: u64) -> Result<(), String> {
-        if id < self.conversation.record().confirmed {
-            return Err(format!("message {id} failed after it was confirmed"));
-        }
-        Ok(())
-    }
-
-    /// Checks that the completions arrive in the order in which the messages were sent, and records
-    /// the number of the confirmed message.
-    fn confirm(&self, number: u64) -> Result<(), String> {
-        let before = self.conversation.record().confirmed;
-        self.conversation
-            .write(|record| record.confirmed = before.max(number + 1));
-        if number < before {
-            return Err(format!(
-                "message {number} is confirmed after message {}",
-                before - 1
-            ));
-        }
-        Ok(())
     }
 }
 

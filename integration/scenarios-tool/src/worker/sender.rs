@@ -1,4 +1,4 @@
-use std::{io::IoSlice, sync::atomic::Ordering::Relaxed, time::Instant};
+use std::{io::IoSlice, time::Instant};
 
 use rdmsg::{Endpoint, Error, Outgoing, SendBuffer, TrySendError};
 use toolbox::TIME_LIMIT;
@@ -20,7 +20,7 @@ pub(super) fn send_all(conversation: &Conversation, endpoint: &Endpoint) {
     let mut left = conversation.half().messages;
     for number in 0.. {
         if left.is_none() && number == 1 {
-            conversation.wait(|state| state.stop || state.go && !waits);
+            conversation.wait(|state, _| state.stop || state.go && !waits);
         }
         if left.is_none() && number > 0 && conversation.worker.state().stop {
             left = Some(TAIL);
@@ -32,7 +32,7 @@ pub(super) fn send_all(conversation: &Conversation, endpoint: &Endpoint) {
         let result = send(conversation, endpoint, &content, number, left == Some(0));
         let result = result.and_then(|()| match conversation.operations.get() {
             Some(operations) if number > 0 && left != Some(0) => {
-                let count = || conversation.write(|record| record.ids += 1);
+                let count = || conversation.record().ids += 1;
                 operations.begin(endpoint, number, count)
             }
             _ => Ok(()),
@@ -41,9 +41,7 @@ pub(super) fn send_all(conversation: &Conversation, endpoint: &Endpoint) {
             Ok(()) => {}
             Err(Error::Disconnected(_)) => return,
             Err(error) => {
-                conversation.problem(&format!(
-                    "cannot send message {number}, or start its operations: {error}"
-                ));
+                conversation.problem(&format!("message {number} or its operations: {error}"));
                 // The peer expects this message, which cannot be sent. Abort the connection, so
                 // that the peer does not wait forever.
                 endpoint.abort(1);
@@ -52,18 +50,14 @@ pub(super) fn send_all(conversation: &Conversation, endpoint: &Endpoint) {
         }
     }
     let side = conversation.worker.side;
-    let ends = match conversation.plan.ending {
-        Ending::Close(by) | Ending::CloseEarly(by) | Ending::Abort(by, _) => by == side,
-        Ending::CloseBoth => true,
-        Ending::Drop(..) | Ending::Leave => false,
-    };
-    if !ends {
-        return;
+    match conversation.plan.ending {
+        Ending::Close(by) if by == side => conversation.wait(|_, record| record.has_last),
+        Ending::CloseEarly(by) | Ending::Abort(by, _) if by == side => {}
+        Ending::CloseBoth => {}
+        Ending::Close(_) | Ending::CloseEarly(_) | Ending::Abort(..) => return,
+        Ending::Drop(..) | Ending::Leave => return,
     }
-    if matches!(conversation.plan.ending, Ending::Close(_)) {
-        conversation.wait(|_| conversation.last_has_arrived.load(Relaxed));
-    }
-    conversation.write(|record| record.ends = true);
+    conversation.record().ends = true;
     match conversation.plan.ending {
         Ending::Abort(_, code) => endpoint.abort(code),
         // Ignore the result, because the reader reports how the connection has ended.
@@ -89,7 +83,7 @@ fn send(
         _ => conversation.plan.traffic != Traffic::Operations,
     };
     let has_id = takes_ids && rng.u32(..4) > 0;
-    conversation.write(|record| record.begun += 1);
+    conversation.record().begun += 1;
     match (rng.u32(..8), has_id) {
         (0 | 1, _) => {
             let mut buffer = SendBuffer::new(endpoint, message.len())?;
@@ -112,10 +106,9 @@ fn send(
         },
         _ => endpoint.send(&message)?,
     }
-    conversation.write(|record| {
-        record.accepted += 1;
-        record.ids += u64::from(has_id);
-    });
+    let mut record = conversation.record();
+    record.accepted += 1;
+    record.ids += u64::from(has_id);
     Ok(())
 }
 

@@ -3,7 +3,7 @@
 use std::{env, net::TcpListener, process::Command};
 
 use anyhow::{Context, Result, ensure};
-use toolbox::{BridgePair, Lab, Process, TIME_LIMIT, TextWait, words};
+use toolbox::{BridgePair, Lab, Process, TIME_LIMIT, words};
 
 /// The target: the pair of bridges must add less than this multiple of the mean time without
 /// bridges.
@@ -22,7 +22,7 @@ pub(crate) fn measure() -> Result<()> {
     argv.extend(no_files);
     let mut redis = Process::start(&argv)?;
     let ready = redis.wait_for_text("Ready to accept connections", TIME_LIMIT);
-    ensure!(ready == TextWait::Printed, "redis-server does not start");
+    ensure!(ready, "redis-server does not start");
 
     let rdmsg = env::current_exe()?.with_file_name("rdmsg");
     // While no program runs, the guest's clock advances with the clock of the machine that runs the

@@ -7,7 +7,7 @@ use std::{
 };
 
 use anyhow::{Context, Result, bail, ensure};
-use toolbox::{Deadline, Host, Process, TextWait, network, words};
+use toolbox::{Deadline, Host, Process, network, words};
 
 use crate::plan::{CERTIFICATE, Expected, Line, PAGE_FILE, StartSign, SuccessSign, services};
 
@@ -190,7 +190,7 @@ impl Run {
             |test| format!("for i in $(seq 600); do {test} && exit; sleep 0.05; done; exit 1");
         match begun {
             StartSign::Says(text) => {
-                if client.wait_for_text(text, SERVER_LIMIT) != TextWait::Printed {
+                if !client.wait_for_text(text, SERVER_LIMIT) {
                     bail!(
                         "the client has not begun its work: {}",
                         client.finish(Duration::ZERO)?
@@ -313,7 +313,7 @@ impl Run {
 /// Starts a server, and waits until it prints that it listens.
 fn listen(host: &mut Host, argv: &[String]) -> Result<()> {
     host.start(argv)?;
-    if host.wait_for_text("listening on", SERVER_LIMIT)? != TextWait::Printed {
+    if !host.wait_for_text("listening on", SERVER_LIMIT)? {
         bail!(
             "{} does not listen: {}",
             argv[0],
