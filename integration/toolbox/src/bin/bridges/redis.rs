@@ -16,10 +16,10 @@ const REQUESTS: u32 = 3000;
 pub(crate) fn measure() -> Result<()> {
     let lab = Lab::find()?;
     let service = TcpListener::bind("127.0.0.1:0")?.local_addr()?;
-    let port = service.port().to_string();
-    let no_files = ["--save", "", "--appendonly", "no", "--dir", "/tmp"];
-    let mut argv = vec!["redis-server", "--bind", "127.0.0.1", "--port", &port];
-    argv.extend(no_files);
+    let port = service.port();
+    let line = "redis-server --bind 127.0.0.1 --appendonly no --dir /tmp --port";
+    let mut argv = words(&format!("{line} {port}"));
+    argv.extend(["--save", ""].map(str::to_owned));
     let mut redis = Process::start(&argv)?;
     let ready = redis.wait_for_text("Ready to accept connections", TIME_LIMIT);
     ensure!(ready == TextWait::Printed, "redis-server does not start");
