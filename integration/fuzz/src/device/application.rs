@@ -178,8 +178,4 @@ impl Device {
         self.now += time;
         self.conn.handle_timeout(self.now);
     }
-
-    pub(crate) fn has_ended(&self) -> bool {
-        self.ended.is_some()
-    }
 }

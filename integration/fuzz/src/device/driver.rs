@@ -205,19 +205,10 @@ impl Device {
         if self.broken || self.ended.is_some() {
             return;
         }
-        let work = match (recv, self.posted.front(), self.sending.front()) {
-            (true, Some(&buffer), _) => Work::Recv { buffer },
-            (false, _, Some(sent)) => work(sent),
-            _ => return,
-        };
-        match work {
-            Work::Recv { .. } => drop(self.posted.pop_front()),
-            Work::Send { .. } | Work::Read { .. } | Work::Invalidation => {
-                drop(self.sending.pop_front());
-            }
+        if let Some(work) = self.take_work(recv) {
+            self.broken = true;
+            self.conn.handle_work_error(work, status, 0x81, self.now);
         }
-        self.broken = true;
-        self.conn.handle_work_error(work, status, 0x81, self.now);
     }
 
     /// If the queue pair is in the error state, flushes the oldest work request of the queue that
@@ -227,14 +218,11 @@ impl Device {
         if !self.broken || self.ended.is_some() {
             return;
         }
-        let (side, work) = if recv {
-            let buffer = self.posted.pop_front();
-            (DrainSide::Recv, buffer.map(|buffer| Work::Recv { buffer }))
-        } else {
-            let sent = self.sending.pop_front();
-            (DrainSide::Send, sent.as_ref().map(work))
+        let side = match recv {
+            true => DrainSide::Recv,
+            false => DrainSide::Send,
         };
-        if let Some(work) = work {
+        if let Some(work) = self.take_work(recv) {
             let status = WcStatus::WR_FLUSH_ERR;
             self.conn.handle_work_error(work, status, 0x81, self.now);
         } else if let Some(markers) = &mut self.markers
@@ -244,13 +232,18 @@ impl Device {
             self.conn.handle_drained(side);
         }
     }
-}
 
-fn work(sent: &Sent) -> Work {
-    let slot = sent.slot;
-    match sent.read {
-        Some(_) => Work::Read { slot },
-        None => Work::Send { slot },
+    /// Removes the oldest work request of the receive queue or of the send queue.
+    fn take_work(&mut self, recv: bool) -> Option<Work> {
+        if recv {
+            let buffer = self.posted.pop_front()?;
+            return Some(Work::Recv { buffer });
+        }
+        let Sent { slot, read, .. } = self.sending.pop_front()?;
+        Some(match read {
+            Some(_) => Work::Read { slot },
+            None => Work::Send { slot },
+        })
     }
 }
 

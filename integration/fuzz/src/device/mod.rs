@@ -100,7 +100,7 @@ pub(crate) struct Device {
     long: bool,
     /// Whether the connection has asked the application to answer the request.
     requested: bool,
-    ended: Option<CloseReason>,
+    pub(crate) ended: Option<CloseReason>,
     timer: Option<Instant>,
     /// The received frame in each filled buffer. An entry is removed when the connection delivers
     /// the frame or reposts the buffer.
