@@ -50,8 +50,8 @@ impl Load {
     }
 
     /// Runs the clients against the service at the address `service` for `time`. Returns the number
-    /// of connections, requests or bytes per second. Also returns their total number, which includes
-    /// those that completed after the measured time.
+    /// of connections, requests or bytes per second. Also returns their total number, which
+    /// includes those that completed after the measured time.
     pub(crate) fn run(self, service: SocketAddr, time: Duration) -> Result<(f64, u64)> {
         let run = Run::default();
         let client = || match self {

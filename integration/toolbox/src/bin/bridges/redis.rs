@@ -28,8 +28,7 @@ pub(crate) fn measure() -> Result<()> {
     // While no program runs, the guest's clock advances with the clock of the machine that runs the
     // guest. The guest's clock then advances much faster than while the guest executes
     // instructions, so a short timeout would expire too early.
-    let more = words("--threads 1 --connect-timeout 600");
-    let more: Vec<&str> = more.iter().map(String::as_str).collect();
+    let more = ["--threads", "1", "--connect-timeout", "600"];
     let over_tcp = BridgePair::start(&rdmsg, "rdmsg+tcp://127.0.0.1:0", service, &more)?;
     let rdma = format!("rdma://{}", lab.at(0));
     let over_rdma = BridgePair::start(&rdmsg, &rdma, service, &more)?;
