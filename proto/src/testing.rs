@@ -4,15 +4,13 @@
 
 #[cfg(test)]
 use std::env;
-use std::{collections::VecDeque, sync::Arc};
+use std::{collections::VecDeque, sync::Arc, time::Duration};
 
 #[cfg(test)]
 use proptest::test_runner::{Config, RngSeed};
 
-#[cfg(test)]
-use super::ReadDepth;
 use super::{
-    HEADER_LEN, PART_HEADER_LEN,
+    HEADER_LEN, PART_HEADER_LEN, Params, ReadDepth, SessionOffer,
     batch::{Batch, parts},
     control_messages::{ControlMessages, MAX_CONTROL_MESSAGE},
     credit::{RecvCredit, SendCredit},
@@ -300,11 +298,42 @@ impl ControlExchange {
 }
 
 /// A READ depth of 16 in both directions, which most devices support.
-#[cfg(test)]
-pub(super) const BOTH_WAYS: ReadDepth = ReadDepth {
+pub const BOTH_WAYS: ReadDepth = ReadDepth {
     outgoing: 16,
     incoming: 16,
 };
+
+/// Returns parameters with small sizes, so that a short test or input can reach every limit.
+pub fn params() -> Params {
+    Params {
+        window: 4,
+        shared: false,
+        eager_size: 64,
+        max_message: 8 << 20,
+        large_memory: 4 << 20,
+        longest_chunk: 1 << 20,
+        read_timeout: Duration::from_secs(30),
+        send_slots: 4,
+        max_fragments: 4,
+        completes_unsignalled: false,
+        max_unsignalled: 64 << 10,
+        delays_grants: true,
+        connect_timeout: Duration::from_secs(5),
+        resolve_timeout: Duration::from_secs(2),
+        retry_refused: false,
+        close_timeout: Duration::from_secs(5),
+        drain_timeout: Duration::from_secs(2),
+        keepalive_interval: None,
+        keepalive_timeout: Duration::from_secs(3),
+        stream: false,
+        takes_control_messages: true,
+        held: 0,
+        session: SessionOffer::None,
+        stream_buffer: 4 << 20,
+        engine: 0,
+        number: 0,
+    }
+}
 
 /// Returns a proptest configuration with this number of random cases. The cases are the same in
 /// every run. The environment variables `PROPTEST_CASES` and `PROPTEST_RNG_SEED` override the

@@ -5,8 +5,11 @@ use std::time::Instant;
 
 use crate::{
     device::Device,
-    proto::{CloseReason, Connection, PeerTimeout},
-    sizes::{BOTH_WAYS, hello, params},
+    proto::{
+        CloseReason, Connection, PeerTimeout,
+        testing::{BOTH_WAYS, params},
+    },
+    wire::{hello, long, word},
 };
 
 /// The outcome of delivering one frame to a new connection.
@@ -27,88 +30,79 @@ enum Verdict {
 
 fn read(frame: &[u8]) -> Verdict {
     let ours = params();
-    let word = |at: usize| u32::from_be_bytes(frame[at..at + 4].try_into().unwrap());
-    let long = |at: usize| u64::from_be_bytes(frame[at..at + 8].try_into().unwrap());
     if frame.len() < 16 {
         return Verdict::Violation("frame length");
     }
     let (kind, payload) = (frame[0], frame.len() - 16);
-    if !matches!(kind, 1..=14 | 16..=18) {
-        return Verdict::Violation("kind");
-    }
-    if frame[1] != 0 {
-        return Verdict::Violation("flags");
-    }
+    let (len, arg) = (word(frame, 8), word(frame, 12));
     let expected = match kind {
         1 | 17 => payload,
         10 => payload.min(256),
         13 => payload.min(4096),
         14 => payload.min(160),
         16 => 24,
-        18 => payload.clamp(1, (word(8) as usize).max(1)),
+        18 => payload.clamp(1, (len as usize).max(1)),
         _ => 0,
     };
     let is_len = match kind {
-        18 => payload <= word(8) as usize,
-        _ => payload == word(8) as usize,
+        18 => payload <= len as usize,
+        _ => payload == len as usize,
     };
-    if !is_len || payload != expected {
-        return Verdict::Violation("len");
-    }
-    if kind == 16 {
-        if word(36) != 0 {
-            return Verdict::Violation("descriptor reserved");
-        }
-        if long(24) == 0 || long(16).checked_add(long(24)).is_none() {
-            return Verdict::Violation("descriptor len");
-        }
-    }
-    let mut lens = Vec::new();
-    if kind == 17 {
-        let mut at = 16;
-        while at < frame.len() {
-            if frame.len() - at < 4 || frame.len() - at - 4 < word(at) as usize {
-                return Verdict::Violation("batch");
-            }
-            lens.push(word(at));
-            at += 4 + word(at) as usize;
-        }
-        if lens.is_empty() {
-            return Verdict::Violation("batch");
-        }
-    }
-    if frame[2..4] != [0, 0] {
-        return Verdict::Violation("sequence");
-    }
-    if word(4) != ours.window.into() {
-        return Verdict::Violation("grant");
-    }
-    if !matches!(kind, 6 | 8 | 10 | 11 | 14) && word(12) != 0 {
-        return Verdict::Violation("arg");
+    let messages = match kind {
+        17 => messages_in(&frame[16..]).unwrap_or(0),
+        _ => 1,
+    };
+    let (addr, large_len, reserved) = match (kind, payload) {
+        (16, 24) => (long(frame, 16), long(frame, 24), word(frame, 36)),
+        _ => (0, 1, 0),
+    };
+    // The connection reports the first of these conditions that is violated.
+    let conditions = [
+        ("kind", matches!(kind, 1..=14 | 16..=18)),
+        ("flags", frame[1] == 0),
+        ("len", is_len && payload == expected),
+        ("descriptor reserved", reserved == 0),
+        (
+            "descriptor len",
+            large_len > 0 && addr.checked_add(large_len).is_some(),
+        ),
+        ("batch", messages > 0),
+        ("sequence", frame[2..4] == [0, 0]),
+        ("grant", word(frame, 4) == ours.window.into()),
+        ("arg", matches!(kind, 6 | 8 | 10 | 11 | 14) || arg == 0),
+        ("kind", !matches!(kind, 4 | 7 | 13 | 14)),
+        ("kind", messages <= ours.window.into()),
+        ("len", payload <= ours.eager_size as usize),
+        ("len", kind != 18 || u64::from(len) <= ours.max_message),
+        ("control number", kind != 10 || arg == 0),
+        ("permit", kind != 11),
+        ("descriptor len", large_len <= ours.max_message),
+    ];
+    if let Some((field, _)) = conditions.into_iter().find(|(_, holds)| !holds) {
+        return Verdict::Violation(field);
     }
     match kind {
-        1 if payload > ours.eager_size as usize => Verdict::Violation("len"),
-        1 => Verdict::Messages(1),
-        17 if lens.len() > ours.window.into() => Verdict::Violation("kind"),
-        17 if payload > ours.eager_size as usize => Verdict::Violation("len"),
-        17 => Verdict::Messages(lens.len()),
-        18 if payload > ours.eager_size as usize => Verdict::Violation("len"),
-        18 if u64::from(word(8)) > ours.max_message => Verdict::Violation("len"),
-        18 => Verdict::Large,
-        10 if payload > ours.eager_size as usize => Verdict::Violation("len"),
-        10 if word(12) != 0 => Verdict::Violation("control number"),
-        10 => Verdict::Control,
-        11 => Verdict::Violation("permit"),
-        2 => Verdict::Nothing,
+        1 | 17 => Verdict::Messages(messages),
         3 | 12 => Verdict::Pong,
-        4 | 7 | 13 | 14 => Verdict::Violation("kind"),
         5 => Verdict::Close,
+        6 => Verdict::Abort(arg),
+        8 => Verdict::Failure(arg),
         9 => Verdict::Finish,
-        6 => Verdict::Abort(word(12)),
-        8 => Verdict::Failure(word(12)),
-        _ if long(24) > ours.max_message => Verdict::Violation("descriptor len"),
-        _ => Verdict::Large,
+        10 => Verdict::Control,
+        16 | 18 => Verdict::Large,
+        _ => Verdict::Nothing,
     }
+}
+
+/// Returns the number of messages in the payload of a batch, or `None` if a message is truncated.
+fn messages_in(mut payload: &[u8]) -> Option<usize> {
+    let mut count = 0;
+    while !payload.is_empty() {
+        let (len, rest) = payload.split_first_chunk()?;
+        payload = rest.get(u32::from_be_bytes(*len) as usize..)?;
+        count += 1;
+    }
+    Some(count)
 }
 
 /// Delivers the bytes to a new connection as one frame, and checks that the outcome is the one that
@@ -122,6 +116,7 @@ pub fn one_frame(frame: &[u8]) {
     let receives = device.posted.len();
     device.frames(&[frame.to_vec()]);
 
+    let has_begun = device.inbound.iter().any(|large| large.requested > 0);
     let seen = match device.conn.close_reason() {
         Some(CloseReason::ProtocolViolation(violation)) => Verdict::Violation(violation.field()),
         Some(CloseReason::PeerAborted(code)) => Verdict::Abort(*code),
@@ -134,8 +129,7 @@ pub fn one_frame(frame: &[u8]) {
         Some(other) => panic!("{other:?}"),
         None if device.sent_kinds == [4] => Verdict::Pong,
         None if device.peer_finished => Verdict::Finish,
-        None if device.inbound.iter().any(|large| large.requested > 0) => Verdict::Large,
-        None if !device.large.is_empty() => Verdict::Large,
+        None if !device.large.is_empty() || has_begun => Verdict::Large,
         None if device.untaken > 0 => Verdict::Control,
         None if device.kept.is_empty() => Verdict::Nothing,
         None => Verdict::Messages(device.kept.len()),
@@ -145,16 +139,9 @@ pub fn one_frame(frame: &[u8]) {
     assert_eq!(device.kept.is_empty(), !is_kept);
     assert_eq!(device.peer_finished, seen == Verdict::Finish);
     match seen {
-        Verdict::Close => assert_eq!(
-            device.sent_kinds,
-            [5, 7],
-            "the connection must answer a Close with Close and CloseAck"
-        ),
-        Verdict::Pong => assert_eq!(
-            device.sent_kinds,
-            [4],
-            "a Ping must be answered with a Pong"
-        ),
+        // A Close and a CloseAck.
+        Verdict::Close => assert_eq!(device.sent_kinds, [5, 7]),
+        Verdict::Pong => assert_eq!(device.sent_kinds, [4]),
         _ => assert_eq!(device.sent_kinds, []),
     }
     // If the frame contains a message, the application still holds the buffer. The connection must

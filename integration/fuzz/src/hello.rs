@@ -4,8 +4,10 @@
 use std::time::Instant;
 
 use crate::{
-    proto::{CloseReason, CmInput, CmOp, Connection, Event, Mismatch, Output, TransportTraits},
-    sizes::{BOTH_WAYS, params},
+    proto::{
+        CloseReason, CmInput, CmOp, Connection, Event, Mismatch, Output, TransportTraits,
+        testing::{BOTH_WAYS, params},
+    },
     status::RejectReason,
 };
 
@@ -103,14 +105,11 @@ pub fn one_hello(bytes: &[u8]) {
             conn.accept(b"data", now);
             conn.begin_setup(now);
             conn.handle_transport(TransportTraits::UNRESTRICTED);
-            let is_accept = |output: &Output| {
-                let Output::Cm(CmOp::Accept { private_data }) = output else {
-                    return false;
-                };
-                matches!(
-                    read(private_data, false),
-                    Ok(GoodHello { data: b"data", .. })
-                )
+            let is_accept = |output: &Output| match output {
+                Output::Cm(CmOp::Accept { private_data }) => {
+                    read(private_data, false).is_ok_and(|hello| hello.data == b"data")
+                }
+                _ => false,
             };
             let accepts = std::iter::from_fn(|| conn.poll_output()).filter(is_accept);
             assert_eq!(accepts.count(), 1);

@@ -10,7 +10,7 @@ mod header;
 mod hello;
 mod input;
 mod operations;
-mod sizes;
+mod wire;
 
 pub use frame::one_frame;
 pub use header::one_header;

@@ -9,9 +9,12 @@ use std::{
 use crate::{
     device::Device,
     input::Input,
-    proto::{CloseReason, CmInput, Connection, Params},
-    sizes::{BOTH_WAYS, hello, params},
+    proto::{
+        CloseReason, CmInput, Connection, Params,
+        testing::{BOTH_WAYS, params},
+    },
     status::{CmStatus, RejectReason, WcStatus},
+    wire::hello,
 };
 
 /// A function that performs an operation. The function reads its arguments from the input. `Params`
@@ -155,17 +158,18 @@ fn frame(device: &Device, input: &mut Input<'_>) -> Vec<u8> {
         }
         _ => Vec::new(),
     };
-    let most = device.credit.1.max(device.credit.0 + device.window());
+    let (credit, received) = (device.credit, device.control_received);
+    let most = credit.limit.max(credit.used + device.window());
     let mut bytes = vec![kind, 0, 0, 0];
-    bytes.extend(count(input, device.credit.1, most).to_be_bytes());
+    bytes.extend(count(input, credit.limit, most).to_be_bytes());
     let rest = device.missing().filter(|_| kind == 18);
     let more = if kind == 18 { input.byte() % 100 } else { 0 };
     let len = rest.unwrap_or(payload.len() as u32 + u32::from(more));
     bytes.extend(len.to_be_bytes());
     let argument = match kind {
         14 => u32::from(input.byte() % 3),
-        10 => count(input, device.control_received, device.granted),
-        11 => count(input, device.control.1, device.control.0 + 3),
+        10 => count(input, received.used, received.limit),
+        11 => count(input, device.control.limit, device.control.used + 3),
         _ => count(input, device.exposed.1, device.exposed.0),
     };
     bytes.extend(argument.to_be_bytes());
@@ -229,7 +233,7 @@ fn finish(device: &mut Device) {
     // Several timers can expire before the close times out. For example, the keepalive timer
     // expires twice per interval.
     for _ in 0..100 {
-        if device.has_ended() {
+        if device.ended.is_some() {
             break;
         }
         let deadline = device
@@ -239,7 +243,7 @@ fn finish(device: &mut Device) {
         device.pass(deadline.saturating_duration_since(device.now));
         device.perform_outputs();
     }
-    assert!(device.has_ended(), "{device:?}");
+    assert!(device.ended.is_some(), "{device:?}");
     // Check that later events and calls have no effect.
     device
         .conn

@@ -87,7 +87,7 @@ fn bring_up() -> Result<()> {
     let index = index.context("the kernel command line names an unknown host")?;
     let drivers = Driver::from_str(&variable("lab_device")?, false).map_err(Error::msg)?;
     if drivers.each().contains(&Driver::Siw) {
-        run(Command::new(MODPROBE).arg("siw"))?;
+        run(&format!("{MODPROBE} siw"))?;
     }
     let network = drivers.host_network(index, hosts);
     for (number, (name, addr)) in network.devices.iter().enumerate() {
@@ -108,7 +108,7 @@ fn bring_up() -> Result<()> {
 /// time limit of its own. When the boot limit of the lab expires, the lab prints the last lines of
 /// the console, which contain the message below.
 fn await_answer(peer: &str) {
-    let ping = || run(Command::new("ping").args(["-q", "-c1", "-i0.2", "-w5", peer]));
+    let ping = || run(&format!("ping -q -c1 -i0.2 -w5 {peer}"));
     if let Err(error) = ping() {
         eprintln!("lab: {peer} does not answer yet: {error:#}");
         while ping().is_err() {}

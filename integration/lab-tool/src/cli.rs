@@ -2,7 +2,7 @@
 
 use std::{ffi::OsString, thread::available_parallelism, time::Duration};
 
-use clap::{Args, Parser, Subcommand};
+use clap::{Args, Parser, Subcommand, builder::RangedU64ValueParser};
 
 use crate::host_network::Driver;
 
@@ -167,8 +167,13 @@ pub(crate) struct Exec {
 #[derive(Args, Clone, Debug)]
 pub(crate) struct MachineArgs {
     /// Number of guests: 1, or 2 with a network between them.
-    #[arg(long, value_name = "1|2", default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=2))]
-    hosts: u8,
+    #[arg(
+        long,
+        value_name = "1|2",
+        default_value_t = 1,
+        value_parser = RangedU64ValueParser::<usize>::new().range(1..=2)
+    )]
+    pub(crate) hosts: usize,
 
     /// Processors of each guest [default: 2, or 1 if this machine has fewer than 2 per guest]
     #[arg(long, value_name = "N")]
@@ -199,17 +204,13 @@ impl Exec {
 }
 
 impl MachineArgs {
-    pub(crate) fn hosts(&self) -> usize {
-        self.hosts.into()
-    }
-
     /// Returns the number of processors of each guest. The default is limited to this machine's
     /// processors, because an emulated processor that waits for a real one delays the others. On a
     /// machine with two processors, two guests with one processor each run about 33 % faster than
     /// two guests with two processors each.
     pub(crate) fn cpus(&self) -> usize {
         let real = available_parallelism().map_or(1, usize::from);
-        let fitting = (real / self.hosts()).clamp(1, 2);
+        let fitting = (real / self.hosts).clamp(1, 2);
         self.cpus.map_or(fitting, usize::from)
     }
 }
@@ -245,7 +246,7 @@ mod tests {
         };
         assert_eq!(exec.argv(), ["ls", "--hosts", "-l"]);
         assert_eq!(exec.env, [("A".into(), "b=c".into())]);
-        assert_eq!(exec.machines.hosts(), 1);
+        assert_eq!(exec.machines.hosts, 1);
         let cli = Cli::parse_from(["lab", "exec", "--", "echo $A"]);
         let Command::Exec(exec) = cli.command else {
             panic!("not exec")

@@ -4,12 +4,12 @@ use std::{
     fs,
     net::{Ipv4Addr, Ipv6Addr},
     path::Path,
-    process::{Command, Stdio},
     thread,
     time::{Duration, Instant},
 };
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Result, ensure};
+use hosts::Host;
 
 use crate::host_network::Driver;
 
@@ -50,7 +50,6 @@ pub(crate) fn create(
     netdev: &str,
     (addr, addr6): (Ipv4Addr, Option<Ipv6Addr>),
 ) -> Result<()> {
-    let driver_name = driver.name();
     let add6 = addr6.map(|addr6| format!("echo addr add {addr6}/64 dev {netdev} nodad;"));
     // Run all `ip` commands in one process, because starting a program is slow in a guest.
     let script = format!(
@@ -58,10 +57,11 @@ pub(crate) fn create(
             [ -e /sys/class/net/{netdev} ] || echo link add {netdev} type dummy
             echo addr add {addr}/24 dev {netdev}; {}
             echo link set {netdev} mtu {MTU} up; }} | ip -batch - &&
-            rdma link add {name} type {driver_name} netdev {netdev}",
-        add6.unwrap_or_default()
+            rdma link add {name} type {} netdev {netdev}",
+        add6.unwrap_or_default(),
+        driver.name()
     );
-    run(Command::new("sh").args(["-c", &script]))?;
+    run(&script)?;
     let needed: Vec<_> = [addr.to_ipv6_mapped()].into_iter().chain(addr6).collect();
     let deadline = Instant::now() + DEVICE_LIMIT;
     loop {
@@ -79,14 +79,7 @@ pub(crate) fn create(
     }
 }
 
-pub(crate) fn run(command: &mut Command) -> Result<()> {
-    let name = command.get_program().to_string_lossy().into_owned();
-    let output = command
-        .stdin(Stdio::null())
-        .output()
-        .with_context(|| format!("cannot run {name}"))?;
-    let printed = String::from_utf8_lossy(&output.stderr);
-    let status = output.status;
-    ensure!(status.success(), "{name}: {status}: {}", printed.trim());
-    Ok(())
+/// Runs a shell command on this host, and returns an error if it fails.
+pub(crate) fn run(script: &str) -> Result<()> {
+    Host::here().shell(script).map(drop)
 }

@@ -83,10 +83,7 @@ pub(crate) fn exec(machines: &Machines, args: &Exec, watch: &Watch) -> Result<u8
 fn refuse(command: &[impl AsRef<OsStr>], visible: &[&Path]) -> Result<()> {
     let program = command[0].as_ref().to_string_lossy();
     // A single argument is a command line for the shell.
-    let program = match command {
-        [_] => program.split_whitespace().next().unwrap_or_default(),
-        _ => &*program,
-    };
+    let program = program.split_whitespace().next().unwrap_or_default();
     let path = visible[0].join(program);
     let own = ["/tmp", "/run"]
         .into_iter()
@@ -124,7 +121,7 @@ pub(crate) fn start(
     let own = own.map(|(name, value)| (name.into(), value.into()));
     let inherited = INHERITED.iter();
     let inherited = inherited.filter_map(|name| Some((name.into(), env::var_os(name)?)));
-    let (host, hosts) = (guest.host, machines.args.hosts());
+    let (host, hosts) = (guest.host, machines.args.hosts);
     let network = machines.args.device.host_network(host, hosts);
     let network = network.variables(&machines.lab, &guest.results);
     let env = own.into_iter().chain(inherited).chain(network);
@@ -139,22 +136,22 @@ pub(crate) fn start(
     Ok(number)
 }
 
-/// If the error reports a lost host, returns the index of the host and the answers of its monitor.
-fn lost(error: &Error) -> Option<(usize, &str)> {
+/// If the error reports a lost host, returns the index of the host and the error.
+fn lost(error: &Error) -> Option<(usize, &Stop)> {
     let stop = error.downcast_ref::<Stop>()?;
-    Some((stop.host?, &stop.monitor))
+    Some((stop.host()?, stop))
 }
 
 /// If `outcome` reports that a host was lost, prints the last lines of the console of this host. If
-/// the host has stopped responding, also saves its console output and the answers of its monitor in
-/// a folder.
+/// the host has stopped responding, also prints the answers of its monitor, and saves these answers
+/// and the console output in a folder.
 pub(crate) fn with_console_tail<T>(guests: &[Machine], outcome: Result<T>) -> Result<T> {
     outcome.inspect_err(|error| {
-        if let Some((host, monitor)) = lost(error) {
-            eprintln!("{}\n{monitor}", guests[host].console_tail());
-            if !monitor.is_empty() {
+        if let Some((host, stop)) = lost(error) {
+            eprintln!("{}", guests[host].console_tail());
+            if let Stop::Unresponsive { monitor, .. } = stop {
                 let folder = guests[host].save_output(monitor);
-                eprintln!("lab: saved the output in {folder:?}");
+                eprintln!("{monitor}\nlab: saved the output in {folder:?}");
             }
         }
     })

@@ -44,7 +44,7 @@ fn main() -> ExitCode {
     let status = result.unwrap_or_else(|error| {
         eprintln!("lab: {error:#}");
         let stop = error.downcast_ref::<Stop>();
-        stop.map_or(watch::FAILURE, |stop| stop.status)
+        stop.map_or(watch::FAILURE, Stop::status)
     });
     ExitCode::from(status)
 }
@@ -64,7 +64,10 @@ fn exec(args: &Exec) -> Result<u8> {
     if args.native {
         return native::exec(&lab, args, &watch);
     }
-    let accel = [Accel::Tcg, Accel::Counted][usize::from(args.counted)];
+    let accel = match args.counted {
+        true => Accel::Counted,
+        false => Accel::Tcg,
+    };
     guest::exec(&Machines::new(lab, &args.machines, accel)?, args, &watch)
 }
 

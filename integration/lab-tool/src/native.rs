@@ -4,7 +4,6 @@ use std::{
     env,
     net::{Ipv4Addr, Ipv6Addr},
     path::Path,
-    process::Command,
     sync::mpsc::channel,
     thread,
 };
@@ -48,7 +47,7 @@ pub(crate) fn offer() -> Result<Option<HostNetwork>> {
         "{no_device}, and only root can create one with rdma_rxe"
     );
     if !Path::new("/sys/module/rdma_rxe").exists() {
-        run(Command::new("modprobe").args(["--dry-run", "rdma_rxe"]))
+        run("modprobe --dry-run rdma_rxe")
             .with_context(|| format!("{no_device}, and rdma_rxe cannot be loaded to create one"))?;
     }
     Ok(None)
@@ -85,7 +84,7 @@ pub(crate) fn exec(lab: &Lab, args: &Exec, watch: &Watch) -> Result<u8> {
     // Remove the limit on locked memory, as in a guest. Ignore the error: the call needs a
     // privilege that this process may not have.
     let _ = setrlimit(Resource::RLIMIT_MEMLOCK, RLIM_INFINITY, RLIM_INFINITY);
-    let hosts = args.machines.hosts();
+    let hosts = args.machines.hosts;
     let mut programs = Vec::new();
     for (host, name) in HOSTS.into_iter().enumerate().take(hosts) {
         let results = lab.results(name)?;
@@ -122,7 +121,7 @@ struct SoftRoce;
 
 impl SoftRoce {
     fn make() -> Result<(HostNetwork, Self)> {
-        run(Command::new("modprobe").args(["-a", "rdma_rxe", "rdma_ucm", "ib_uverbs"]))?;
+        run("modprobe -a rdma_rxe rdma_ucm ib_uverbs")?;
         let network = HostNetwork::new(0, 1, [DEVICE.to_owned()]);
         // Construct the value before creating the device. If the creation fails, dropping the value
         // removes the network device.
@@ -140,7 +139,7 @@ impl SoftRoce {
 impl Drop for SoftRoce {
     fn drop(&mut self) {
         // When the network device is deleted, the kernel removes the RDMA device on top of it.
-        if let Err(error) = run(Command::new("ip").args(["link", "del", NETDEV])) {
+        if let Err(error) = run(&format!("ip link del {NETDEV}")) {
             eprintln!("lab: cannot remove the network device {NETDEV}: {error:#}");
         }
     }

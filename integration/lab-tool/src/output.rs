@@ -2,7 +2,6 @@
 
 use std::{
     io::{self, Write},
-    mem,
     sync::mpsc::{Receiver, Sender},
 };
 
@@ -19,35 +18,31 @@ const NOT_RUN: u8 = 127;
 /// Writes the output of a host's command to stdout and stderr, and reports the command's end to
 /// `news`. If `named` is set, each line begins with the host's name.
 pub(crate) fn follow(host: usize, named: bool, frames: &Receiver<Frame>, news: &Sender<HostEvent>) {
+    let last = write_all(host, named, frames);
+    // Ignore the error: sending fails if the main thread has already ended.
+    let _ = news.send(last.unwrap_or(HostEvent::Stop(Stop::OutputClosed)));
+}
+
+/// Writes the output of a host's command until the command ends. Returns the final event.
+fn write_all(host: usize, named: bool, frames: &Receiver<Frame>) -> io::Result<HostEvent> {
     let mut stdout = Sink::new(io::stdout(), host, named);
     let mut stderr = Sink::new(io::stderr(), host, named);
     loop {
-        let written = match frames.recv() {
-            Ok(Frame::Out(bytes)) => stdout.write(&bytes).map(|()| None),
-            Ok(Frame::Err(bytes)) => stderr.write(&bytes).map(|()| None),
+        match frames.recv() {
+            Ok(Frame::Out(bytes)) => stdout.write(&bytes)?,
+            Ok(Frame::Err(bytes)) => stderr.write(&bytes)?,
+            Ok(Frame::Began(..)) => {}
             Ok(Frame::Ended(status)) => {
-                let finished = stdout.finish().and_then(|()| stderr.finish());
-                finished.map(|()| Some(HostEvent::Ended(host, status as u8)))
+                stdout.finish()?;
+                stderr.finish()?;
+                return Ok(HostEvent::Ended(host, status as u8));
             }
             Ok(Frame::Failed(why)) => {
                 eprintln!("lab: {why}");
-                Ok(Some(HostEvent::Ended(host, NOT_RUN)))
+                return Ok(HostEvent::Ended(host, NOT_RUN));
             }
-            Ok(Frame::Began(..)) => Ok(None),
-            Ok(other) => Ok(Some(HostEvent::Stop(Stop::lost(
-                host,
-                format!("the agent has sent the unexpected frame {other:?}"),
-            )))),
-            Err(_) => Ok(Some(HostEvent::Stop(Stop::lost(
-                host,
-                "the machine stopped",
-            )))),
-        };
-        if let Some(last) = written.unwrap_or_else(|_| Some(HostEvent::Stop(Stop::output_closed())))
-        {
-            // Ignore the error: sending fails if the main thread has already ended.
-            let _ = news.send(last);
-            return;
+            Ok(other) => return Ok(HostEvent::Stop(Stop::unexpected(host, &other))),
+            Err(_) => return Ok(HostEvent::Stop(Stop::ended(host))),
         }
     }
 }
@@ -76,16 +71,12 @@ impl<W: Write> Sink<W> {
 
     fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
         self.held.extend(bytes);
+        let last_newline = self.held.iter().rposition(|&b| b == b'\n');
         let end = match &*self.prefix {
-            "" => Some(self.held.len()),
-            _ => self
-                .held
-                .iter()
-                .rposition(|&b| b == b'\n')
-                .map(|end| end + 1),
+            "" => self.held.len(),
+            _ => last_newline.map_or(0, |at| at + 1),
         };
-        let rest = self.held.split_off(end.unwrap_or(0));
-        let complete = mem::replace(&mut self.held, rest);
+        let complete: Vec<_> = self.held.drain(..end).collect();
         let lines = complete.split_inclusive(|&b| b == b'\n');
         // Write all lines with one call, so that lines of different hosts are not interleaved.
         let bytes: Vec<_> = lines
@@ -110,7 +101,7 @@ mod tests {
 
     fn written(sink: &mut Sink<Vec<u8>>, bytes: &[u8]) -> String {
         sink.write(bytes).unwrap();
-        String::from_utf8(mem::take(&mut sink.to)).unwrap()
+        String::from_utf8(std::mem::take(&mut sink.to)).unwrap()
     }
 
     #[test]

@@ -71,11 +71,8 @@ pub(crate) fn watch_over(
                 news.send(HostEvent::Ready(host))
             }
             Ok(Frame::Beat) => Ok(()),
-            Ok(Frame::Failed(why)) => news.send(HostEvent::Stop(Stop::lost(host, why))),
-            Ok(other) => news.send(HostEvent::Stop(Stop::lost(
-                host,
-                format!("the agent has sent the unexpected frame {other:?}"),
-            ))),
+            Ok(Frame::Failed(why)) => news.send(HostEvent::Stop(Stop::Lost { host, why })),
+            Ok(other) => news.send(HostEvent::Stop(Stop::unexpected(host, &other))),
             Err(RecvTimeoutError::Timeout) => {
                 if let Some(stop) = verdict {
                     let _ = news.send(HostEvent::Stop(stop));
@@ -84,8 +81,8 @@ pub(crate) fn watch_over(
                 let now = observe(pid, monitor);
                 verdict = before.replace(now.clone()).and_then(|before| {
                     let why = stopped(&before, &now)?;
-                    let why = format!("the machine has stopped: no heartbeat, and {why}");
-                    Some(Stop::stopped(host, &why, before.report + &now.report))
+                    let monitor = before.report + &now.report;
+                    Some(Stop::Unresponsive { host, why, monitor })
                 });
                 continue;
             }
@@ -93,7 +90,7 @@ pub(crate) fn watch_over(
             // connection has ended.
             Err(RecvTimeoutError::Disconnected) if is_ready => return,
             Err(RecvTimeoutError::Disconnected) => {
-                let _ = news.send(HostEvent::Stop(Stop::lost(host, "the machine stopped")));
+                let _ = news.send(HostEvent::Stop(Stop::ended(host)));
                 return;
             }
         };

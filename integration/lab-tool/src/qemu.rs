@@ -68,7 +68,7 @@ impl Machines {
     pub(crate) fn new(lab: Lab, args: &MachineArgs, accel: Accel) -> Result<Self> {
         let drivers = args.device.each();
         ensure!(
-            drivers.len() == 1 || args.hosts() == 1,
+            drivers.len() == 1 || args.hosts == 1,
             "--device both requires a single host"
         );
         let kernel = lab.kernel()?;
@@ -91,7 +91,7 @@ impl Machines {
         // Connect the machines' network devices through a socket pair, because a socket pair needs
         // neither a free TCP port nor cleanup.
         let (a, b) = UnixStream::pair()?;
-        let links = [a, b].into_iter().take(self.args.hosts()).enumerate();
+        let links = [a, b].into_iter().take(self.args.hosts).enumerate();
         links
             .map(|(host, link)| self.start_one(host, link))
             .collect()
@@ -115,7 +115,7 @@ impl Machines {
             inherited(&port_of_guest)?,
             inherited(&monitor_of_qemu)?
         );
-        if self.args.hosts() > 1 {
+        if self.args.hosts > 1 {
             let fd = inherited(&link)?;
             options += &format!(
                 " -netdev socket,id=net,fd={fd} -device virtio-net-pci,netdev=net,\
@@ -186,7 +186,7 @@ impl Machines {
             // different addresses.
             Accel::Counted => " norandmaps nokaslr",
         };
-        let (hosts, device) = (self.args.hosts(), self.args.device.name());
+        let (hosts, device) = (self.args.hosts, self.args.device.name());
         line += &format!(" lab_host={host} lab_hosts={hosts} lab_device={device}");
         for (name, path) in [
             ("checkout", &*self.lab.checkout),

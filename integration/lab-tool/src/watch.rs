@@ -1,7 +1,6 @@
 //! Waits for the hosts' events, and for other events that end the run.
 
 use std::{
-    fmt::Display,
     fs, io,
     os::fd::AsFd,
     sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel},
@@ -10,6 +9,7 @@ use std::{
 };
 
 use anyhow::Result;
+use hosts::wire::Frame;
 use nix::{
     poll::{PollFd, PollFlags, PollTimeout, poll},
     sys::signal::{SigSet, Signal},
@@ -36,51 +36,56 @@ pub(crate) enum HostEvent {
 
 /// A reason to end the run.
 #[derive(Debug, Error)]
-#[error("{why}")]
-pub(crate) struct Stop {
-    /// The exit status of the lab.
-    pub(crate) status: u8,
-    why: String,
-    /// The host that was lost, if any: its machine has ended, has not booted, or has stopped
-    /// responding.
-    pub(crate) host: Option<usize>,
-    /// The answers of QEMU's monitor if the machine has stopped responding, otherwise an empty
-    /// string.
-    pub(crate) monitor: String,
+pub(crate) enum Stop {
+    #[error("stopped by {0}")]
+    Signal(Signal),
+    /// The reader of stdout or stderr has closed the pipe.
+    #[error("the reader of the output has closed the pipe")]
+    OutputClosed,
+    #[error("timed out: still running after {} s on host {running}", limit.as_secs())]
+    TimedOut { limit: Duration, running: String },
+    /// The machine of a host has ended or has not booted, or its agent has failed.
+    #[error("host {}: {why}", HOSTS[*host])]
+    Lost { host: usize, why: String },
+    /// The machine of a host has stopped responding.
+    #[error("host {}: the machine has stopped: no heartbeat, and {why}", HOSTS[*host])]
+    Unresponsive {
+        host: usize,
+        why: &'static str,
+        /// The answers of QEMU's monitor.
+        monitor: String,
+    },
 }
 
 impl Stop {
-    fn new(status: u8, why: String) -> Self {
-        Self {
-            status,
-            why,
-            host: None,
-            monitor: String::new(),
+    /// Creates the stop for a host whose machine has ended.
+    pub(crate) fn ended(host: usize) -> Self {
+        let why = "the machine stopped".to_owned();
+        Self::Lost { host, why }
+    }
+
+    /// Creates the stop for a host whose agent has sent a frame that it must not send.
+    pub(crate) fn unexpected(host: usize, frame: &Frame) -> Self {
+        let why = format!("the agent has sent the unexpected frame {frame:?}");
+        Self::Lost { host, why }
+    }
+
+    /// Returns the exit status of the lab.
+    pub(crate) fn status(&self) -> u8 {
+        match self {
+            Self::Signal(signal) => 128 + *signal as u8,
+            Self::OutputClosed => 128 + Signal::SIGPIPE as u8,
+            Self::TimedOut { .. } => 124,
+            Self::Lost { .. } => FAILURE,
+            Self::Unresponsive { .. } => STOPPED,
         }
     }
 
-    /// Creates the stop that ends the run when the reader of stdout or stderr has closed the pipe.
-    pub(crate) fn output_closed() -> Self {
-        Self::new(
-            128 + Signal::SIGPIPE as u8,
-            "the reader of the output has closed the pipe".into(),
-        )
-    }
-
-    pub(crate) fn lost(host: usize, why: impl Display) -> Self {
-        Self {
-            host: Some(host),
-            ..Self::new(FAILURE, format!("host {}: {why}", HOSTS[host]))
-        }
-    }
-
-    /// Creates a stop for a host whose machine has stopped responding. `monitor` contains the
-    /// answers of QEMU's monitor.
-    pub(crate) fn stopped(host: usize, why: &str, monitor: String) -> Self {
-        Self {
-            status: STOPPED,
-            monitor,
-            ..Self::lost(host, why)
+    /// Returns the host that was lost, if any.
+    pub(crate) fn host(&self) -> Option<usize> {
+        match self {
+            Self::Lost { host, .. } | Self::Unresponsive { host, .. } => Some(*host),
+            Self::Signal(_) | Self::OutputClosed | Self::TimedOut { .. } => None,
         }
     }
 }
@@ -100,10 +105,9 @@ impl Watch {
         // has dropped the receiver.
         let (signals, output_closed) = (news.clone(), news.clone());
         on_signal(move |signal| {
-            let stop = Stop::new(128 + signal as u8, format!("stopped by {signal}"));
-            drop(signals.send(HostEvent::Stop(stop)));
+            drop(signals.send(HostEvent::Stop(Stop::Signal(signal))));
         })?;
-        on_output_closed(move || drop(output_closed.send(HostEvent::Stop(Stop::output_closed()))));
+        on_output_closed(move || drop(output_closed.send(HostEvent::Stop(Stop::OutputClosed))));
         Ok(Self { news, inbox })
     }
 
@@ -120,7 +124,7 @@ impl Watch {
                     let seconds = limit.as_secs();
                     let why = "it may lack memory, or this machine is very busy";
                     let why = format!("the guest was not ready within {seconds} s; {why}");
-                    return Err(Stop::lost(host, why).into());
+                    return Err(Stop::Lost { host, why }.into());
                 }
             }
         }
@@ -143,19 +147,15 @@ impl Watch {
         let mut result = 0;
         while !running.is_empty() {
             let Some(news) = self.next(deadline)? else {
-                let (limit, running) = (limit.as_secs(), running.join(" and "));
-                let why = format!("timed out: still running after {limit} s on host {running}");
-                return Err(Stop::new(124, why).into());
+                let running = running.join(" and ");
+                return Err(Stop::TimedOut { limit, running }.into());
             };
             let (host, status) = match news {
                 HostEvent::Ended(host, status) => (host, status),
-                HostEvent::Stop(Stop {
-                    status: FAILURE,
-                    host: Some(host),
-                    why,
-                    ..
-                }) if may_die.iter().any(|name| *name == HOSTS[host]) => {
-                    eprintln!("lab: {why}, as --may-die permits");
+                HostEvent::Stop(Stop::Lost { host, why })
+                    if may_die.iter().any(|name| *name == HOSTS[host]) =>
+                {
+                    eprintln!("lab: host {}: {why}, as --may-die permits", HOSTS[host]);
                     (host, 0)
                 }
                 HostEvent::Stop(stop) => return Err(stop.into()),
@@ -181,7 +181,7 @@ impl Watch {
     fn next(&self, deadline: Instant) -> Result<Option<HostEvent>> {
         let left = deadline.saturating_duration_since(Instant::now());
         match self.inbox.recv_timeout(left) {
-            Ok(HostEvent::Stop(stop)) if stop.host.is_none() => Err(stop.into()),
+            Ok(HostEvent::Stop(stop)) if stop.host().is_none() => Err(stop.into()),
             Ok(news) => Ok(Some(news)),
             Err(RecvTimeoutError::Timeout) => Ok(None),
             Err(RecvTimeoutError::Disconnected) => unreachable!("`self.news` is a sender"),
@@ -248,7 +248,7 @@ mod tests {
     }
 
     fn lost(host: usize) -> HostEvent {
-        HostEvent::Stop(Stop::lost(host, "the machine stopped"))
+        HostEvent::Stop(Stop::ended(host))
     }
 
     #[test]
@@ -279,19 +279,23 @@ mod tests {
         }
         boot.ready(2, LIMIT).unwrap();
         boot.news.send(lost(0)).unwrap();
-        let stop = Stop::new(143, "stopped by SIGTERM".into());
-        boot.news.send(HostEvent::Stop(stop)).unwrap();
+        let stop = HostEvent::Stop(Stop::Signal(Signal::SIGTERM));
+        boot.news.send(stop).unwrap();
         let error = boot.forget_hosts().unwrap_err();
-        assert_eq!(error.downcast::<Stop>().unwrap().status, 143);
+        assert_eq!(error.downcast::<Stop>().unwrap().status(), 143);
     }
 
     #[test]
     fn a_host_that_may_die_may_not_stop() {
-        let stopped = HostEvent::Stop(Stop::stopped(1, "no progress", String::new()));
-        let watch = watch([stopped]);
+        let stop = Stop::Unresponsive {
+            host: 1,
+            why: "no progress",
+            monitor: String::new(),
+        };
+        let watch = watch([HostEvent::Stop(stop)]);
         let ended = watch.ended(2, Duration::from_secs(60), &["b".to_owned()]);
         assert_eq!(
-            ended.unwrap_err().downcast::<Stop>().unwrap().status,
+            ended.unwrap_err().downcast::<Stop>().unwrap().status(),
             STOPPED
         );
     }

@@ -1,6 +1,6 @@
 use std::{net::SocketAddr, path::Path};
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, bail};
 use nix::sys::signal::Signal;
 
 use crate::{Deadline, Ended, Line, Process, TIME_LIMIT, status_kib};
@@ -40,12 +40,9 @@ impl Bridge {
                 None => bail!("--listen {listen}: {}", process.finish(TIME_LIMIT)?),
             }
         };
-        ensure!(line.ends_with(&format!(", to {to}")), "{line}");
-        let address = line.split(&[' ', ','][..]).nth(2);
-        let address = address.and_then(|address| Some(address.split_once("://")?.1));
-        let address = address
-            .and_then(|address| address.parse().ok())
-            .context(line)?;
+        let listens = line.strip_suffix(&format!(", to {to}"));
+        let address = listens.and_then(|listens| listens.split_once("://")?.1.parse().ok());
+        let address = address.context(line)?;
         Ok(Self { process, address })
     }
 

@@ -59,10 +59,8 @@ impl Diagnosis {
 
     /// Returns all findings whose state is `error`.
     pub fn errors(&self) -> Vec<&Finding> {
-        self.findings
-            .iter()
-            .filter(|finding| finding.state == "error")
-            .collect()
+        let all = self.findings.iter();
+        all.filter(|finding| finding.state == "error").collect()
     }
 
     /// Returns the only finding whose state is `error`.
@@ -73,19 +71,17 @@ impl Diagnosis {
     /// status of the doctor is not 4.
     #[track_caller]
     pub fn only_error(&self, subject: &str) -> &Finding {
-        let errors = self.errors();
-        let subjects: Vec<&str> = errors.iter().map(|finding| &*finding.subject).collect();
-        assert_eq!(subjects, [subject], "{self:#?}");
-        assert_eq!(self.status, 4);
-        errors[0]
+        let [error] = self.errors()[..] else {
+            panic!("the doctor must report one error: {self:#?}")
+        };
+        assert_eq!((&*error.subject, self.status), (subject, 4), "{self:#?}");
+        error
     }
 
     /// Returns the states of all findings about `subject`.
     pub fn states(&self, subject: &str) -> Vec<&str> {
-        let of_subject = self
-            .findings
-            .iter()
-            .filter(|finding| finding.subject == subject);
+        let all = self.findings.iter();
+        let of_subject = all.filter(|finding| finding.subject == subject);
         of_subject.map(|finding| &*finding.state).collect()
     }
 }

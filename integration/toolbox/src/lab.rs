@@ -141,6 +141,8 @@ impl Lab {
     ///
     /// If the kernel does not report the numbers.
     pub fn resources(&self) -> String {
-        resources(&self.device).unwrap_or_else(|error| panic!("{error:#}"))
+        resources(&self.device).unwrap_or_else(|error| {
+            panic!("cannot count the objects of RDMA devices through netlink: {error:#}")
+        })
     }
 }

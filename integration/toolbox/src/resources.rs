@@ -4,11 +4,12 @@
 //!
 //! See `rdma_netlink.h` of the kernel, and netlink(7).
 
-use std::{io, os::fd::AsRawFd};
+use std::os::fd::AsRawFd;
 
-use anyhow::{Context, Result, bail, ensure};
-use nix::sys::socket::{
-    AddressFamily, MsgFlags, SockFlag, SockProtocol, SockType, recv, send, socket,
+use anyhow::{Context, Result, bail};
+use nix::{
+    errno::Errno,
+    sys::socket::{AddressFamily, MsgFlags, SockFlag, SockProtocol, SockType, recv, send, socket},
 };
 
 /// The type of the netlink request: the command `RDMA_NLDEV_CMD_RES_GET` of the client
@@ -29,28 +30,6 @@ const RES_SUMMARY_ENTRY_CURR: u16 = 18;
 
 /// Returns the number of objects of each kind on the device, for example "pd 1 cq 2 qp 2 …".
 pub(crate) fn resources(device: &str) -> Result<String> {
-    let answer = dump().context("cannot count the objects of RDMA devices through netlink")?;
-    for message in &answer {
-        if text(find(message, DEV_NAME)?)? == device {
-            return summary(find(message, RES_SUMMARY)?);
-        }
-    }
-    bail!("netlink does not list the RDMA device {device}")
-}
-
-fn summary(entries: &[u8]) -> Result<String> {
-    let mut counts = Vec::new();
-    for (_, entry) in attributes(entries)? {
-        let name = text(find(entry, RES_SUMMARY_ENTRY_NAME)?)?;
-        let count = u64::from_ne_bytes(find(entry, RES_SUMMARY_ENTRY_CURR)?.try_into()?);
-        counts.push(format!("{name} {count}"));
-    }
-    Ok(counts.join(" "))
-}
-
-/// Requests the objects of all devices. Returns the attributes of each message in the kernel's
-/// answer.
-fn dump() -> Result<Vec<Vec<u8>>> {
     let socket = socket(
         AddressFamily::Netlink,
         SockType::Raw,
@@ -62,38 +41,37 @@ fn dump() -> Result<Vec<Vec<u8>>> {
     request[4..6].copy_from_slice(&RES_GET.to_ne_bytes());
     request[6..8].copy_from_slice(&DUMP.to_ne_bytes());
     send(socket.as_raw_fd(), &request, MsgFlags::empty())?;
-    let mut messages = Vec::new();
     let mut datagram = vec![0; 64 << 10];
     loop {
         let len = recv(socket.as_raw_fd(), &mut datagram, MsgFlags::empty())?;
         let mut rest = &datagram[..len];
-        while !rest.is_empty() {
-            ensure!(
-                rest.len() >= HEADER_LEN,
-                "the kernel's message must have a header"
-            );
-            let len = u32::from_ne_bytes(rest[..4].try_into()?) as usize;
-            let kind = u16::from_ne_bytes(rest[4..6].try_into()?);
-            ensure!(
-                (HEADER_LEN..=rest.len()).contains(&len),
-                "the kernel's message must not be truncated"
-            );
-            match kind {
-                NLMSG_DONE => return Ok(messages),
-                NLMSG_ERROR => bail!(error(&rest[HEADER_LEN..len])?),
-                _ => messages.push(rest[HEADER_LEN..len].to_vec()),
+        while let Some([l0, l1, l2, l3, k0, k1, ..]) = rest.first_chunk::<HEADER_LEN>() {
+            let len = u32::from_ne_bytes([*l0, *l1, *l2, *l3]) as usize;
+            let content = rest.get(HEADER_LEN..len).context("truncated message")?;
+            match u16::from_ne_bytes([*k0, *k1]) {
+                NLMSG_DONE => bail!("netlink does not list the RDMA device {device}"),
+                NLMSG_ERROR => {
+                    // The first field of `struct nlmsgerr` is the negated errno.
+                    let errno = content.first_chunk().context("truncated error")?;
+                    bail!(Errno::from_raw(-i32::from_ne_bytes(*errno)))
+                }
+                _ if text(find(content, DEV_NAME)?)? == device => {
+                    return summary(find(content, RES_SUMMARY)?);
+                }
+                _ => rest = rest.get(aligned(len)..).unwrap_or_default(),
             }
-            rest = &rest[aligned(len).min(rest.len())..];
         }
     }
 }
 
-/// Returns the error in a `struct nlmsgerr`, whose first field is the negated errno.
-fn error(bytes: &[u8]) -> Result<io::Error> {
-    let errno = bytes.first_chunk().context("truncated error")?;
-    Ok(io::Error::from_raw_os_error(
-        i32::from_ne_bytes(*errno).saturating_neg(),
-    ))
+fn summary(entries: &[u8]) -> Result<String> {
+    let mut counts = Vec::new();
+    for (_, entry) in attributes(entries)? {
+        let name = text(find(entry, RES_SUMMARY_ENTRY_NAME)?)?;
+        let count = u64::from_ne_bytes(find(entry, RES_SUMMARY_ENTRY_CURR)?.try_into()?);
+        counts.push(format!("{name} {count}"));
+    }
+    Ok(counts.join(" "))
 }
 
 /// Returns the payload of the first `struct nlattr` of the type `wanted` in `bytes`.

@@ -81,11 +81,7 @@ impl Device {
             .expect("the window must have room");
         self.held -= count;
         self.post(&transmit, len as u32);
-        self.credit.0 += count - 1;
-        assert!(
-            self.credit.0 <= self.credit.1,
-            "each message must have a credit"
-        );
+        self.credit.use_for(count - 1);
         if self.held == 0 {
             self.conn.release_ending();
         }
@@ -102,11 +98,7 @@ impl Device {
         }
         let result = self.conn.operate(takes_receive).map(|slot| {
             self.take_slot(slot, READS + CONTROL_SENDS, true, None);
-            self.credit.0 += u32::from(takes_receive);
-            assert!(
-                self.credit.0 <= self.credit.1,
-                "each used receive must have a credit"
-            );
+            self.credit.use_for(takes_receive.into());
         });
         self.check_refusal(result.err());
     }
@@ -114,8 +106,8 @@ impl Device {
     pub(crate) fn send_control_message(&mut self, len: usize) {
         let sent = self.conn.send_control_message(&vec![7; len]);
         match sent {
-            Ok(()) => self.control.0 += 1,
-            Err(ControlRefused::Full) => assert_eq!(self.control.0, self.control.1),
+            Ok(()) => self.control.use_for(1),
+            Err(ControlRefused::Full) => assert_eq!(self.control.used, self.control.limit),
             Err(ControlRefused::TooLong { limit }) => assert!(len > limit as usize),
             Err(ControlRefused::NotTaken) => panic!("the peer must accept control messages"),
             Err(ControlRefused::Closed(_)) => {}
@@ -168,12 +160,8 @@ impl Device {
             && self.conn.accepts_receives()
         {
             self.released += 1;
-            let left = self.shared.get_mut(&buffer).map_or(0, |left| {
-                *left -= 1;
-                *left
-            });
-            if left == 0 {
-                self.shared.remove(&buffer);
+            // A buffer can contain several messages.
+            if !self.kept.contains(&buffer) {
                 self.repost(buffer);
             }
             self.conn.release(self.now);
@@ -189,9 +177,5 @@ impl Device {
     pub(crate) fn pass(&mut self, time: Duration) {
         self.now += time;
         self.conn.handle_timeout(self.now);
-    }
-
-    pub(crate) fn has_ended(&self) -> bool {
-        self.ended.is_some()
     }
 }

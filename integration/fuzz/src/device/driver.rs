@@ -4,9 +4,10 @@ use super::{Device, Large, Sent};
 use crate::{
     proto::{
         CONTROL_RECEIVES, CmInput, CmOp, Descriptor, DrainSide, Params, TransportTraits, Work,
+        testing::BOTH_WAYS,
     },
-    sizes::{BOTH_WAYS, hello},
     status::{OsError, WcStatus},
+    wire::{hello, long, word},
 };
 
 impl Device {
@@ -139,17 +140,15 @@ impl Device {
             }
         }
         if frame.len() == 16 && frame[0] == 11 {
-            let grant = u32::from_be_bytes(frame[12..16].try_into().unwrap());
-            if self.control.0 == self.control.1
-                && (1..=2).contains(&grant.wrapping_sub(self.control.1))
-            {
-                self.control.1 = grant;
+            let (grant, limit) = (word(frame, 12), &mut self.control.limit);
+            if self.control.used == *limit && (1..=2).contains(&grant.wrapping_sub(*limit)) {
+                *limit = grant;
             }
         }
         if frame.len() >= 16 {
-            let grant = u32::from_be_bytes(frame[4..8].try_into().unwrap());
-            if grant > self.credit.1 && grant - self.credit.0 <= self.window() {
-                self.credit.1 = grant;
+            let grant = word(frame, 4);
+            if grant > self.credit.limit && grant - self.credit.used <= self.window() {
+                self.credit.limit = grant;
             }
         }
         self.conn.handle_recv(buffer, frame, self.now);
@@ -206,19 +205,10 @@ impl Device {
         if self.broken || self.ended.is_some() {
             return;
         }
-        let work = match (recv, self.posted.front(), self.sending.front()) {
-            (true, Some(&buffer), _) => Work::Recv { buffer },
-            (false, _, Some(sent)) => work(sent),
-            _ => return,
-        };
-        match work {
-            Work::Recv { .. } => drop(self.posted.pop_front()),
-            Work::Send { .. } | Work::Read { .. } | Work::Invalidation => {
-                drop(self.sending.pop_front());
-            }
+        if let Some(work) = self.take_work(recv) {
+            self.broken = true;
+            self.conn.handle_work_error(work, status, 0x81, self.now);
         }
-        self.broken = true;
-        self.conn.handle_work_error(work, status, 0x81, self.now);
     }
 
     /// If the queue pair is in the error state, flushes the oldest work request of the queue that
@@ -228,14 +218,11 @@ impl Device {
         if !self.broken || self.ended.is_some() {
             return;
         }
-        let (side, work) = if recv {
-            let buffer = self.posted.pop_front();
-            (DrainSide::Recv, buffer.map(|buffer| Work::Recv { buffer }))
-        } else {
-            let sent = self.sending.pop_front();
-            (DrainSide::Send, sent.as_ref().map(work))
+        let side = match recv {
+            true => DrainSide::Recv,
+            false => DrainSide::Send,
         };
-        if let Some(work) = work {
+        if let Some(work) = self.take_work(recv) {
             let status = WcStatus::WR_FLUSH_ERR;
             self.conn.handle_work_error(work, status, 0x81, self.now);
         } else if let Some(markers) = &mut self.markers
@@ -245,13 +232,18 @@ impl Device {
             self.conn.handle_drained(side);
         }
     }
-}
 
-fn work(sent: &Sent) -> Work {
-    let slot = sent.slot;
-    match sent.read {
-        Some(_) => Work::Read { slot },
-        None => Work::Send { slot },
+    /// Removes the oldest work request of the receive queue or of the send queue.
+    fn take_work(&mut self, recv: bool) -> Option<Work> {
+        if recv {
+            let buffer = self.posted.pop_front()?;
+            return Some(Work::Recv { buffer });
+        }
+        let Sent { slot, read, .. } = self.sending.pop_front()?;
+        Some(match read {
+            Some(_) => Work::Read { slot },
+            None => Work::Send { slot },
+        })
     }
 }
 
@@ -259,7 +251,7 @@ fn work(sent: &Sent) -> Work {
 /// fragment, and the length of the fragment, both in bytes. Returns `None` for other frames.
 fn fragment(frame: &[u8]) -> Option<(u32, u32)> {
     let (header, payload) = frame.split_first_chunk::<16>()?;
-    let rest = u32::from_be_bytes(header[8..12].try_into().unwrap());
+    let rest = word(header, 8);
     let fits = (1..=rest as usize).contains(&payload.len());
     (header[..2] == [18, 0] && fits).then_some((rest, payload.len() as u32))
 }
@@ -267,12 +259,10 @@ fn fragment(frame: &[u8]) -> Option<(u32, u32)> {
 /// Parses the descriptor of a large message. Returns `None` if the frame does not announce a large
 /// message.
 fn large(frame: &[u8]) -> Option<Descriptor> {
-    let word = |at: usize| u32::from_be_bytes(frame[at..at + 4].try_into().unwrap());
-    let long = |at: usize| u64::from_be_bytes(frame[at..at + 8].try_into().unwrap());
-    let whole = frame.len() == 40 && frame[..2] == [16, 0] && word(8) == 24;
+    let whole = frame.len() == 40 && frame[..2] == [16, 0] && word(frame, 8) == 24;
     whole.then(|| Descriptor {
-        addr: long(16),
-        len: long(24),
-        rkey: word(32),
+        addr: long(frame, 16),
+        len: long(frame, 24),
+        rkey: word(frame, 32),
     })
 }

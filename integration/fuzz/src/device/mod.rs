@@ -1,6 +1,7 @@
 //! The simulated driver and device of the connection under test.
 
 mod application;
+mod checks;
 mod driver;
 
 use std::{
@@ -8,14 +9,13 @@ use std::{
     time::Instant,
 };
 
-use crate::proto::{
-    Arrival, CONTROL_RECEIVES, CONTROL_SENDS, CloseReason, CmOp, Connection, Descriptor, DrainSide,
-    Event, FragmentCopy, Output, Params, READS, Read, Transmit, parts,
+use crate::{
+    proto::{
+        Arrival, CloseReason, CmOp, Connection, Descriptor, DrainSide, Event, Output, Params, parts,
+    },
+    wire::word,
 };
 
-/// The maximum length in bytes of a chunk. A chunk is the part of a large message that one READ
-/// fetches.
-const CHUNK: u64 = 1 << 20;
 /// The maximum number of large messages in flight. A large message is in flight from the peer's
 /// announcement until this side has reported the message as read.
 const LARGE_IN_FLIGHT: u32 = 4;
@@ -52,6 +52,24 @@ impl Large {
     }
 }
 
+/// The number of messages sent, and the total number that the receiver permits.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Credit {
+    pub(crate) used: u32,
+    pub(crate) limit: u32,
+}
+
+impl Credit {
+    fn of(limit: u32) -> Self {
+        Self { used: 0, limit }
+    }
+
+    fn use_for(&mut self, messages: u32) {
+        self.used += messages;
+        assert!(self.used <= self.limit, "each message must have a credit");
+    }
+}
+
 /// A simulated driver, queue pair and device for one connection. The device behaves correctly. The
 /// simulation checks every output of the connection.
 ///
@@ -79,7 +97,7 @@ pub(crate) struct Device {
     long: bool,
     /// Whether the connection has asked the application to answer the request.
     requested: bool,
-    ended: Option<CloseReason>,
+    pub(crate) ended: Option<CloseReason>,
     timer: Option<Instant>,
     /// The received frame in each filled buffer. An entry is removed when the connection delivers
     /// the frame or reposts the buffer.
@@ -87,9 +105,6 @@ pub(crate) struct Device {
     /// The buffers of the messages that the application holds. A buffer with several of these
     /// messages is listed once for each of them.
     pub(crate) kept: VecDeque<u32>,
-    /// Maps each buffer that contains several messages to the number of its messages that the
-    /// application still holds.
-    shared: HashMap<u32, u32>,
     /// The lengths in bytes of the large messages that the application holds.
     pub(crate) large: VecDeque<u64>,
     /// The large messages that the peer has started to send or has announced, and that the
@@ -110,24 +125,19 @@ pub(crate) struct Device {
     reported: (u32, u32),
     /// The number of the next frame that this side receives, modulo 2¹⁶.
     frames_received: u16,
-    /// The number of the next frame that this side sends, modulo 2¹⁶.
-    frames_sent: u16,
     /// The kind of each frame that this side has sent.
     pub(crate) sent_kinds: Vec<u8>,
-    /// The number of messages that this side has sent, and the total number that the peer permits.
-    pub(crate) credit: (u32, u32),
+    /// The messages of this side, except control messages.
+    pub(crate) credit: Credit,
     /// The number of large messages that this side has announced, and the number of these messages
     /// that the peer has read.
     pub(crate) exposed: (u32, u32),
-    /// The number of control messages that the connection has accepted from the application, and
-    /// the total number that the peer permits.
-    pub(crate) control: (u32, u32),
+    /// The control messages that the connection has accepted from the application.
+    pub(crate) control: Credit,
     /// The number of control messages that this side has posted.
     control_posted: u32,
-    /// The number of control messages received.
-    pub(crate) control_received: u32,
-    /// The total number of control messages that this side permits the peer to send.
-    pub(crate) granted: u32,
+    /// The control messages of the peer.
+    pub(crate) control_received: Credit,
     /// The number of control messages that the application holds.
     pub(crate) untaken: u32,
     /// The number of messages that the application holds back, to send several of them in one
@@ -138,8 +148,6 @@ pub(crate) struct Device {
     finished: bool,
     pub(crate) peer_finished: bool,
     peer_leaves: bool,
-    /// Whether this side has sent a Finish frame.
-    has_sent_finish: bool,
 }
 
 impl Device {
@@ -166,7 +174,6 @@ impl Device {
             timer: None,
             filled: HashMap::new(),
             kept: VecDeque::new(),
-            shared: HashMap::new(),
             large: VecDeque::new(),
             inbound: VecDeque::new(),
             announced: 0,
@@ -175,21 +182,18 @@ impl Device {
             released: 0,
             reported: (params.window.into(), 0),
             frames_received: 0,
-            frames_sent: 0,
             sent_kinds: Vec::new(),
-            credit: (0, window.into()),
+            credit: Credit::of(window.into()),
             exposed: (0, 0),
-            control: (0, 2),
+            control: Credit::of(2),
             control_posted: 0,
-            control_received: 0,
-            granted: 2,
+            control_received: Credit::of(2),
             untaken: 0,
             held: 0,
             lengths: VecDeque::new(),
             finished: false,
             peer_finished: false,
             peer_leaves: false,
-            has_sent_finish: false,
             params,
         };
         this.perform_outputs();
@@ -221,10 +225,7 @@ impl Device {
                     self.post(&transmit, message.len() as u32);
                 }
                 Output::Repost(buffer) => {
-                    let frame = self
-                        .filled
-                        .remove(&buffer)
-                        .expect("the buffer must be filled");
+                    let frame = self.take_filled(buffer);
                     // The connection may repost the buffer of a message or of immediate data only
                     // if the connection closes. An assertion below checks this. The connection may
                     // always repost the buffers of other frames.
@@ -232,10 +233,7 @@ impl Device {
                     self.repost(buffer);
                 }
                 Output::Release(buffer) => {
-                    let frame = self
-                        .filled
-                        .remove(&buffer)
-                        .expect("the buffer must be filled");
+                    let frame = self.take_filled(buffer);
                     assert!(
                         matches!(frame[0], 16 | 18),
                         "the buffer must belong to a large message"
@@ -325,36 +323,24 @@ impl Device {
                 offset,
                 len,
             }) => {
-                let frame = self
-                    .filled
-                    .remove(&buffer)
-                    .expect("the buffer must be filled");
+                let frame = self.take_filled(buffer);
                 assert_eq!(frame[0], 1);
                 assert_eq!((offset, len as usize), (16, frame.len() - 16));
                 assert!(len <= self.params.eager_size);
                 self.kept.push_back(buffer);
             }
             Event::Arrived(Arrival::Batch { buffer, len, count }) => {
-                let frame = self
-                    .filled
-                    .remove(&buffer)
-                    .expect("the buffer must be filled");
+                let frame = self.take_filled(buffer);
                 assert_eq!((frame[0], len as usize), (17, frame.len() - 16));
                 assert!(len <= self.params.eager_size && count > 0);
                 let parts: Vec<_> = parts(&frame[16..]).collect();
                 assert_eq!(parts.len(), count as usize);
                 let lens: u32 = parts.iter().map(|(_, len)| 4 + len).sum();
                 assert_eq!(lens, len, "the batch must contain only whole messages");
-                // `release` reposts the buffer after the application has released all messages in
-                // it.
-                self.shared.insert(buffer, count);
                 self.kept.extend(parts.iter().map(|_| buffer));
             }
             Event::Arrived(Arrival::Immediate { buffer, .. }) => {
-                let frame = self
-                    .filled
-                    .remove(&buffer)
-                    .expect("the buffer must be filled");
+                let frame = self.take_filled(buffer);
                 assert!(frame.is_empty());
                 self.kept.push_back(buffer);
             }
@@ -380,14 +366,14 @@ impl Device {
                 let frame = self.filled.get(&buffer).expect("the buffer must be filled");
                 assert_eq!((frame[0], len as usize), (10, frame.len() - 16));
                 assert!(len <= self.params.eager_size.min(256));
-                let number = u32::from_be_bytes(frame[12..16].try_into().unwrap());
                 assert_eq!(
-                    number, self.control_received,
+                    word(frame, 12),
+                    self.control_received.used,
                     "control messages must be in order, without repetition"
                 );
-                self.control_received += 1;
+                self.control_received.use_for(1);
                 self.untaken += 1;
-                assert!(self.untaken <= 2 && self.control_received <= self.granted);
+                assert!(self.untaken <= 2);
             }
             Event::PeerLeaving => assert!(!std::mem::replace(&mut self.peer_leaves, true)),
             Event::Answered | Event::Writable => {}
@@ -399,155 +385,5 @@ impl Device {
                 self.ended = Some(reason);
             }
         }
-    }
-
-    fn take_slot(&mut self, slot: u32, reserved: u32, signalled: bool, read: Option<u64>) {
-        assert!(self.ended.is_none());
-        let slots = self.params.send_slots + READS + CONTROL_SENDS;
-        assert!(slot < slots, "the connection must use an existing slot");
-        assert!(
-            self.sending.iter().all(|sent| sent.slot != slot),
-            "the slot must be free"
-        );
-        self.sending.push_back(Sent {
-            slot,
-            signalled,
-            read,
-        });
-        assert!(self.sending.len() <= (slots - reserved) as usize);
-        assert!(
-            self.sending.len() < slots as usize || self.sending.iter().any(|sent| sent.signalled),
-            "a full send queue must contain a signalled work request"
-        );
-    }
-
-    fn post(&mut self, transmit: &Transmit, len: u32) {
-        let header = &transmit.header;
-        let word = |at: usize| u32::from_be_bytes(header[at..at + 4].try_into().unwrap());
-        let reserved = match header[0] {
-            1 | 16..=18 => READS + CONTROL_SENDS,
-            2..=14 => 0,
-            other => panic!("kind {other}"),
-        };
-        assert!(!self.has_sent_finish || !matches!(header[0], 1 | 9 | 16..=18));
-        assert!(
-            self.held == 0 || !matches!(header[0], 5 | 9) || self.conn.close_reason().is_some(),
-            "no Close or Finish may be sent before the held messages"
-        );
-        self.has_sent_finish |= header[0] == 9;
-        self.take_slot(transmit.slot, reserved, transmit.signalled, None);
-        assert_eq!(header[1], 0);
-        assert_eq!(header[2..4], self.frames_sent.to_be_bytes());
-        self.frames_sent = self.frames_sent.wrapping_add(1);
-        self.sent_kinds.push(header[0]);
-        if header[0] == 18 {
-            assert!(len > 0 && len <= word(8));
-        } else {
-            assert_eq!(word(8), len);
-        }
-        // A grant must never decrease. It must not exceed the number of released messages plus the
-        // window.
-        let grant = word(4);
-        assert!(grant >= self.reported.0 && grant <= self.released + u32::from(self.params.window));
-        self.reported.0 = grant;
-        match header[0] {
-            10 => {
-                assert_eq!(
-                    word(12),
-                    self.control_posted,
-                    "control messages must be sent in order"
-                );
-                self.control_posted += 1;
-                assert!(
-                    self.control.0 <= self.control.1,
-                    "a control message must have a credit"
-                );
-            }
-            11 => {
-                assert_eq!(
-                    self.granted, self.control_received,
-                    "a Permit may be sent only after the peer has used all its credits"
-                );
-                assert!(word(12) > self.granted);
-                self.granted = word(12);
-                assert_eq!(self.granted, self.control_received - self.untaken + 2);
-            }
-            13 => assert!(self.long && !self.established),
-            14 => assert!(self.long && !self.established && word(12) <= 1),
-            _ => {}
-        }
-        if !matches!(header[0], 6 | 8 | 10 | 11 | 14) {
-            let taken = word(12);
-            assert!(taken >= self.reported.1 && taken <= self.taken);
-            self.reported.1 = taken;
-        }
-        if matches!(header[0], 1 | 16..=18) {
-            self.credit.0 += 1;
-        }
-        assert!(
-            self.credit.0 <= self.credit.1,
-            "a message must have a credit"
-        );
-    }
-
-    fn begin(&mut self, id: u32, len: u64) {
-        let first = self.inbound.iter_mut().find(|large| large.id.is_none());
-        let first = first.expect("the peer must have announced the large message");
-        assert_eq!(len, first.descriptor.len);
-        first.id = Some(id);
-        self.conn.handle_memory(id, self.now);
-    }
-
-    fn read(&mut self, read: &Read) {
-        let first = self
-            .inbound
-            .iter_mut()
-            .find(|large| large.requested < large.descriptor.len)
-            .expect("the connection must read only announced messages");
-        assert_eq!(
-            read.offset, first.requested,
-            "READs must neither repeat nor omit bytes"
-        );
-        assert!(read.len > 0 && read.len <= CHUNK);
-        assert!(read.offset + read.len <= first.descriptor.len);
-        assert_eq!(read.remote_addr, first.descriptor.addr + read.offset);
-        assert_eq!(read.rkey, first.descriptor.rkey);
-        assert_eq!(first.id, Some(read.id));
-        first.requested += read.len;
-        self.take_slot(read.slot, CONTROL_SENDS, true, Some(read.len));
-        let reads = self.sending.iter().filter(|sent| sent.read.is_some());
-        assert!(reads.count() <= READS as usize);
-    }
-
-    fn copy(&mut self, copy: &FragmentCopy) {
-        let frame = &self.filled[&copy.buffer];
-        assert_eq!((frame[0], frame.len()), (18, 16 + copy.len as usize));
-        let first = self
-            .inbound
-            .iter_mut()
-            .find(|large| large.requested < large.descriptor.len)
-            .expect("a fragment must belong to a message that has begun");
-        assert_eq!((first.id, first.requested), (Some(copy.id), copy.offset));
-        first.requested += u64::from(copy.len);
-        first.completed = first.requested;
-        assert!(first.completed <= first.descriptor.len);
-        self.conn.handle_copied(self.now);
-    }
-
-    /// Returns the number of bytes that the peer must still send to complete a message that is sent
-    /// in fragments. Returns `None` if no such message is incomplete.
-    pub(crate) fn missing(&self) -> Option<u32> {
-        let last = self.inbound.back()?;
-        (last.missing > 0).then_some(last.missing)
-    }
-
-    fn repost(&mut self, buffer: u32) {
-        let count = u32::from(self.params.window) + CONTROL_RECEIVES;
-        assert!(
-            buffer < count,
-            "the connection must repost an existing buffer"
-        );
-        assert!(!self.posted.contains(&buffer) && !self.kept.contains(&buffer));
-        self.posted.push_back(buffer);
     }
 }

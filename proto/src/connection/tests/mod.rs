@@ -31,42 +31,11 @@ mod table;
 mod transferring;
 mod unusable_hello;
 
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use self::pair::Pair;
 use super::Connection;
-use crate::{CloseReason, CmInput, CmOp, Event, Output, Params, SessionOffer, hello::Hello};
-
-fn params() -> Params {
-    Params {
-        window: 4,
-        shared: false,
-        eager_size: 64,
-        max_message: 8 << 20,
-        large_memory: 4 << 20,
-        longest_chunk: 1 << 20,
-        read_timeout: Duration::from_secs(30),
-        send_slots: 4,
-        max_fragments: 4,
-        completes_unsignalled: false,
-        max_unsignalled: 64 << 10,
-        delays_grants: true,
-        connect_timeout: Duration::from_secs(5),
-        resolve_timeout: Duration::from_secs(2),
-        retry_refused: false,
-        close_timeout: Duration::from_secs(5),
-        drain_timeout: Duration::from_secs(2),
-        keepalive_interval: None,
-        keepalive_timeout: Duration::from_secs(3),
-        stream: false,
-        takes_control_messages: true,
-        held: 0,
-        session: SessionOffer::None,
-        stream_buffer: 4 << 20,
-        engine: 0,
-        number: 0,
-    }
-}
+use crate::{CloseReason, CmInput, CmOp, Event, Output, Params, hello::Hello, testing::params};
 
 /// Creates a pair whose connection is established.
 fn pair() -> Pair {

@@ -12,7 +12,7 @@ use toolbox::BridgePair;
 
 use super::{
     copier,
-    load::{self, Done, Load},
+    load::{self, Load},
 };
 
 /// The rows of the table: each load with its name.
@@ -84,7 +84,7 @@ pub(crate) fn measure() -> Result<()> {
 fn run(load: Load, service: SocketAddr, between: &[u32]) -> Result<(f64, f64)> {
     let used = || between.iter().map(processor_time).sum::<Result<Duration>>();
     let before = used()?;
-    let Done { rate, all } = load.run(service, TIME)?;
+    let (rate, all) = load.run(service, TIME)?;
     let used = used()?.saturating_sub(before);
     let (_, _, unit) = load.units();
     Ok((rate / unit, used.as_secs_f64() * 1e6 / (all as f64 / unit)))

@@ -27,16 +27,6 @@ pub(crate) enum Load {
     Streams(usize),
 }
 
-/// The result of running a load.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Done {
-    /// The rate: connections, requests or bytes per second.
-    pub(crate) rate: f64,
-    /// The total number of connections, requests or bytes. It includes those that completed after
-    /// the measured time.
-    pub(crate) all: u64,
-}
-
 /// The counter that all clients of a load share, and the flag that stops them.
 #[derive(Default)]
 struct Run {
@@ -59,8 +49,10 @@ impl Load {
         }
     }
 
-    /// Runs the clients against the service at the address `service` for `time`.
-    pub(crate) fn run(self, service: SocketAddr, time: Duration) -> Result<Done> {
+    /// Runs the clients against the service at the address `service` for `time`. Returns the number
+    /// of connections, requests or bytes per second. Also returns their total number, which
+    /// includes those that completed after the measured time.
+    pub(crate) fn run(self, service: SocketAddr, time: Duration) -> Result<(f64, u64)> {
         let run = Run::default();
         let client = || match self {
             Self::Connections(_) => run.connections(service),
@@ -83,8 +75,7 @@ impl Load {
             }
             anyhow::Ok(rate)
         })?;
-        let all = run.count.into_inner();
-        Ok(Done { rate, all })
+        Ok((rate, run.count.into_inner()))
     }
 }
 

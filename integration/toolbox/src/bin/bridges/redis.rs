@@ -16,10 +16,10 @@ const REQUESTS: u32 = 3000;
 pub(crate) fn measure() -> Result<()> {
     let lab = Lab::find()?;
     let service = TcpListener::bind("127.0.0.1:0")?.local_addr()?;
-    let port = service.port().to_string();
-    let no_files = ["--save", "", "--appendonly", "no", "--dir", "/tmp"];
-    let mut argv = vec!["redis-server", "--bind", "127.0.0.1", "--port", &port];
-    argv.extend(no_files);
+    let port = service.port();
+    let line = "redis-server --bind 127.0.0.1 --appendonly no --dir /tmp --port";
+    let mut argv = words(&format!("{line} {port}"));
+    argv.extend(["--save", ""].map(str::to_owned));
     let mut redis = Process::start(&argv)?;
     let ready = redis.wait_for_text("Ready to accept connections", TIME_LIMIT);
     ensure!(ready, "redis-server does not start");
@@ -28,8 +28,7 @@ pub(crate) fn measure() -> Result<()> {
     // While no program runs, the guest's clock advances with the clock of the machine that runs the
     // guest. The guest's clock then advances much faster than while the guest executes
     // instructions, so a short timeout would expire too early.
-    let more = words("--threads 1 --connect-timeout 600");
-    let more: Vec<&str> = more.iter().map(String::as_str).collect();
+    let more = ["--threads", "1", "--connect-timeout", "600"];
     let over_tcp = BridgePair::start(&rdmsg, "rdmsg+tcp://127.0.0.1:0", service, &more)?;
     let rdma = format!("rdma://{}", lab.at(0));
     let over_rdma = BridgePair::start(&rdmsg, &rdma, service, &more)?;

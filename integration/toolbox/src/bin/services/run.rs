@@ -25,6 +25,9 @@ const CUT_LIMIT: Duration = Duration::from_secs(5);
 /// within [`CUT_LIMIT`] after the start of the outage.
 const OUTAGE: Duration = Duration::from_secs(20);
 
+/// The argument of `netem` that drops all RDMA packets.
+const LOSS: &str = "loss 100%";
+
 /// The servers' port for rdmsg.
 const PORT: u16 = 7480;
 /// The servers' port for plain TCP.
@@ -189,29 +192,18 @@ impl Run {
         let until =
             |test| format!("for i in $(seq 600); do {test} && exit; sleep 0.05; done; exit 1");
         match begun {
-            StartSign::Says(text) => {
-                if !client.wait_for_text(text, SERVER_LIMIT) {
-                    bail!(
-                        "the client has not begun its work: {}",
-                        client.finish(Duration::ZERO)?
-                    );
-                }
-            }
+            StartSign::Says(text) => ensure!(
+                client.wait_for_text(text, SERVER_LIMIT),
+                "the client has not begun its work: {}",
+                client.finish(Duration::ZERO)?
+            ),
             StartSign::There(test) => drop(self.there.shell(&until(test))?),
             StartSign::Here(test) => drop(self.here.shell(&until(test))?),
         }
         Ok(client)
     }
 
-    /// Makes both hosts drop all RDMA packets that they send.
-    fn drop_all(&mut self) -> Result<()> {
-        self.both(&network::impair("loss 100%"))
-    }
-
-    fn repair(&mut self) -> Result<()> {
-        self.both(network::REPAIR)
-    }
-
+    /// Runs a shell command on both hosts.
     fn both(&mut self, script: &str) -> Result<()> {
         self.here.shell(script)?;
         self.there.shell(script).map(drop)
@@ -221,20 +213,16 @@ impl Run {
     /// `error`. Returns the error, and the time that the client took to end.
     fn cut(&mut self, line: &str, begun: &StartSign, error: &str) -> Result<String> {
         let mut client = self.begin(line, begun)?;
-        self.drop_all()?;
+        self.both(&network::impair(LOSS))?;
         let start = Instant::now();
         // Wait for twice the limit, because a busy host can take longer to detect the cut.
         let ended = client.end(Deadline::after(2 * CUT_LIMIT));
         let took = start.elapsed().as_secs_f64();
-        self.repair()?;
+        self.both(network::REPAIR)?;
         let ended = ended?.context("the client still runs without a network")?;
         ensure!(!ended.succeeded(), "the client succeeded without a network");
-        let printed = &ended.output;
-        ensure!(
-            printed.contains(error),
-            "the client printed {:?}",
-            printed.trim()
-        );
+        let printed = ended.output.trim();
+        ensure!(printed.contains(error), "the client printed {printed:?}");
         Ok(format!("{error:?}, {took:.1} s"))
     }
 
@@ -244,9 +232,9 @@ impl Run {
     fn outage(&mut self, line: &str, begun: &StartSign, text: &str) -> Result<String> {
         let mut client = self.begin(line, begun)?;
         if self.cuts {
-            self.drop_all()?;
+            self.both(&network::impair(LOSS))?;
             let ended = client.end(Deadline::exactly_after(OUTAGE));
-            self.repair()?;
+            self.both(network::REPAIR)?;
             if let Some(ended) = ended? {
                 bail!("the client ended during the outage: {ended}");
             }
@@ -264,8 +252,7 @@ impl Run {
     /// what the threads of both hosts are waiting for.
     fn ask(&mut self, line: &str, shows: &SuccessSign) -> Result<String> {
         let start = Instant::now();
-        let client = Process::start(&self.argv(line)?);
-        let mut client = client.with_context(|| format!("cannot run {line}"))?;
+        let mut client = Process::start(&self.argv(line)?)?;
         let ended = match client.end(CLIENT_LIMIT)? {
             Some(ended) => ended,
             None => {
@@ -275,9 +262,8 @@ impl Run {
                 client.kill()?
             }
         };
-        let printed = ended.output.trim();
-        ensure!(ended.succeeded(), "{:?}: {printed}", ended.status);
-        let (printed, took) = (ended.output, start.elapsed().as_secs_f64());
+        let (printed, took) = (&ended.output, start.elapsed().as_secs_f64());
+        ensure!(ended.succeeded(), "{:?}: {}", ended.status, printed.trim());
         match shows {
             SuccessSign::Text(text) => {
                 ensure!(
@@ -313,13 +299,12 @@ impl Run {
 /// Starts a server, and waits until it prints that it listens.
 fn listen(host: &mut Host, argv: &[String]) -> Result<()> {
     host.start(argv)?;
-    if !host.wait_for_text("listening on", SERVER_LIMIT)? {
-        bail!(
-            "{} does not listen: {}",
-            argv[0],
-            host.finish(SERVER_LIMIT)?
-        );
-    }
+    ensure!(
+        host.wait_for_text("listening on", SERVER_LIMIT)?,
+        "{} does not listen: {}",
+        argv[0],
+        host.finish(SERVER_LIMIT)?
+    );
     Ok(())
 }
 

@@ -7,13 +7,13 @@ mod tracks;
 
 use std::thread;
 
-use anyhow::{Result, bail};
+use anyhow::{Result, ensure};
 use clap::Parser;
 use toolbox::{Load, native_is_possible, tests_of, words};
 
 use crate::{
     only::Only,
-    programs::{DeviceTests, NOT_ON_IWARP, SKIPPED_ON_IWARP},
+    programs::{DeviceTests, listed},
     steps::Steps,
 };
 
@@ -67,7 +67,8 @@ fn main() -> Result<()> {
     let only = Only::new(&options.only, options.all);
     let native = native_is_possible()?;
     let first = tracks::listed("first", &only, &DeviceTests::default(), native)?;
-    steps.run_concurrently(vec![first])?;
+    let failures = steps.run_concurrently(vec![first]);
+    ensure!(failures.is_empty(), failures.join("; "));
     // Build all packages with one command. A command for a single package would enable fewer
     // features of the dependencies, and cargo would therefore build the dependencies again.
     steps.begin("building all programs and tests");
@@ -92,7 +93,7 @@ fn main() -> Result<()> {
         }
         return steps.run_repeatedly(&tracks.concat(), count);
     }
-    let outcomes = thread::scope(|scope| {
+    let failures = thread::scope(|scope| {
         let beside = scope.spawn(|| steps.run_concurrently(vec![beside]));
         let anywhere = scope.spawn(|| steps.run_concurrently(vec![anywhere]));
         // Run these builds before the tests in virtual machines. Compilers would slow down the
@@ -102,24 +103,24 @@ fn main() -> Result<()> {
         // Run three lanes concurrently, because a guest uses a processor for only a third of the
         // time. The third lane has no tracks of its own, and runs tracks of the first two lanes.
         let tested = steps.run_concurrently(vec![one, two, Vec::new()]);
-        let lanes =
+        let [anywhere, beside, checks] =
             [anywhere, beside, checks].map(|lane| lane.join().expect("a lane must not panic"));
-        [compiled, tested].into_iter().chain(lanes)
+        [compiled, tested, anywhere, beside, checks].concat()
     });
-    let failures = outcomes.filter_map(Result::err);
-    let failures: Vec<_> = failures.map(|error| error.to_string()).collect();
     if !failures.is_empty() {
         steps.end("not all tests passed");
-        bail!(failures.join("; "));
-    }
-    if options.all {
-        for (name, why) in NOT_ON_IWARP.iter().chain(&SKIPPED_ON_IWARP) {
+    } else if options.all {
+        for (name, why) in ["not on iwarp", "skipped on iwarp"]
+            .into_iter()
+            .flat_map(listed)
+        {
             println!("{name} does not run on software iWARP: {why}");
         }
         steps.end("all tests passed");
     } else {
         steps.end("all tests passed; the tests of --all did not run");
     }
+    ensure!(failures.is_empty(), failures.join("; "));
     Ok(())
 }
 

@@ -1,7 +1,6 @@
 use std::{cell::RefCell, collections::BTreeSet};
 
 use anyhow::{Result, ensure};
-
 use toolbox::TestProgram;
 
 use crate::steps::Track;
@@ -34,10 +33,14 @@ impl Only {
     }
 
     /// Returns the selected test programs of a track: all of them if the track itself is selected.
-    pub(crate) fn of<'a>(&self, track: &str, tests: &[&'a TestProgram]) -> Vec<&'a TestProgram> {
+    pub(crate) fn of<'a>(
+        &self,
+        track: &str,
+        tests: impl IntoIterator<Item = &'a TestProgram>,
+    ) -> Vec<&'a TestProgram> {
         let whole_track = self.selects(track);
-        let is_selected = |test: &&&TestProgram| self.selects(&test.name) || whole_track;
-        tests.iter().filter(is_selected).copied().collect()
+        let is_selected = |test: &&TestProgram| self.selects(&test.name) || whole_track;
+        tests.into_iter().filter(is_selected).collect()
     }
 
     /// Returns cargo's options for the packages to build. The packages of the services are included
@@ -113,8 +116,7 @@ mod tests {
 
     #[test]
     fn a_track_and_a_program_are_chosen_by_name() {
-        let (fds, large) = (named("fds"), named("large"));
-        let all = [&fds, &large];
+        let all = [named("fds"), named("large")];
         let of = |only: &Only| only.of("rxe-1", &all).len();
         assert_eq!(of(&Only::new(&[], false)), 2);
         assert_eq!(of(&Only::new(&["rxe-1".to_owned()], false)), 2);

@@ -1,11 +1,9 @@
 //! The test programs, and the devices on which they run.
 
-#[cfg(test)]
-use std::path::PathBuf;
 use std::{path::Path, time::Duration};
 
-use anyhow::{Context, Result, bail, ensure};
-use toolbox::TestProgram;
+use anyhow::{Context, Result, ensure};
+use toolbox::{TestProgram, sections};
 
 use crate::only::Only;
 
@@ -13,6 +11,27 @@ use crate::only::Only;
 /// limit, a test that never ends would keep the suite running. The tests that need a device have
 /// no such limit here, because the lab limits its own commands.
 const TIME_LIMIT: Duration = Duration::from_secs(30 * 60);
+
+/// Returns the lines of a section of `programs.txt`: each name, and the rest of its line.
+pub(crate) fn listed(title: &str) -> impl Iterator<Item = (&'static str, &'static str)> {
+    let mut all = sections(include_str!("programs.txt"));
+    let section = all.find(|(found, _)| *found == title);
+    let (_, lines) = section.expect("programs.txt must contain the section");
+    let lines = lines.into_iter();
+    lines.map(|line| line.split_once(' ').unwrap_or((line, "")))
+}
+
+fn is_listed(test: &TestProgram, title: &str) -> bool {
+    listed(title).any(|(name, _)| name == test.name)
+}
+
+/// Returns the expected duration of a program in seconds.
+pub(crate) fn seconds(test: &TestProgram) -> u32 {
+    let known = listed("seconds").find(|(name, _)| *name == test.name);
+    known.map_or(5, |(_, seconds)| {
+        seconds.parse().expect("the duration must be a number")
+    })
+}
 
 /// Returns the cargo command for the tests that need no device, or `None` if no test is selected.
 /// The command names the same packages as the build. With fewer packages, cargo would select fewer
@@ -26,36 +45,22 @@ pub(crate) fn anywhere(built: &[TestProgram], track: &str, only: &Only) -> Resul
     if only.selects(track) {
         line += " --lib --bins";
     }
-    let any: Vec<_> = built
-        .iter()
-        .filter(|test| !test.is_of_device && !ONLY_IN_LAB.contains(&&*test.name))
-        .collect();
-    let selected = only.of(track, &any);
+    let (of_device, others): (Vec<_>, Vec<_>) = built.iter().partition(|test| test.is_of_device);
+    let any = others.into_iter();
+    let selected = only.of(track, any.filter(|test| !is_listed(test, "only in lab")));
     for test in &selected {
-        let same = |other: &&TestProgram| other.is_of_device && other.name == test.name;
-        if built.iter().any(|other| same(&other)) {
-            bail!(
-                "two test programs are named {}: one needs a device, and the other does not",
-                test.name
-            );
-        }
+        ensure!(
+            of_device.iter().all(|other| other.name != test.name),
+            "two test programs are named {}: one needs a device, and the other does not",
+            test.name
+        );
         line += &format!(" --test {}", test.name);
     }
     Ok((!selected.is_empty()).then_some(line))
 }
 
-/// Returns a device test program with the name `name` and an empty path.
-#[cfg(test)]
-pub(crate) fn named(name: &str) -> TestProgram {
-    TestProgram {
-        is_of_device: true,
-        name: name.to_owned(),
-        program: PathBuf::new(),
-    }
-}
-
-/// The test programs for one host with a device, and those for two such hosts. The programs in
-/// [`ANYWHERE`] and [`ONLY_IN_LAB`] are among those for one host.
+/// The test programs for one host with a device, and those for two such hosts. The programs that
+/// need no device are among those for one host.
 #[derive(Default)]
 pub(crate) struct DeviceTests {
     pub(crate) one: Vec<TestProgram>,
@@ -68,8 +73,8 @@ impl DeviceTests {
         // which varies.
         built.sort_by(|a, b| a.name.cmp(&b.name));
         built.retain(|test| {
-            let mut without_device = ANYWHERE.iter().chain(&ONLY_IN_LAB);
-            test.is_of_device || without_device.any(|name| *name == test.name)
+            let mut without_device = ["anywhere", "only in lab"].into_iter();
+            test.is_of_device || without_device.any(|title| is_listed(test, title))
         });
         let is_of_two = |test: &TestProgram| test.is_of_device && test.name.ends_with("two_hosts");
         let (two, one): (Vec<_>, Vec<_>) = built.into_iter().partition(is_of_two);
@@ -80,15 +85,12 @@ impl DeviceTests {
         Ok(Self { one, two })
     }
 
-    /// Returns the single-host programs to run on software iWARP. If `all` is set, these are all
-    /// programs except those in [`NOT_ON_IWARP`]. If not, these are the programs in
-    /// [`SHORT_ON_IWARP`].
-    pub(crate) fn on_iwarp(&self, all: bool) -> Vec<&TestProgram> {
-        let applies = |test: &&TestProgram| {
-            NOT_ON_IWARP.iter().all(|(name, _)| *name != test.name)
-                && (all || SHORT_ON_IWARP.contains(&&*test.name))
-        };
-        self.one.iter().filter(applies).collect()
+    /// Returns the single-host programs to run on software iWARP. If `all` is not set, returns only
+    /// a few of them.
+    pub(crate) fn on_iwarp(&self, all: bool) -> impl Iterator<Item = &TestProgram> {
+        self.one.iter().filter(move |test| {
+            !is_listed(test, "not on iwarp") && (all || is_listed(test, "short on iwarp"))
+        })
     }
 
     /// Returns the path of the test program named `name`.
@@ -101,86 +103,12 @@ impl DeviceTests {
     }
 }
 
-/// Test programs that need no device, because they can run over TCP. If a host with a device is
-/// available, they run there too.
-const ANYWHERE: [&str; 12] = [
-    "conformance",
-    "behaviour",
-    "tcp_api",
-    "tasks",
-    "task_leaks",
-    "shortage",
-    "waiting",
-    "logging",
-    "engine_end",
-    "fork",
-    "privileges",
-    "services",
-];
-
-/// Test programs that need no device, but need permission to create network namespaces. They run in
-/// the lab, because a container can lack this permission.
-const ONLY_IN_LAB: [&str; 1] = ["own_network"];
-
-/// The test programs that do not run on software iWARP, each with the reason, for instance a
-/// capability that the device lacks. All other programs run there. If one of their tests does not
-/// apply, the test prints the reason.
-pub(crate) const NOT_ON_IWARP: [(&str, &str); 13] = [
-    ("own_network", "it needs no device"),
-    (
-        "waiting",
-        "the device does not support a hundred connections in a process",
-    ),
-    (
-        "verbs",
-        "the device lacks queue pairs that a program connects by ibv_modify_qp(3)",
-    ),
-    (
-        "cm",
-        "the device supports neither datagrams nor InfiniBand's parameters of connect requests",
-    ),
-    (
-        "storms",
-        "the device does not support hundreds of queue pairs in a process, and rdma_connect(3) \
-         blocks on it",
-    ),
-    (
-        "doctor",
-        "the device lacks RoCE's GIDs, UDP port and modules",
-    ),
-    ("services", OTHERS_CALL),
-    ("bridged", OTHERS_CALL),
-    ("allocations", "it counts what the library allocates"),
-    (
-        "fork",
-        "a forked child does not touch inherited objects of any device",
-    ),
-    (
-        "task_leaks",
-        "the program `leaks` counts the objects of the device",
-    ),
-    ("tasks", "runtimes and wakers do not depend on the device"),
-    (
-        "tcp_api",
-        "the program `behaviour` tests streams on the device",
-    ),
-];
-
-/// The programs that run on software iWARP even without `--all`. These programs test messages of
-/// all sizes, faults, and closing.
-const SHORT_ON_IWARP: [&str; 6] = [
-    "conformance",
-    "devices",
-    "duplex",
-    "errors",
-    "exits",
-    "messages",
-];
-
-/// Individual tests that do not run on software iWARP, each with the reason.
-pub(crate) const SKIPPED_ON_IWARP: [(&str, &str); 1] = [(
-    "a_gibibyte_in_one_message",
-    "the device reads the message in chunks, as it reads shorter messages",
-)];
-
-const OTHERS_CALL: &str = "the other programs make the same calls on the device";
+/// Returns a device test program with the name `name` and an empty path.
+#[cfg(test)]
+pub(crate) fn named(name: &str) -> TestProgram {
+    TestProgram {
+        is_of_device: true,
+        name: name.to_owned(),
+        program: std::path::PathBuf::new(),
+    }
+}

@@ -2,6 +2,7 @@ use std::{
     collections::{BTreeMap, VecDeque},
     env,
     io::{BufRead, BufReader, pipe},
+    iter,
     path::{Path, PathBuf},
     process::{Command, ExitStatus, Stdio},
     sync::{
@@ -159,9 +160,9 @@ impl Steps {
     }
 
     /// Runs the lanes concurrently. The tracks of a lane run one after another, as do the steps of
-    /// a track. A lane without remaining tracks takes tracks from another lane. The returned error
-    /// lists all steps that have failed.
-    pub(crate) fn run_concurrently(&self, lanes: Vec<Vec<Track>>) -> Result<()> {
+    /// a track. A lane without remaining tracks takes tracks from another lane. Returns the errors
+    /// of all steps that have failed.
+    pub(crate) fn run_concurrently(&self, lanes: Vec<Vec<Track>>) -> Vec<String> {
         let count = lanes.len();
         let waiting: Vec<_> = lanes.into_iter().map(VecDeque::from).collect();
         let waiting = Mutex::new(waiting);
@@ -171,15 +172,13 @@ impl Steps {
             own_first.find_map(|lane| waiting[lane].pop_front())
         };
         let take_all = |lane| {
-            let mut failures = Vec::new();
-            while let Some(track) = next(lane) {
-                let taken = self.run_steps(&track);
-                failures.extend(taken.into_iter().filter_map(|(_, error)| error));
-            }
-            failures
+            let tracks = iter::from_fn(|| next(lane));
+            let steps = tracks.flat_map(|track| self.run_steps(&track));
+            let errors = steps.filter_map(|(_, error)| error);
+            errors.map(|error| format!("{error:#}")).collect::<Vec<_>>()
         };
         let take_all = &take_all;
-        let failures: Vec<_> = thread::scope(|scope| {
+        thread::scope(|scope| {
             let lanes: Vec<_> = (0..count)
                 .map(|lane| scope.spawn(move || take_all(lane)))
                 .collect();
@@ -187,10 +186,7 @@ impl Steps {
             ended
                 .flat_map(|lane| lane.expect("a lane must not panic"))
                 .collect()
-        });
-        let messages: Vec<_> = failures.iter().map(|error| format!("{error:#}")).collect();
-        ensure!(messages.is_empty(), "{}", messages.join("; "));
-        Ok(())
+        })
     }
 
     /// Runs all steps of a track, even if one fails. Returns each step with its error, if any.

@@ -3,7 +3,6 @@
 
 use std::{
     cmp::Reverse,
-    collections::BTreeSet,
     env,
     process::{Command, Stdio},
     thread::available_parallelism,
@@ -14,7 +13,7 @@ use toolbox::{TestProgram, sections, words};
 
 use crate::{
     only::Only,
-    programs::{self, DeviceTests, SKIPPED_ON_IWARP},
+    programs::{self, DeviceTests},
     steps::{Step, Track},
 };
 
@@ -90,37 +89,31 @@ pub(crate) fn anywhere(built: &[TestProgram], only: &Only) -> Result<Vec<Track>>
 /// Returns the tracks that need one host with a device. The longest track is first. If `native` is
 /// true, the track `device` also runs the tests for two hosts.
 pub(crate) fn on_one_host(tests: &DeviceTests, native: bool, only: &Only) -> Vec<Track> {
-    let all: Vec<_> = tests.one.iter().collect();
     let on_one = |name, tests: &[&TestProgram]| {
+        let selected = only.of(name, tests.iter().copied());
         let what = "device tests on one host";
-        of_tests(name, what, &one_host(), native, &only.of(name, tests), &[])
+        Track::new(name, of_tests(what, &one_host(), native, "", &selected))
     };
+    let all: Vec<_> = tests.one.iter().collect();
     let mut tracks = if native {
         // All tests count the objects of the same device, so they must run one after another.
         let mut track = on_one("device", &all);
-        track
-            .steps
-            .extend(on_two("device", tests, true, only).steps);
+        track.steps.extend(on_two("device", tests, true, only));
         vec![track]
     } else {
-        let [first, second] = split_evenly(&all);
+        let [first, second] = split_evenly(all);
         vec![on_one("rxe-1", &first), on_one("rxe-2", &second)]
     };
     // Run all programs for iWARP in a single boot: together they take only half as long as the
     // programs for RoCE, which run in two boots.
-    let on_iwarp = only.of("siw", &tests.on_iwarp(only.selects_long()));
-    let (what, options) = (
-        "device tests on software iWARP",
-        format!("--device siw {}", one_host()),
-    );
-    tracks.push(of_tests(
-        "siw",
-        what,
-        &options,
-        false,
-        &on_iwarp,
-        &SKIPPED_ON_IWARP,
-    ));
+    let on_iwarp = only.of("siw", tests.on_iwarp(only.selects_long()));
+    let skipped: String = programs::listed("skipped on iwarp")
+        .map(|(test, _)| format!("--skip {test} "))
+        .collect();
+    let options = format!("--device siw {}", one_host());
+    let what = "device tests on software iWARP";
+    let steps = of_tests(what, &options, false, &skipped, &on_iwarp);
+    tracks.push(Track::new("siw", steps));
     tracks.retain(|track| !track.steps.is_empty());
     tracks
 }
@@ -129,43 +122,36 @@ pub(crate) fn on_one_host(tests: &DeviceTests, native: bool, only: &Only) -> Vec
 pub(crate) fn on_two_hosts(tests: &DeviceTests, native: bool, only: &Only) -> Result<Vec<Track>> {
     let mut tracks = listed("two", only, tests, native)?;
     if !native {
-        let two = on_two("two", tests, false, only);
-        if !two.steps.is_empty() {
-            tracks.insert(0, two);
-        }
+        tracks.insert(0, Track::new("two", on_two("two", tests, false, only)));
+        tracks.retain(|track| !track.steps.is_empty());
     }
     Ok(tracks)
 }
 
-fn on_two(name: &'static str, tests: &DeviceTests, native: bool, only: &Only) -> Track {
-    let all: Vec<_> = tests.two.iter().collect();
+fn on_two(track: &str, tests: &DeviceTests, native: bool, only: &Only) -> Vec<Step> {
     let options = "--hosts 2 --timeout 1200";
     let what = "device tests on two hosts";
-    of_tests(name, what, options, native, &only.of(name, &all), &[])
+    of_tests(what, options, native, "", &only.of(track, &tests.two))
 }
 
-/// Returns a track with one step that runs test programs on a device. The step leaves out the tests
-/// in `skipped`. If `tests` is empty, the track has no steps.
+/// Returns the step that runs test programs on a device, or no step if `tests` is empty. `options`
+/// are options of the lab. `skipped` are the options of `integration/device-host` that select the
+/// tests to leave out.
 fn of_tests(
-    name: &'static str,
     what: &str,
     options: &str,
     native: bool,
+    skipped: &str,
     tests: &[&TestProgram],
-    skipped: &[(&str, &str)],
-) -> Track {
+) -> Vec<Step> {
     if tests.is_empty() {
-        return Track::new(name, Vec::new());
+        return Vec::new();
     }
     let names: Vec<_> = tests.iter().map(|test| &*test.name).collect();
-    let what = format!("{what}: {}", names.join(" "));
     let mut line = lab(options, native);
-    line.extend(["--", "integration/device-host"].map(str::to_owned));
-    for (test, _) in skipped {
-        line.extend(["--skip", *test].map(str::to_owned));
-    }
+    line.extend(words(&format!("-- integration/device-host {skipped}")));
     line.extend(tests.iter().map(|test| test.program.display().to_string()));
-    Track::new(name, vec![Step::new(what, line)])
+    vec![Step::new(format!("{what}: {}", names.join(" ")), line)]
 }
 
 /// Returns a command prefix that runs the rest of the command on a host with a device.
@@ -183,44 +169,17 @@ fn one_host() -> String {
     format!("--cpus {cpus} --memory 3072 --timeout 1800")
 }
 
-/// The programs that take longest on software RoCE, with their durations in seconds on a machine
-/// with two processors.
-const LONG: [(&str, u32); 14] = [
-    ("hostile", 110),
-    ("services", 85),
-    ("doctor", 50),
-    ("large", 50),
-    ("waiting", 35),
-    ("behaviour", 30),
-    ("bridged", 30),
-    ("shortage", 30),
-    ("tasks", 25),
-    ("conformance", 20),
-    ("fork", 20),
-    ("rsocket", 20),
-    ("exits", 10),
-    ("storms", 10),
-];
-
-/// Returns the expected duration of a program in seconds: the value in [`LONG`], or 5 for other
-/// programs.
-fn weight(test: &TestProgram) -> u32 {
-    let known = LONG.iter().find(|(name, _)| *name == test.name);
-    known.map_or(5, |(_, seconds)| *seconds)
-}
-
-/// Distributes the tests over two parts of about the same duration. Within each part, the tests
-/// keep their order.
-fn split_evenly<'a>(tests: &[&'a TestProgram]) -> [Vec<&'a TestProgram>; 2] {
-    let mut longest_first: Vec<_> = (0..tests.len()).collect();
-    longest_first.sort_by_key(|&number| Reverse(weight(tests[number])));
-    let mut parts = [(0, BTreeSet::new()), (0, BTreeSet::new())];
-    for number in longest_first {
-        let lighter = usize::from(parts[1].0 < parts[0].0);
-        parts[lighter].0 += weight(tests[number]);
-        parts[lighter].1.insert(number);
+/// Distributes the tests over two parts of about the same duration. In each part, the longest tests
+/// are first.
+fn split_evenly(mut tests: Vec<&TestProgram>) -> [Vec<&TestProgram>; 2] {
+    tests.sort_by_key(|test| Reverse(programs::seconds(test)));
+    let (mut parts, mut seconds) = ([Vec::new(), Vec::new()], [0, 0]);
+    for test in tests {
+        let lighter = usize::from(seconds[1] < seconds[0]);
+        seconds[lighter] += programs::seconds(test);
+        parts[lighter].push(test);
     }
-    parts.map(|(_, numbers)| numbers.into_iter().map(|number| tests[number]).collect())
+    parts
 }
 
 #[cfg(test)]
@@ -230,14 +189,14 @@ mod tests {
     #[test]
     fn both_parts_take_the_same_time() {
         let tests = ["advice", "doctor", "hostile", "large", "zero"].map(programs::named);
-        let [first, second] = split_evenly(&tests.each_ref());
+        let [first, second] = split_evenly(tests.iter().collect());
         let names = |part: &[&TestProgram]| {
             part.iter()
                 .map(|test| test.name.clone())
                 .collect::<Vec<_>>()
         };
         assert_eq!(names(&first), ["hostile"]);
-        assert_eq!(names(&second), ["advice", "doctor", "large", "zero"]);
+        assert_eq!(names(&second), ["doctor", "large", "advice", "zero"]);
     }
 
     #[test]
