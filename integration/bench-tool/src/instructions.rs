@@ -11,9 +11,8 @@ use crate::{
     conduct::{Conductor, OURS},
     manner::{Manner, Way},
     measure::Measure,
-    program::{Program, Run, is_installed},
+    program::{Program, Run},
     row::{Row, Side, Target},
-    traffic::Reading,
 };
 
 /// The path of a copy of this program without debug information. Callgrind would need half a minute
@@ -34,7 +33,8 @@ const MORE: u64 = 300;
 
 /// Creates the copy of this program without debug information.
 pub(crate) fn prepare() -> Result<()> {
-    ensure!(is_installed("valgrind"), "valgrind is not installed");
+    let installed = Command::new("valgrind").arg("--version").output();
+    installed.context("valgrind is not installed")?;
     let status = Command::new("strip")
         .args(["--strip-debug", "-o", STRIPPED])
         .arg(env::current_exe()?)
@@ -98,7 +98,7 @@ fn single_calls(conductor: &mut Conductor, manner: Manner) -> Result<Vec<Cost>> 
 }
 
 /// Measures the number of instructions that a client executes per round trip.
-pub(crate) fn round_trip(conductor: &mut Conductor, run: &Run) -> Result<Reading> {
+pub(crate) fn round_trip(conductor: &mut Conductor, run: &Run) -> Result<f64> {
     let mut executed = |count| {
         let profile = run_in_callgrind(conductor, &Run { count, ..*run }, &[])?;
         callgrind::total(&profile)
@@ -110,12 +110,12 @@ pub(crate) fn round_trip(conductor: &mut Conductor, run: &Run) -> Result<Reading
         Program::Rdmsg(_) => 1.1,
         _ => 1.0,
     };
-    Ok(Reading::mean(each / rounds))
+    Ok(each / rounds)
 }
 
 /// Runs the client under callgrind. Returns callgrind's output.
 fn run_in_callgrind(conductor: &mut Conductor, run: &Run, options: &[String]) -> Result<String> {
-    let profile = conductor.profile();
+    let profile = conductor.profile.clone();
     let mut argv = words("valgrind --tool=callgrind");
     argv.push(format!("--callgrind-out-file={}", profile.display()));
     argv.extend_from_slice(options);

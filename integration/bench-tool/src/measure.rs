@@ -69,6 +69,11 @@ impl Measure {
         self == Self::SystemCalls || self.is_of_idle()
     }
 
+    /// Returns true if the measure compares runs with different numbers of connections.
+    pub(crate) fn is_of_connections(self) -> bool {
+        self == Self::Connect || self.has_absolute_targets()
+    }
+
     /// Returns true if the measure is a property of idle connections.
     pub(crate) fn is_of_idle(self) -> bool {
         matches!(
@@ -100,12 +105,12 @@ impl Measure {
 
 impl fmt::Display for Measure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&name(self))
+        f.write_str(&value_name(self))
     }
 }
 
 /// Returns the name of a value, as used on the command line, in `rows.txt` and in tables.
-pub(crate) fn name(value: &impl ValueEnum) -> String {
+pub(crate) fn value_name(value: &impl ValueEnum) -> String {
     let value = value.to_possible_value();
     value.map_or_else(String::new, |value| value.get_name().to_owned())
 }

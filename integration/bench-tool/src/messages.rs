@@ -76,7 +76,11 @@ pub(crate) fn measure(traffic: &Traffic) -> Result<Reading> {
 
 /// Sends or receives `count` messages. Messages in one direction all use the first connection.
 /// Round trips use all connections in rotation.
-async fn run(traffic: &Traffic, carriers: &mut [Carrier], count: u64) -> Result<Reading> {
+pub(crate) async fn run(
+    traffic: &Traffic,
+    carriers: &mut [Carrier],
+    count: u64,
+) -> Result<Reading> {
     let carrier = carriers.first_mut().context("no connection")?;
     let message = vec![0x5a; traffic.size];
     match traffic.measure {

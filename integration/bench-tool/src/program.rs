@@ -7,14 +7,13 @@ use std::{
 };
 
 use anyhow::{Context, Error, Result};
-use serde::de::DeserializeOwned;
+use serde::{Serialize, de::DeserializeOwned};
 use toolbox::{Listening, words};
 
 use crate::{
     manner::Manner,
     measure::Measure,
     traffic::{Reading, Traffic},
-    work::Work,
 };
 
 /// A measured program. It consists of a server and a client. The stock programs sleep while they
@@ -127,12 +126,11 @@ impl Run {
                 "-s ",
             ),
             Program::Rdmsg(manner) => {
-                let connections = match self.measure {
-                    Measure::Connect | Measure::SystemCalls => u32::try_from(count)?,
-                    measure if measure.is_of_idle() => u32::try_from(count)?,
-                    _ => manner.connections,
+                let connections = match self.measure.is_of_connections() {
+                    true => u32::try_from(count)?,
+                    false => manner.connections,
                 };
-                let traffic = Traffic {
+                let traffic = [Traffic {
                     server: SocketAddr::new(address, port),
                     measure: self.measure,
                     size,
@@ -141,14 +139,14 @@ impl Run {
                         connections,
                         ..manner
                     },
-                };
+                }];
                 return Ok(Commands {
-                    server: Work::Serve(traffic.clone()).argv()?,
+                    server: argv("serve", &traffic)?,
                     listening: match manner.is_over_tcp() {
                         true => Listening::Tcp(port),
                         false => Listening::Cm(port),
                     },
-                    client: Work::Measure(traffic).argv()?,
+                    client: argv("measure", &traffic)?,
                 });
             }
         };
@@ -219,10 +217,15 @@ impl fmt::Display for Run {
     }
 }
 
-/// Returns true if a folder of PATH contains this command.
-pub(crate) fn is_installed(command: &str) -> bool {
-    let folders = env::var_os("PATH").unwrap_or_default();
-    env::split_paths(&folders).any(|folder| folder.join(command).is_file())
+/// Returns the command line with which this program starts itself again. `command` is one of its
+/// hidden commands, whose arguments are the jobs in JSON.
+pub(crate) fn argv(command: &str, jobs: &[impl Serialize]) -> Result<Vec<String>> {
+    let program = env::current_exe()?.to_string_lossy().into_owned();
+    let mut argv = vec![program, command.to_owned()];
+    for job in jobs {
+        argv.push(serde_json::to_string(job)?);
+    }
+    Ok(argv)
 }
 
 #[cfg(test)]
@@ -287,9 +290,7 @@ mod tests {
         };
         let commands = run.commands([10, 8, 0, 1].into(), "rxe0", 7471).unwrap();
         assert_eq!(commands.listening, Listening::Cm(7471));
-        let Work::Measure(traffic) = serde_json::from_str(&commands.client[2]).unwrap() else {
-            panic!("{commands:?}")
-        };
+        let traffic: Traffic = serde_json::from_str(&commands.client[2]).unwrap();
         assert_eq!((traffic.server.port(), traffic.count), (7471, 5));
         assert_eq!(traffic.manner, Manner::DEFAULT);
     }
