@@ -18,7 +18,7 @@ use crate::{
     manner::Library,
     measure::Measure,
     plan::{self, Pair, Task},
-    program::{Commands, Program, Run, last_json},
+    program::{Commands, Program, Run},
     report::Report,
     row::{Part, Row, Side},
     sweep::Sweep,
@@ -200,11 +200,8 @@ impl Conductor {
         self.attempt(what, attempts, |this| match run.measure {
             Measure::Loop => instructions::round_trip(this, run),
             Measure::Step => {
-                let costs = last_json(&this.client_of(what, run, |_| {})?);
-                let sweep = Sweep {
-                    name: run.name(),
-                    costs: costs.context("the client printed no costs")?,
-                };
+                let readings = run.read(&this.client_of(what, run, |_| {})?)?;
+                let sweep = Sweep::new(run.name(), &readings);
                 let worst = sweep.worst();
                 this.report.sweeps.push(sweep);
                 Ok(worst)
@@ -221,7 +218,8 @@ impl Conductor {
     /// median in all parts, because a READ sometimes waits for a thread of the kernel. If the
     /// program determines only the mean, it is the mean.
     fn reading(&mut self, what: &str, run: &Run) -> Result<f64> {
-        let reading = run.read(&self.client_of(what, run, |_| {})?)?;
+        let readings = run.read(&self.client_of(what, run, |_| {})?)?;
+        let reading = readings.first().context("the client printed no figures")?;
         let by_clock = matches!(self.part, Part::Free | Part::Loaded | Part::Hosts);
         let has_median = by_clock || run.measure == Measure::Read;
         Ok(reading

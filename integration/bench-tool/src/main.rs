@@ -251,7 +251,6 @@ fn serve(traffic: &Traffic) -> Result<()> {
     match traffic.measure {
         Measure::Read | Measure::Write => one_sided::serve(traffic),
         Measure::Call => calls::serve(traffic),
-        Measure::Step => sweep::serve(traffic),
         measure if measure.is_of_idle() => idle::serve(traffic),
         Measure::HalfRoundTrip | Measure::AtOnce if many::serves(traffic) => many::serve(traffic),
         _ => messages::serve(traffic),
@@ -260,14 +259,13 @@ fn serve(traffic: &Traffic) -> Result<()> {
 
 fn measure(traffic: &Traffic) -> Result<()> {
     raise_limit()?;
-    let figures = match traffic.measure {
-        Measure::Step => serde_json::to_string(&sweep::measure(traffic)?)?,
-        Measure::Read | Measure::Write => serde_json::to_string(&one_sided::measure(traffic)?)?,
-        measure if measure.is_of_idle() => serde_json::to_string(&idle::measure(traffic)?)?,
+    let readings = match traffic.measure {
+        Measure::Read | Measure::Write => vec![one_sided::measure(traffic)?],
         Measure::Call => return calls::measure(traffic),
-        _ => serde_json::to_string(&messages::measure(traffic)?)?,
+        measure if measure.is_of_idle() => vec![idle::measure(traffic)?],
+        _ => messages::measure(traffic)?,
     };
-    println!("{figures}");
+    println!("{}", serde_json::to_string(&readings)?);
     Ok(())
 }
 

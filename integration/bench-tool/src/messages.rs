@@ -19,6 +19,7 @@ use crate::{
     manner::{Library, Way},
     measure::Measure,
     plain_verbs::PlainVerbs,
+    sweep,
     traffic::{Reading, SILENCE, Times, Traffic},
 };
 
@@ -33,25 +34,9 @@ pub(crate) fn serve(traffic: &Traffic) -> Result<()> {
     runtime()?.block_on(async {
         let mut carriers = Carrier::all(traffic, Side::Server).await?;
         let carrier = carriers.first_mut().context("no connection")?;
-        let message = vec![0x5a; traffic.size];
-        let counts = match traffic.measure {
-            Measure::Connect | Measure::SystemCalls => [0; 2],
-            _ => [traffic.warm_up(), traffic.count],
-        };
-        for count in counts {
-            for _ in 0..count {
-                match traffic.measure {
-                    Measure::OneWay => carrier.receive(traffic.size).await?,
-                    Measure::Sparse => {
-                        sleep(INTERVAL);
-                        carrier.send(&message).await?;
-                    }
-                    _ => carrier.send_back(traffic.size).await?,
-                }
-            }
-            if traffic.measure == Measure::OneWay {
-                carrier.send(ANSWER).await?;
-            }
+        for part in sweep::parts(traffic) {
+            send_and_receive(&part, carrier, part.warm_up).await?;
+            send_and_receive(&part, carrier, part.count).await?;
         }
         // Wait until the client has closed the connections.
         for mut carrier in carriers {
@@ -61,26 +46,44 @@ pub(crate) fn serve(traffic: &Traffic) -> Result<()> {
     })
 }
 
-/// Runs the client against a server. Returns the client's reading.
-pub(crate) fn measure(traffic: &Traffic) -> Result<Reading> {
+/// Handles `count` messages of the client.
+async fn send_and_receive(traffic: &Traffic, carrier: &mut Carrier, count: u64) -> Result<()> {
+    let message = vec![0x5a; traffic.size];
+    for _ in 0..count {
+        match traffic.measure {
+            Measure::OneWay => carrier.receive(traffic.size).await?,
+            Measure::Sparse => {
+                sleep(INTERVAL);
+                carrier.send(&message).await?;
+            }
+            _ => carrier.send_back(traffic.size).await?,
+        }
+    }
+    if traffic.measure == Measure::OneWay {
+        carrier.send(ANSWER).await?;
+    }
+    Ok(())
+}
+
+/// Runs the client against a server. Returns a reading for each part of the traffic.
+pub(crate) fn measure(traffic: &Traffic) -> Result<Vec<Reading>> {
     runtime()?.block_on(async {
         let mut carriers = Carrier::all(traffic, Side::Client).await?;
-        run(traffic, &mut carriers, traffic.warm_up()).await?;
-        let reading = run(traffic, &mut carriers, traffic.count).await?;
+        let mut readings = Vec::new();
+        for part in sweep::parts(traffic) {
+            run(&part, &mut carriers, part.warm_up).await?;
+            readings.push(run(&part, &mut carriers, part.count).await?);
+        }
         for carrier in carriers {
             carrier.close().await?;
         }
-        Ok(reading)
+        Ok(readings)
     })
 }
 
 /// Sends or receives `count` messages. Messages in one direction all use the first connection.
 /// Round trips use all connections in rotation.
-pub(crate) async fn run(
-    traffic: &Traffic,
-    carriers: &mut [Carrier],
-    count: u64,
-) -> Result<Reading> {
+async fn run(traffic: &Traffic, carriers: &mut [Carrier], count: u64) -> Result<Reading> {
     let carrier = carriers.first_mut().context("no connection")?;
     let message = vec![0x5a; traffic.size];
     match traffic.measure {
@@ -109,9 +112,6 @@ pub(crate) async fn run(
             let taken = processor_time()?.saturating_sub(before);
             Ok(Reading::mean(taken.as_secs_f64() * 1e6 / count as f64))
         }
-        // This reading is unused, because the conductor measures the processor time of the whole
-        // host, or counts the system calls.
-        Measure::Connect | Measure::SystemCalls => Ok(Reading::mean(0.0)),
         Measure::AtOnce => {
             let (start, mut left) = (Instant::now(), count);
             while left > 0 {

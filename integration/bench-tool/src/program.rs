@@ -7,7 +7,7 @@ use std::{
 };
 
 use anyhow::{Context, Error, Result};
-use serde::{Serialize, de::DeserializeOwned};
+use serde::Serialize;
 use toolbox::{Listening, words};
 
 use crate::{
@@ -126,14 +126,21 @@ impl Run {
                 "-s ",
             ),
             Program::Rdmsg(manner) => {
-                let connections = match self.measure.is_of_connections() {
-                    true => u32::try_from(count)?,
-                    false => manner.connections,
+                // If the run only opens connections, `count` is their number. Before other runs, a
+                // tenth of the number of measured messages is unmeasured, but at least one message
+                // per connection.
+                let (connections, warm_up, count) = match self.measure.is_of_connections() {
+                    true => (u32::try_from(count)?, 0, 0),
+                    false => {
+                        let connections = manner.connections;
+                        (connections, (count / 10).max(connections.into()), count)
+                    }
                 };
                 let traffic = [Traffic {
                     server: SocketAddr::new(address, port),
                     measure: self.measure,
                     size,
+                    warm_up,
                     count,
                     manner: Manner {
                         connections,
@@ -157,25 +164,24 @@ impl Run {
         })
     }
 
-    /// Parses the figures in the client's output.
-    pub(crate) fn read(&self, output: &str) -> Result<Reading> {
-        let reading = match self.program {
-            Program::Perftest => perftest(self.measure, self.size, output),
-            Program::Rstream { .. } => rstream(self.measure, output),
+    /// Parses the figures in the client's output. Only the client of a sweep prints more than one
+    /// reading.
+    pub(crate) fn read(&self, output: &str) -> Result<Vec<Reading>> {
+        let readings = match self.program {
+            Program::Perftest => perftest(self.measure, self.size, output).map(|it| vec![it]),
+            Program::Rstream { .. } => rstream(self.measure, output).map(|it| vec![it]),
             // ucmatose prints no figure. So the conductor measures the processor time of the whole
             // host.
             Program::Ucmatose => None,
-            Program::Rdmsg(_) => last_json(output),
+            // The figures are in the last line that contains JSON.
+            Program::Rdmsg(_) => {
+                let mut lines = output.lines().rev();
+                lines.find_map(|line| serde_json::from_str(line).ok())
+            }
         };
-        reading.with_context(|| format!("cannot find the figures in the output of {}", self.name()))
+        readings
+            .with_context(|| format!("cannot find the figures in the output of {}", self.name()))
     }
-}
-
-/// Parses the output of one of our programs. Returns the value in the last line that contains JSON
-/// of type `T`.
-pub(crate) fn last_json<T: DeserializeOwned>(output: &str) -> Option<T> {
-    let mut lines = output.lines().rev();
-    lines.find_map(|line| serde_json::from_str(line).ok())
 }
 
 /// Parses the output of perftest. The line with the figures begins with the size and the count. For
@@ -275,8 +281,8 @@ mod tests {
             mean: 14.25,
             median: Some(13.5),
         };
-        let output = serde_json::to_string(&reading).unwrap();
-        assert_eq!(run.read(&format!("{output}\n")).unwrap(), reading);
+        let output = serde_json::to_string(&[reading]).unwrap();
+        assert_eq!(run.read(&format!("{output}\n")).unwrap(), [reading]);
         assert!(run.read("bench: no connection\n").is_err());
     }
 

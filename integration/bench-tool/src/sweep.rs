@@ -1,13 +1,11 @@
 //! The sweep measures half a round trip of 60 message sizes, to find a size that costs more than
 //! its neighbours. One connection carries messages of all sizes, one size after the other.
 
-use anyhow::{Context, Result};
 use serde::{Deserialize, Serialize};
-use toolbox::Side;
 
 use crate::{
-    messages::{Carrier, run, runtime},
-    traffic::Traffic,
+    measure::Measure,
+    traffic::{Reading, Traffic},
 };
 
 /// The message sizes in bytes, in ascending order. They are below, at and above the sizes at which
@@ -42,6 +40,13 @@ pub(crate) struct Sweep {
 }
 
 impl Sweep {
+    /// Returns a sweep with the readings of the first sizes.
+    pub(crate) fn new(name: String, readings: &[Reading]) -> Self {
+        let costs = readings.iter().map(|reading| reading.mean);
+        let costs = SIZES.into_iter().zip(costs).collect();
+        Self { name, costs }
+    }
+
     /// Returns the step of each size: the larger of two ratios. These are the cost per byte divided
     /// by the cost per byte of the next smaller size, and the cost divided by the cost of the next
     /// larger size.
@@ -91,69 +96,35 @@ pub(crate) fn table(sweeps: &[Sweep], only_beyond: bool) -> Vec<Vec<String>> {
     lines
 }
 
-/// Returns the number of unmeasured round trips and the number of measured round trips for a size.
-/// The receiver sends a grant for further messages after every 16 messages. For sizes up to 64 KiB,
-/// this grant affects the mean, so the number of measured round trips is a multiple of 16. Over
-/// TCP, the costs are lower but vary more, so the number of measured round trips is four times
-/// higher.
-fn counts(traffic: &Traffic) -> (u64, u64) {
-    let (before, count) = match traffic.size {
-        1 => (64, 32),
-        2..=0x1001 => (2, 32),
-        0x1002..=0x1_0001 => (2, 16),
-        0x1_0002..=0x8_0000 => (2, 8),
-        0x8_0001..=0x10_0001 => (2, 4),
-        _ => (1, 2),
-    };
-    match traffic.manner.is_over_tcp() {
-        true => (before, count * 4),
-        false => (before, count),
+/// Returns the traffic of each size, up to `traffic.size`, or of all sizes if this is 0. The receiver
+/// sends a grant for further messages after every 16 messages. For sizes up to 64 KiB, this grant
+/// affects the mean, so the number of measured round trips is a multiple of 16. Over TCP, the costs
+/// are lower but vary more, so the number of measured round trips is four times higher. If the
+/// traffic is not a sweep, returns it unchanged.
+pub(crate) fn parts(traffic: &Traffic) -> Vec<Traffic> {
+    if traffic.measure != Measure::Step {
+        return vec![traffic.clone()];
     }
-}
-
-/// Returns the traffic of each size, up to the size of `traffic`, or of all sizes if this is 0.
-fn sizes(traffic: &Traffic) -> impl Iterator<Item = Traffic> {
     let sizes = SIZES.into_iter();
     let sizes = sizes.filter(|size| traffic.size == 0 || *size <= traffic.size);
-    sizes.map(|size| Traffic {
-        size,
-        ..traffic.clone()
-    })
-}
-
-/// Sends all messages back.
-pub(crate) fn serve(traffic: &Traffic) -> Result<()> {
-    runtime()?.block_on(async {
-        let mut carriers = Carrier::all(traffic, Side::Server).await?;
-        let carrier = carriers.first_mut().context("no connection")?;
-        for traffic in sizes(traffic) {
-            let (before, count) = counts(&traffic);
-            for _ in 0..before + count {
-                carrier.send_back(traffic.size).await?;
-            }
+    let more = if traffic.manner.is_over_tcp() { 4 } else { 1 };
+    let part = |size| {
+        let (warm_up, count) = match size {
+            1 => (64, 32),
+            2..=0x1001 => (2, 32),
+            0x1002..=0x1_0001 => (2, 16),
+            0x1_0002..=0x8_0000 => (2, 8),
+            0x8_0001..=0x10_0001 => (2, 4),
+            _ => (1, 2),
+        };
+        Traffic {
+            size,
+            warm_up,
+            count: count * more,
+            ..traffic.clone()
         }
-        // Wait until the client has closed the connection.
-        drop(carrier.receive(1).await);
-        Ok(())
-    })
-}
-
-/// Measures the duration of half a round trip, in µs, for each size.
-pub(crate) fn measure(traffic: &Traffic) -> Result<Vec<(usize, f64)>> {
-    runtime()?.block_on(async {
-        let mut carriers = Carrier::all(traffic, Side::Client).await?;
-        let mut costs = Vec::new();
-        for traffic in sizes(traffic) {
-            let (before, count) = counts(&traffic);
-            run(&traffic, &mut carriers, before).await?;
-            let reading = run(&traffic, &mut carriers, count).await?;
-            costs.push((traffic.size, reading.mean));
-        }
-        for carrier in carriers {
-            carrier.close().await?;
-        }
-        Ok(costs)
-    })
+    };
+    sizes.map(part).collect()
 }
 
 #[cfg(test)]

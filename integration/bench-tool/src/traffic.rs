@@ -20,6 +20,8 @@ pub(crate) struct Traffic {
     pub(crate) measure: Measure,
     /// The message size in bytes.
     pub(crate) size: usize,
+    /// The number of unmeasured messages at the start.
+    pub(crate) warm_up: u64,
     /// The number of measured messages.
     pub(crate) count: u64,
     pub(crate) manner: Manner,
@@ -41,12 +43,6 @@ pub(crate) struct Times {
 }
 
 impl Traffic {
-    /// Returns the number of unmeasured messages at the start: a tenth of the number of measured
-    /// messages, but at least one per connection.
-    pub(crate) fn warm_up(&self) -> u64 {
-        (self.count / 10).max(self.manner.connections.into())
-    }
-
     /// Opens the connections, and returns this side's end of each connection. All ends use the
     /// process's shared engine.
     pub(crate) fn endpoints(&self, side: Side) -> Result<Vec<Endpoint>> {
