@@ -212,7 +212,7 @@ fn argv(command: &str, language: Language, placeholders: &Placeholders) -> Vec<S
                 ["ibv_rc_pingpong", "-g", "1"].map(str::to_owned),
             );
         }
-        (Language::C, "valkey-server") => drop(argv.splice(..=program, words(VALKEY))),
+        (Language::C, "valkey-server") => drop(argv.splice(program..=program, words(VALKEY))),
         (Language::C, _) => {}
     }
     if program > 0 {
