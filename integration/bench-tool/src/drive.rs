@@ -58,29 +58,20 @@ fn run(tasks: &[Task], guest: Option<Launch>) -> Result<Report> {
 /// Performs the tasks in the lab. Starts the lab only once for all tasks, because a guest takes a
 /// long time to boot.
 fn measure(tasks: &[Task]) -> Result<Report> {
-    let has = |part| tasks.iter().any(|task| task.part == part);
-    let mut packages = Vec::new();
-    if has(Part::Instructions) {
-        packages.push("valgrind");
-    }
-    if has(Part::Counted) {
-        packages.extend(["libzmq5", "libnng1", "strace"]);
-    }
-    if !packages.is_empty() {
-        let mut setup = Command::new("integration/lab");
-        setup.arg("setup");
-        setup.args(packages.iter().flat_map(|package| ["--package", package]));
+    let guest = if tasks.iter().any(|task| task.part == Part::Hosts) {
+        "--hosts 2 --memory 2G"
+    } else {
+        let packages = ["valgrind", "libzmq5", "libnng1", "strace"];
+        let options = packages.iter().flat_map(|package| ["--package", package]);
         // Ignore the exit status: if a package is missing, the guest reports the missing program.
-        setup.status()?;
-    }
+        let mut lab = Command::new("integration/lab");
+        lab.arg("setup").args(options).status()?;
+        COUNTED
+    };
     let is_short = |task: &Task| task.quick || ["hosts", "sweep"].contains(&&*task.rows);
     let limit = match tasks.iter().all(is_short) {
         true => QUICK_LIMIT,
         false => LIMIT,
-    };
-    let guest = match has(Part::Hosts) {
-        true => "--hosts 2 --memory 2G",
-        false => COUNTED,
     };
     run(tasks, Some(Launch::new(guest, limit)))
 }

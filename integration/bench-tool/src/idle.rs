@@ -12,6 +12,7 @@ use nix::sys::prctl::set_thp_disable;
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::{TcpListener, TcpStream},
+    task::JoinSet,
 };
 use toolbox::{Side, open_fds, status_kib};
 
@@ -60,11 +61,11 @@ pub(crate) fn serve(traffic: &Traffic) -> Result<()> {
         let asked = TcpListener::bind(aside(traffic)).await?;
         let mut carriers = Carrier::all(traffic, Side::Server).await?;
         let (mut asked, _) = asked.accept().await?;
-        // If the program has tasks, the tasks echo the messages and are idle afterwards.
-        let echoes = match many::serves(traffic) {
-            true => Some(many::echoes(std::mem::take(&mut carriers))?),
-            false => None,
-        };
+        let mut echoes = JoinSet::new();
+        if many::serves(traffic) {
+            // The tasks echo the messages and are idle afterwards.
+            echoes = many::echoes(std::mem::take(&mut carriers))?;
+        }
         for carrier in &mut carriers {
             carrier.send_back(traffic.size).await?;
         }
@@ -74,9 +75,7 @@ pub(crate) fn serve(traffic: &Traffic) -> Result<()> {
         for mut carrier in carriers {
             drop(carrier.receive(1).await);
         }
-        if let Some(echoes) = echoes {
-            echoes.join_all().await;
-        }
+        echoes.join_all().await;
         Ok(())
     })
 }

@@ -82,7 +82,7 @@ pub(crate) fn measure(traffic: &Traffic) -> Result<Vec<Reading>> {
 }
 
 /// Sends or receives `count` messages. Messages in one direction all use the first connection.
-/// Round trips use all connections in rotation.
+/// Round trips use all connections in rotation, or at once.
 async fn run(traffic: &Traffic, carriers: &mut [Carrier], count: u64) -> Result<Reading> {
     let carrier = carriers.first_mut().context("no connection")?;
     let message = vec![0x5a; traffic.size];
@@ -94,10 +94,7 @@ async fn run(traffic: &Traffic, carriers: &mut [Carrier], count: u64) -> Result<
                 let times = left.min(traffic.manner.batch.into());
                 match times {
                     1 => carrier.send(&message).await?,
-                    _ => {
-                        let times = usize::try_from(times)?;
-                        carrier.send_batch(&message, times).await?;
-                    }
+                    _ => carrier.send_batch(&message, times as usize).await?,
                 }
                 left -= times;
             }
@@ -112,28 +109,22 @@ async fn run(traffic: &Traffic, carriers: &mut [Carrier], count: u64) -> Result<
             let taken = processor_time()?.saturating_sub(before);
             Ok(Reading::mean(taken.as_secs_f64() * 1e6 / count as f64))
         }
-        Measure::AtOnce => {
-            let (start, mut left) = (Instant::now(), count);
-            while left > 0 {
-                let some = carriers.len().min(usize::try_from(left)?);
-                for carrier in &mut carriers[..some] {
+        _ => {
+            let at_once = match traffic.measure {
+                Measure::AtOnce => carriers.len(),
+                _ => 1,
+            };
+            let mut times = Times::start(count);
+            let places = (0..carriers.len()).step_by(at_once).cycle();
+            for place in places.take(usize::try_from(count)? / at_once) {
+                let carriers = &mut carriers[place..place + at_once];
+                for carrier in &mut *carriers {
                     carrier.send(&message).await?;
                 }
-                for carrier in &mut carriers[..some] {
+                for carrier in carriers {
                     carrier.receive(message.len()).await?;
                 }
-                left -= some as u64;
-            }
-            let micros = start.elapsed().as_secs_f64() * 1e6;
-            Ok(Reading::mean(micros / (2 * count) as f64))
-        }
-        _ => {
-            let mut times = Times::start(count);
-            let places = (0..carriers.len()).cycle();
-            for (place, _) in places.zip(0..count) {
-                carriers[place].send(&message).await?;
-                carriers[place].receive(message.len()).await?;
-                times.record(2);
+                times.record(2 * at_once);
             }
             Ok(times.reading())
         }
