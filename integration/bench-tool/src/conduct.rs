@@ -1,7 +1,6 @@
 //! Runs the programs of a plan, one round after the other, and collects the results.
 
 use std::{
-    fmt,
     fs::{self, File},
     io::Write,
     net::{IpAddr, Ipv4Addr},
@@ -89,6 +88,8 @@ pub(crate) fn perform(tasks: &[Task], results: &Path, lab: Option<&Lab>) -> Resu
 #[derive(Debug)]
 pub(crate) struct Conductor {
     pub(crate) part: Part,
+    /// The current measurement, for messages and for the log.
+    what: String,
     address: IpAddr,
     /// The name of the RDMA device, which is empty if there is none.
     device: String,
@@ -129,6 +130,7 @@ impl Conductor {
         let log = results.join(format!("bench-{part}.log"));
         Ok(Self {
             part,
+            what: String::new(),
             address,
             device,
             report: Report {
@@ -150,7 +152,8 @@ impl Conductor {
             .transpose()?;
         if self.part == Part::Instructions {
             if let Err(error) = instructions::prepare() {
-                self.lacks(format!("the whole part: {error:#}"));
+                let missing = format!("{}: the whole part: {error:#}", self.part);
+                self.report.missing.push(missing);
                 return Ok(());
             }
             instructions::add_calls(self);
@@ -161,9 +164,10 @@ impl Conductor {
         let (rounds, runs) = (task.rounds, sides.len());
         for round in 1..=rounds {
             for (place, (run, side)) in (1..).zip(&mut sides) {
-                let what = format!("round {round} of {rounds}, {run}");
-                self.say(&format!("{what} ({place} of {runs})"));
-                side.figures.extend(self.figure(&what, run));
+                self.begin(format!(
+                    "round {round} of {rounds}, {run} ({place} of {runs})"
+                ));
+                side.figures.extend(self.figure(run));
             }
         }
         // Add a row if all rounds of both programs were measured.
@@ -192,22 +196,22 @@ impl Conductor {
 
     /// Runs a program, and returns its figure. If a program other than rdmsg fails, runs it again,
     /// up to [`THEIRS`] times in total. Returns `None` if all attempts have failed.
-    fn figure(&mut self, what: &str, run: &Run) -> Option<f64> {
+    fn figure(&mut self, run: &Run) -> Option<f64> {
         let attempts = match run.program {
             Program::Rdmsg(manner) if manner.library == Library::Rdmsg => OURS,
             _ => THEIRS,
         };
-        self.attempt(what, attempts, |this| match run.measure {
+        self.attempt(attempts, |this| match run.measure {
             Measure::Loop => instructions::round_trip(this, run),
             Measure::Step => {
-                let readings = run.read(&this.client_of(what, run, |_| {})?)?;
+                let readings = run.read(&this.client_of(run, |_| {})?)?;
                 let sweep = Sweep::new(run.name(), &readings);
                 let worst = sweep.worst();
                 this.report.sweeps.push(sweep);
                 Ok(worst)
             }
-            measure if measure.is_of_connections() => this.difference(what, run),
-            _ => this.reading(what, run),
+            measure if measure.is_of_connections() => this.difference(run),
+            _ => this.reading(run),
         })
     }
 
@@ -217,8 +221,8 @@ impl Conductor {
     /// instructions vary little. The part `OneProcessor` also uses the mean. For READs, it is the
     /// median in all parts, because a READ sometimes waits for a thread of the kernel. If the
     /// program determines only the mean, it is the mean.
-    fn reading(&mut self, what: &str, run: &Run) -> Result<f64> {
-        let readings = run.read(&self.client_of(what, run, |_| {})?)?;
+    fn reading(&mut self, run: &Run) -> Result<f64> {
+        let readings = run.read(&self.client_of(run, |_| {})?)?;
         let reading = readings.first().context("the client printed no figures")?;
         let by_clock = matches!(self.part, Part::Free | Part::Loaded | Part::Hosts);
         let has_median = by_clock || run.measure == Measure::Read;
@@ -231,13 +235,13 @@ impl Conductor {
     /// Measures the cost of additional connections, in a run with one connection and a run with
     /// `run.count` more connections. Returns the difference between the two figures, divided as the
     /// measure requires.
-    fn difference(&mut self, what: &str, run: &Run) -> Result<f64> {
+    fn difference(&mut self, run: &Run) -> Result<f64> {
         let mut of = |count| {
             let run = &Run { count, ..*run };
             match run.measure {
-                Measure::Connect => self.work_of_connections(what, run),
-                Measure::SystemCalls => self.calls_of_connections(what, run),
-                _ => self.reading(what, run),
+                Measure::Connect => self.work_of_connections(run),
+                Measure::SystemCalls => self.calls_of_connections(run),
+                _ => self.reading(run),
             }
         };
         let (one, more) = (of(1)?, of(run.count + 1)?);
@@ -253,16 +257,16 @@ impl Conductor {
 
     /// Measures this host's processor time in µs. The elapsed time would be longer, because a
     /// connection waits for timers of the kernel while it opens and closes.
-    fn work_of_connections(&mut self, what: &str, run: &Run) -> Result<f64> {
+    fn work_of_connections(&mut self, run: &Run) -> Result<f64> {
         sleep(SETTLE);
-        self.client_of(what, run, |_| {})?;
+        self.client_of(run, |_| {})?;
         Ok(work()?.saturating_sub(self.began).as_secs_f64() * 1e6)
     }
 
     /// Measures the total number of system calls of the client and the server.
-    fn calls_of_connections(&mut self, what: &str, run: &Run) -> Result<f64> {
+    fn calls_of_connections(&mut self, run: &Run) -> Result<f64> {
         let files = ["client", "server"].map(|side| format!("/tmp/bench-strace-{side}"));
-        self.client_of(what, run, |commands| {
+        self.client_of(run, |commands| {
             let sides = [&mut commands.client, &mut commands.server];
             for (argv, file) in sides.into_iter().zip(&files) {
                 argv.splice(..0, words(&format!("strace -f -q -c -o {file}")));
@@ -277,21 +281,20 @@ impl Conductor {
     /// The errors of earlier attempts become notes.
     pub(crate) fn attempt<T>(
         &mut self,
-        what: &str,
         attempts: u32,
         mut once: impl FnMut(&mut Self) -> Result<T>,
     ) -> Option<T> {
-        for attempt in 1..=attempts {
+        for left in (0..attempts).rev() {
             match once(self) {
                 Ok(value) => return Some(value),
-                Err(error) if attempt < attempts => {
-                    let note = format!("{what}: retried: {error:#}");
+                Err(error) if left > 0 => {
+                    let note = format!("{}: retried: {error:#}", self.what);
                     self.report.notes.push(note);
                 }
                 Err(error) => {
                     self.report.broken |= attempts == OURS;
-                    self.lacks(format!("{what}: {error:#}"));
-                    break;
+                    let missing = format!("{}: {}: {error:#}", self.part, self.what);
+                    self.report.missing.push(missing);
                 }
             }
         }
@@ -302,7 +305,6 @@ impl Conductor {
     /// client's output.
     pub(crate) fn client_of(
         &mut self,
-        what: &str,
         run: &Run,
         change: impl FnOnce(&mut Commands),
     ) -> Result<String> {
@@ -339,20 +341,17 @@ impl Conductor {
         };
         let server = self.server.finish(limit)?;
         let (taken, output) = (start.elapsed().as_secs_f64(), client.output.trim_end());
-        writeln!(self.log, "== {what} ({taken:.1} s)\n{output}")?;
+        writeln!(self.log, "== {} ({taken:.1} s)\n{output}", self.what)?;
         if !client.succeeded() {
             bail!("the client failed: {client}; its server: {server}");
         }
         Ok(client.output)
     }
 
-    pub(crate) fn lacks(&mut self, what: impl fmt::Display) {
-        let part = self.part;
-        self.report.missing.push(format!("{part}: {what}"));
-    }
-
-    pub(crate) fn say(&self, what: &str) {
+    /// Prints the name of the measurement that begins.
+    pub(crate) fn begin(&mut self, what: String) {
         eprintln!("bench: {}: {what}", self.part);
+        self.what = what;
     }
 }
 

@@ -65,9 +65,8 @@ fn add_calls_of(conductor: &mut Conductor, manner: Manner, suffix: &str, limits:
     for function in &functions {
         options += &format!(" --toggle-collect={function}");
     }
-    let what = format!("single calls{suffix}");
-    conductor.say(&what);
-    let profile = conductor.attempt(&what, OURS, |this| run_in_callgrind(this, &run, &options));
+    conductor.begin(format!("single calls{suffix}"));
+    let profile = conductor.attempt(OURS, |this| run_in_callgrind(this, &run, &options));
     let costs = profile.map(|profile| callgrind::costs(&profile, &functions));
     let costs = costs.into_iter().flatten();
     for ((name, cost), limit) in calls::NAMES.into_iter().zip(costs).zip(limits) {
@@ -111,7 +110,7 @@ fn run_in_callgrind(conductor: &mut Conductor, run: &Run, options: &str) -> Resu
     let profile = conductor.profile.clone();
     let mut valgrind = words(&format!("valgrind --tool=callgrind {options}"));
     valgrind.push(format!("--callgrind-out-file={}", profile.display()));
-    conductor.client_of(&run.to_string(), run, |commands| {
+    conductor.client_of(run, |commands| {
         if let Program::Rdmsg(_) = run.program {
             commands.client[0] = STRIPPED.to_owned();
         }

@@ -95,10 +95,9 @@ impl Measure {
                 format!("{:.2} MiB/s", figure * size as f64 / f64::from(1 << 20))
             }
             Self::IdleMemory | Self::IdleHuge => format!("{figure:.2} KiB"),
-            Self::IdleDescriptors => format!("{figure:.2}"),
             Self::IdleWork => format!("{figure:.3} %"),
             Self::Call | Self::Loop | Self::SystemCalls => format!("{figure:.0}"),
-            Self::Allocations | Self::Step => format!("{figure:.2}"),
+            Self::IdleDescriptors | Self::Allocations | Self::Step => format!("{figure:.2}"),
         }
     }
 }

@@ -91,14 +91,18 @@ impl Run {
     /// `port`.
     pub(crate) fn commands(&self, address: IpAddr, device: &str, port: u16) -> Result<Commands> {
         let Self { size, count, .. } = *self;
-        let (line, listening, to_server) = match self.program {
+        let listening = |is_over_tcp| match is_over_tcp {
+            true => Listening::Tcp(port),
+            false => Listening::Cm(port),
+        };
+        let (line, is_over_tcp, to_server) = match self.program {
             // -F disables perftest's check for a varying processor frequency.
             Program::Perftest => (
                 format!(
                     "{} -R -F -e -d {device} -s {size} -n {count} -p {port}",
                     self.perftest()
                 ),
-                Listening::Cm(port),
+                false,
                 "",
             ),
             Program::Rstream { tcp } => {
@@ -108,21 +112,18 @@ impl Run {
                     Measure::OneWay => (0, 1, count),
                     _ => (64, count, 1),
                 };
-                let (tcp, listening) = match tcp {
-                    true => ("-T s", Listening::Tcp(port)),
-                    false => ("", Listening::Cm(port)),
-                };
+                let over_tcp = if tcp { "-T s" } else { "" };
                 let line = format!(
-                    "rstream {tcp} -T b -i {inline} -S {size} -I {iterations} -C {transfers} \
+                    "rstream {over_tcp} -T b -i {inline} -S {size} -I {iterations} -C {transfers} \
                      -p {port}"
                 );
-                (line, listening, "-s ")
+                (line, tcp, "-s ")
             }
             // Each connection transfers one message, because ucmatose does not close a connection
             // that has transferred none.
             Program::Ucmatose => (
                 format!("ucmatose -C 1 -S 64 -c {count} -p {port}"),
-                Listening::Cm(port),
+                false,
                 "-s ",
             ),
             Program::Rdmsg(manner) => {
@@ -149,17 +150,14 @@ impl Run {
                 }];
                 return Ok(Commands {
                     server: argv("serve", &traffic)?,
-                    listening: match manner.is_over_tcp() {
-                        true => Listening::Tcp(port),
-                        false => Listening::Cm(port),
-                    },
+                    listening: listening(manner.is_over_tcp()),
                     client: argv("measure", &traffic)?,
                 });
             }
         };
         Ok(Commands {
             server: words(&line),
-            listening,
+            listening: listening(is_over_tcp),
             client: words(&format!("{line} {to_server}{address}")),
         })
     }
