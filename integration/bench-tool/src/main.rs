@@ -4,11 +4,12 @@
 //! [`conduct`] performs one task of the [`plan`] after the other. It runs servers and clients, and
 //! our programs and the stock programs alternate. It also counts the instructions of clients under
 //! callgrind, with the help of [`instructions`]. The results are [`row`]s of a [`report`], which
-//! [`drive`] prints or compares with the [`budget`]. [`program`] contains the command lines. Our own
-//! programs are [`messages`], which also exchanges the sizes of a [`sweep`], [`many`],
-//! [`one_sided`], [`idle`] and [`calls`]. With [`alternatives`], some of these programs use
-//! connections of other libraries instead of rdmsg, for instance those in [`c_sockets`] and
-//! [`plain_verbs`].
+//! [`drive`] prints or compares with the [`budget`]. [`program`] contains the command lines.
+//!
+//! Our own programs are [`messages`], [`many`], [`one_sided`], [`idle`] and [`calls`]. The program
+//! [`messages`] also exchanges the sizes of a [`sweep`]. With [`alternatives`], some of these
+//! programs use connections of other libraries instead of rdmsg, for instance those in
+//! [`c_sockets`] and [`plain_verbs`].
 
 mod alternatives;
 mod budget;

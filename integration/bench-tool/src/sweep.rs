@@ -96,11 +96,13 @@ pub(crate) fn table(sweeps: &[Sweep], only_beyond: bool) -> Vec<Vec<String>> {
     lines
 }
 
-/// Returns the traffic of each size, up to `traffic.size`, or of all sizes if this is 0. The receiver
-/// sends a grant for further messages after every 16 messages. For sizes up to 64 KiB, this grant
-/// affects the mean, so the number of measured round trips is a multiple of 16. Over TCP, the costs
-/// are lower but vary more, so the number of measured round trips is four times higher. If the
+/// Returns the traffic of each size, up to `traffic.size`, or of all sizes if this is 0. If the
 /// traffic is not a sweep, returns it unchanged.
+///
+/// The receiver sends a grant for further messages after every 16 messages. For sizes up to 64 KiB,
+/// this grant affects the mean, so the number of measured round trips is a multiple of 16. Over
+/// TCP, the costs are lower but vary more, so the number of measured round trips is four times
+/// higher.
 pub(crate) fn parts(traffic: &Traffic) -> Vec<Traffic> {
     if traffic.measure != Measure::Step {
         return vec![traffic.clone()];
