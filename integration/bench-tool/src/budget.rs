@@ -113,17 +113,19 @@ fn series(kernel: &str) -> String {
 /// program was measured.
 fn against_perftest(row: &Row, rows: &[Row]) -> Row {
     let is_ours = |side: &Side| side.name.starts_with("rdmsg");
-    let stock = |row: &&Row| row.theirs.as_ref().is_some_and(|theirs| !is_ours(theirs));
-    let is_one = row.theirs.is_none() || stock(&row);
-    let alike = |other: &&Row| (other.measure, other.size) == (row.measure, row.size);
-    let is_of_theirs = |other: &&Row| row.theirs.as_ref() == Some(&other.ours);
-    let others = || rows.iter().filter(stock).filter(alike);
-    let other = others().find(is_of_theirs).or_else(|| others().next());
-    let other = other.filter(|_| !is_one);
-    Row {
-        theirs: other.map_or_else(|| row.theirs.clone(), |other| other.theirs.clone()),
-        ..row.clone()
+    let mut row = row.clone();
+    if row.theirs.as_ref().is_some_and(is_ours) {
+        let mut others = rows.iter().filter(|other| {
+            (other.measure, other.size) == (row.measure, row.size)
+                && other.theirs.as_ref().is_some_and(|theirs| !is_ours(theirs))
+        });
+        let first = others.clone().next();
+        let of_theirs = others.find(|other| row.theirs.as_ref() == Some(&other.ours));
+        if let Some(other) = of_theirs.or(first) {
+            row.theirs.clone_from(&other.theirs);
+        }
     }
+    row
 }
 
 /// Returns the name of a row in the budget. The name of a rate has a suffix to indicate that more

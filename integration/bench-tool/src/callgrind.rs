@@ -1,7 +1,5 @@
 //! Parses the output of callgrind.
 
-use std::collections::HashMap;
-
 use anyhow::{Context, Result};
 
 /// Returns the total number of instructions that the program has executed.
@@ -21,31 +19,24 @@ pub(crate) struct Cost {
 }
 
 /// Returns the cost of each function in `functions`. The profile must be made with
-/// `--separate-callers`. In such a profile, the names of a function's callers follow the name of
-/// the function, as in `malloc'Vec::new'bench::calls::send'main`.
+/// `--separate-callers` and `--compress-strings=no`. In such a profile, the names of a function's
+/// callers follow the name of the function, as in `malloc'Vec::new'bench::calls::send'main`.
 pub(crate) fn costs(profile: &str, functions: &[String]) -> Vec<Cost> {
     let mut costs = vec![Cost::default(); functions.len()];
-    let (mut objects, mut names) = (Names::default(), Names::default());
     let mut is_of_driver = false;
-    // `within` is the index of the measured function to which the costs on the following lines are
-    // added. These are costs of the function itself or of one of its callees. If the next `calls`
-    // line counts calls to the allocator, `allocating` is the index of the measured function that
-    // makes these calls.
+    // The index of the measured function to which the costs on the following lines are added. These
+    // are costs of the function itself or of one of its callees.
     let mut within = None;
-    let mut allocating = None;
+    let mut called = "";
     let mut lines = profile.lines();
     while let Some(line) = lines.next() {
-        let (key, value) = line.split_once('=').unwrap_or(("", line));
-        match key {
-            "ob" => is_of_driver = is_driver(objects.read(value)),
-            "cob" => drop(objects.read(value)),
-            "fn" => within = place(names.read(value), functions),
-            "cfn" => {
-                let called = names.read(value);
-                allocating = place(called, functions).filter(|_| is_allocator(called));
-            }
-            "calls" => {
-                if let (Some(place), Some(count)) = (allocating.take(), number(value, 0)) {
+        match line.split_once('=').unwrap_or(("", line)) {
+            ("ob", object) => is_of_driver = is_driver(object),
+            ("fn", name) => within = place(name, functions),
+            ("cfn", name) => called = name,
+            ("calls", counts) => {
+                let allocating = place(called, functions).filter(|_| is_allocator(called));
+                if let (Some(place), Some(count)) = (allocating, number(counts, 0)) {
                     costs[place].allocations += count;
                 }
                 // The next line contains the cost of the callee. Skip this line, because the
@@ -53,7 +44,7 @@ pub(crate) fn costs(profile: &str, functions: &[String]) -> Vec<Cost> {
                 lines.next();
             }
             // A line with costs contains the source line and the number of executed instructions.
-            "" if line.starts_with(|c: char| c.is_ascii_digit() || "+-*".contains(c)) => {
+            ("", line) if line.starts_with(|c: char| c.is_ascii_digit() || "+-*".contains(c)) => {
                 if let (Some(place), Some(count)) = (within, number(line, 1))
                     && !is_of_driver
                 {
@@ -64,21 +55,6 @@ pub(crate) fn costs(profile: &str, functions: &[String]) -> Vec<Cost> {
         }
     }
     costs
-}
-
-/// The names in a profile. The first use of a name is a number followed by the name, as in `(7)
-/// name`. Later uses contain only the number, as in `(7)`.
-#[derive(Debug, Default)]
-struct Names<'a>(HashMap<&'a str, &'a str>);
-
-impl<'a> Names<'a> {
-    fn read(&mut self, text: &'a str) -> &'a str {
-        let (number, name) = text.split_once(' ').unwrap_or((text, ""));
-        if !name.is_empty() {
-            self.0.insert(number, name);
-        }
-        self.0.get(number).copied().unwrap_or(text)
-    }
 }
 
 fn number(line: &str, at: usize) -> Option<u64> {
@@ -113,29 +89,29 @@ version: 1
 events: Ir
 summary: 70
 
-ob=(1) /tmp/bench
-fl=(1) ???
-fn=(1) bench::calls::send'main
+ob=/tmp/bench
+fl=???
+fn=bench::calls::send'main
 0 10
-cob=(2) /usr/lib/libc.so.6
-cfn=(2) malloc'bench::calls::send'main
+cob=/usr/lib/libc.so.6
+cfn=malloc'bench::calls::send'main
 calls=3 0
 0 30
 0 5
 
-fn=(4) rdmsg::Message::drop'bench::calls::release'main
+fn=rdmsg::Message::drop'bench::calls::release'main
 0 6
-cob=(3) /usr/lib/libibverbs/librxe-rdmav34.so
-cfn=(5) 0x1230'rdmsg::Message::drop'bench::calls::release'main
+cob=/usr/lib/libibverbs/librxe-rdmav34.so
+cfn=0x1230'rdmsg::Message::drop'bench::calls::release'main
 calls=3 0
 0 21
 
-ob=(3)
-fn=(5)
+ob=/usr/lib/libibverbs/librxe-rdmav34.so
+fn=0x1230'rdmsg::Message::drop'bench::calls::release'main
 0 21
 
-ob=(2)
-fn=(2)
+ob=/usr/lib/libc.so.6
+fn=malloc'bench::calls::send'main
 0 20
 +3 10
 totals: 72

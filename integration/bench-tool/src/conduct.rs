@@ -1,7 +1,6 @@
 //! Runs the programs of a plan, one round after the other, and collects the results.
 
 use std::{
-    fmt,
     fs::{self, File},
     io::Write,
     net::{IpAddr, Ipv4Addr},
@@ -14,16 +13,14 @@ use anyhow::{Context, Result, bail};
 use toolbox::{Host, Lab, Load, Process, agent, network, words};
 
 use crate::{
-    idle::Usage,
     instructions,
+    manner::Library,
     measure::Measure,
-    plan::{self, Pair},
-    program::{Commands, Program, Run, last_json},
+    plan::{self, Pair, Task},
+    program::{Commands, Program, Run},
     report::Report,
     row::{Part, Row, Side},
-    sweep,
-    traffic::Reading,
-    work::{Scope, Task},
+    sweep::Sweep,
 };
 
 /// The first server listens on the port above this one. Each further server uses the next higher
@@ -57,43 +54,48 @@ const WIRE: &str = "rate 10mbit delay 5ms";
 /// The number of busy processes per processor in the part with load.
 const LOAD: usize = 4;
 
-/// The name of the file with the reports of all parts, in the results folder.
-pub(crate) const REPORTS: &str = "bench.json";
+/// The name of the file with the report, in the results folder.
+pub(crate) const REPORT: &str = "bench.json";
 
-/// Measures all parts of a task one after the other, and writes the reports to the results folder.
-/// `here` is the results folder if the task runs on this machine. It is `None` in the lab, which
-/// sets its own results folder.
-pub(crate) fn perform(task: &Task, here: Option<&Path>) -> Result<()> {
-    if task.parts == [Part::Hosts] && Lab::find()?.host != "a" {
-        return agent::serve();
+/// Performs tasks in the lab. The second host only runs the agent that starts the servers.
+pub(crate) fn perform_in_lab(tasks: &[Task]) -> Result<()> {
+    let lab = Lab::find()?;
+    let is_conductor = lab.host == "a" || tasks.iter().all(|task| task.part != Part::Hosts);
+    match is_conductor {
+        true => perform(tasks, &lab.results, Some(&lab)),
+        false => agent::serve(),
     }
-    let mut reports = Vec::new();
-    for part in &task.parts {
-        let mut conductor = Conductor::new(*part, task, here)?;
-        let measured = conductor.measure(task.scope, &task.only);
+}
+
+/// Performs tasks one after the other, and writes the report to the folder `results`. `lab` is
+/// `None` on a machine without a device.
+pub(crate) fn perform(tasks: &[Task], results: &Path, lab: Option<&Lab>) -> Result<()> {
+    let mut report = Report::default();
+    for task in tasks {
+        let mut conductor = Conductor::new(task, results, lab)?;
+        let measured = conductor.measure(task);
         conductor.server.quit()?;
         measured?;
-        reports.push(conductor.report);
-        // Write the file after each part, because a later part may fail.
-        let file = conductor.results.join(REPORTS);
-        fs::write(file, serde_json::to_string(&reports)?)?;
+        report.add(conductor.report);
+        // Write the file after each task, because a later task may fail.
+        fs::write(results.join(REPORT), serde_json::to_string(&report)?)?;
     }
     Ok(())
 }
 
 /// Runs clients on this host and their servers on this host or on the peer host. Collects the
-/// results of one part.
+/// results of one task.
 #[derive(Debug)]
 pub(crate) struct Conductor {
     pub(crate) part: Part,
-    rounds: u32,
+    /// The current measurement, for messages and for the log.
+    what: String,
     address: IpAddr,
-    device: Option<String>,
+    /// The name of the RDMA device, which is empty if there is none.
+    device: String,
     pub(crate) report: Report,
-    /// The time limit for a client.
-    limit: Duration,
-    /// The folder for files that remain after the run.
-    results: PathBuf,
+    /// The path of callgrind's output. The file remains after the run for other tools.
+    pub(crate) profile: PathBuf,
     server: Host,
     next_port: u16,
     /// The value of [`work`] at the start of the client in the last [`Measure::Connect`] run. The
@@ -105,35 +107,30 @@ pub(crate) struct Conductor {
 }
 
 impl Conductor {
-    fn new(part: Part, task: &Task, here: Option<&Path>) -> Result<Self> {
+    fn new(task: &Task, results: &Path, lab: Option<&Lab>) -> Result<Self> {
+        let part = task.part;
         let (mut server, mut place) = (Host::here(), String::new());
-        let (address, device, results) = match here {
-            Some(here) => (Ipv4Addr::LOCALHOST.into(), None, here.to_owned()),
-            None if part == Part::Hosts => {
-                let lab = Lab::find()?;
-                server = Host::connect(lab.peer)?;
-                let impair = network::impair(WIRE);
-                server.shell(&impair)?;
-                Host::here().shell(&impair)?;
-                place = format!("two hosts, each of which sends through netem {WIRE}, ");
-                (lab.peer, Some(lab.device), lab.results)
-            }
-            None => {
-                let lab = Lab::find()?;
-                (lab.addr, Some(lab.device), lab.results)
-            }
-        };
-        let log = results.join(format!("bench-{part}.log"));
+        let mut address = lab.map_or_else(|| Ipv4Addr::LOCALHOST.into(), |lab| lab.addr);
+        if let Some(lab) = lab.filter(|_| part == Part::Hosts) {
+            address = lab.peer;
+            server = Host::connect(address)?;
+            let impair = network::impair(WIRE);
+            server.shell(&impair)?;
+            Host::here().shell(&impair)?;
+            place = format!("two hosts, each of which sends through netem {WIRE}, ");
+        }
         let kernel = fs::read_to_string("/proc/sys/kernel/osrelease")?;
         let kernel = kernel.trim().to_owned();
+        let device = lab.map(|lab| lab.device.clone()).unwrap_or_default();
         let note = format!(
             "{part}: {place}on {}, processors: {}, Linux {kernel}",
-            device.as_deref().unwrap_or("TCP only"),
+            if lab.is_some() { &device } else { "TCP only" },
             available_parallelism()?
         );
+        let log = results.join(format!("bench-{part}.log"));
         Ok(Self {
             part,
-            rounds: task.rounds,
+            what: String::new(),
             address,
             device,
             report: Report {
@@ -141,95 +138,112 @@ impl Conductor {
                 notes: vec![note],
                 ..Report::default()
             },
-            limit: match part {
-                Part::Counted => COUNTED_LIMIT,
-                Part::Instructions => CALLGRIND_LIMIT,
-                _ => CLIENT_LIMIT,
-            },
+            profile: results.join("bench-callgrind.out"),
             server,
             next_port: PORT_BEFORE_FIRST,
             began: Duration::ZERO,
             log: File::create(&log).with_context(|| format!("cannot write {log:?}"))?,
-            results,
         })
     }
 
-    fn measure(&mut self, scope: Scope, only: &[String]) -> Result<()> {
-        let part = self.part;
-        let _load = (part == Part::Loaded)
+    fn measure(&mut self, task: &Task) -> Result<()> {
+        let _load = (self.part == Part::Loaded)
             .then(|| Load::start(LOAD))
             .transpose()?;
-        let quick = scope == Scope::Quick;
-        if part == Part::Instructions {
+        if self.part == Part::Instructions {
             if let Err(error) = instructions::prepare() {
-                self.lacks(format!("the whole part: {error:#}"));
+                let missing = format!("{}: the whole part: {error:#}", self.part);
+                self.report.missing.push(missing);
                 return Ok(());
             }
             instructions::add_calls(self);
         }
-        let mut pairs = match (scope, &self.device) {
-            (Scope::Sweep, _) => Vec::new(),
-            (Scope::Many, _) => plan::pairs("many", false)?,
-            (Scope::Full | Scope::Quick | Scope::Hosts, _) => {
-                plan::pairs(&part.to_string(), quick)?
-            }
-            (Scope::Polling, Some(_)) if part == Part::Free => {
-                plan::pairs("polling free rdma", false)?
-            }
-            (Scope::Polling, _) => plan::pairs(&format!("polling {part}"), false)?,
-        };
-        plan::select(&mut pairs, only);
+        let pairs = task.pairs()?;
         let runs = plan::runs(&pairs).into_iter();
-        let mut readings: Vec<(Run, Vec<Reading>)> = runs.map(|run| (run, Vec::new())).collect();
-        let (rounds, runs) = (self.rounds, readings.len());
+        let mut sides: Vec<(Run, Side)> = runs.map(|run| (run, Side::new(run.name()))).collect();
+        let (rounds, runs) = (task.rounds, sides.len());
         for round in 1..=rounds {
-            for (place, (run, readings)) in (1..).zip(&mut readings) {
-                let what = format!("round {round} of {rounds}, {run}");
-                self.say(&format!("{what} ({place} of {runs})"));
-                readings.extend(self.reading(&what, run));
+            for (place, (run, side)) in (1..).zip(&mut sides) {
+                self.begin(format!(
+                    "round {round} of {rounds}, {run} ({place} of {runs})"
+                ));
+                side.figures.extend(self.figure(run));
             }
         }
-        for pair in &pairs {
-            self.add_pair(&readings, pair);
-        }
-        let has_sweep = matches!(scope, Scope::Full | Scope::Quick | Scope::Sweep);
-        if part == Part::Counted && has_sweep && only.is_empty() {
-            sweep::add(self, scope, rounds);
-        }
+        // Add a row if all rounds of both programs were measured.
+        let side = |run: &Run| {
+            let (_, side) = sides.iter().find(|(other, _)| other == run)?;
+            (side.figures.len() == rounds as usize).then(|| side.clone())
+        };
+        let part = self.part;
+        let row = |pair: &Pair| {
+            let theirs = match &pair.theirs {
+                Some(run) => Some(side(run)?),
+                None => None,
+            };
+            Some(Row {
+                part,
+                measure: pair.ours.measure,
+                size: pair.ours.size,
+                ours: side(&pair.ours)?,
+                theirs,
+                target: pair.target,
+            })
+        };
+        self.report.rows.extend(pairs.iter().filter_map(row));
         Ok(())
     }
 
-    /// Runs a program, and returns its reading. If a stock program fails, runs it again, up to
-    /// [`THEIRS`] times in total. Returns `None` if all attempts have failed.
-    fn reading(&mut self, what: &str, run: &Run) -> Option<Reading> {
+    /// Runs a program, and returns its figure. If a program other than rdmsg fails, runs it again,
+    /// up to [`THEIRS`] times in total. Returns `None` if all attempts have failed.
+    fn figure(&mut self, run: &Run) -> Option<f64> {
         let attempts = match run.program {
-            Program::Rdmsg(_) => OURS,
+            Program::Rdmsg(manner) if manner.library == Library::Rdmsg => OURS,
             _ => THEIRS,
         };
-        self.attempt(what, attempts, |this| match run.measure {
-            Measure::Connect => {
-                this.difference(run, |this, run| this.work_of_connections(what, run))
-            }
-            Measure::SystemCalls => {
-                this.difference(run, |this, run| this.calls_of_connections(what, run))
-            }
-            measure if measure.is_of_idle() => {
-                this.difference(run, |this, run| this.usage_of_connections(what, run))
-            }
+        self.attempt(attempts, |this| match run.measure {
             Measure::Loop => instructions::round_trip(this, run),
-            _ => run.read(&this.client_of(what, run, |_| {})?),
+            Measure::Step => {
+                let readings = run.read(&this.client_of(run, |_| {})?)?;
+                let sweep = Sweep::new(run.name(), &readings);
+                let worst = sweep.worst();
+                this.report.sweeps.push(sweep);
+                Ok(worst)
+            }
+            measure if measure.is_of_connections() => this.difference(run),
+            _ => this.reading(run),
         })
     }
 
-    /// Measures the cost of additional connections. Calls `of` twice, to measure a run with one
-    /// connection and a run with `run.count` more connections. Returns the difference between the
-    /// two figures, divided as the measure requires.
-    fn difference(
-        &mut self,
-        run: &Run,
-        of: impl Fn(&mut Self, &Run) -> Result<f64>,
-    ) -> Result<Reading> {
-        let mut of = |count| of(self, &Run { count, ..*run });
+    /// Runs a program, and returns the figure that its client has printed. In the parts `Free`,
+    /// `Loaded` and `Hosts`, this is the median, because another process can interrupt a
+    /// measurement by the clock. In the other parts, it is the mean, because counted times and
+    /// instructions vary little. The part `OneProcessor` also uses the mean. For READs, it is the
+    /// median in all parts, because a READ sometimes waits for a thread of the kernel. If the
+    /// program determines only the mean, it is the mean.
+    fn reading(&mut self, run: &Run) -> Result<f64> {
+        let readings = run.read(&self.client_of(run, |_| {})?)?;
+        let reading = readings.first().context("the client printed no figures")?;
+        let by_clock = matches!(self.part, Part::Free | Part::Loaded | Part::Hosts);
+        let has_median = by_clock || run.measure == Measure::Read;
+        Ok(reading
+            .median
+            .filter(|_| has_median)
+            .unwrap_or(reading.mean))
+    }
+
+    /// Measures the cost of additional connections, in a run with one connection and a run with
+    /// `run.count` more connections. Returns the difference between the two figures, divided as the
+    /// measure requires.
+    fn difference(&mut self, run: &Run) -> Result<f64> {
+        let mut of = |count| {
+            let run = &Run { count, ..*run };
+            match run.measure {
+                Measure::Connect => self.work_of_connections(run),
+                Measure::SystemCalls => self.calls_of_connections(run),
+                _ => self.reading(run),
+            }
+        };
         let (one, more) = (of(1)?, of(run.count + 1)?);
         let parts = match run.measure {
             // The processor share is the total for both ends of all additional connections.
@@ -238,21 +252,21 @@ impl Conductor {
             measure if measure.is_of_idle() => 2.0 * run.count as f64,
             _ => run.count as f64,
         };
-        Ok(Reading::mean((more - one).max(0.0) / parts))
+        Ok((more - one).max(0.0) / parts)
     }
 
     /// Measures this host's processor time in µs. The elapsed time would be longer, because a
     /// connection waits for timers of the kernel while it opens and closes.
-    fn work_of_connections(&mut self, what: &str, run: &Run) -> Result<f64> {
+    fn work_of_connections(&mut self, run: &Run) -> Result<f64> {
         sleep(SETTLE);
-        self.client_of(what, run, |_| {})?;
+        self.client_of(run, |_| {})?;
         Ok(work()?.saturating_sub(self.began).as_secs_f64() * 1e6)
     }
 
     /// Measures the total number of system calls of the client and the server.
-    fn calls_of_connections(&mut self, what: &str, run: &Run) -> Result<f64> {
+    fn calls_of_connections(&mut self, run: &Run) -> Result<f64> {
         let files = ["client", "server"].map(|side| format!("/tmp/bench-strace-{side}"));
-        self.client_of(what, run, |commands| {
+        self.client_of(run, |commands| {
             let sides = [&mut commands.client, &mut commands.server];
             for (argv, file) in sides.into_iter().zip(&files) {
                 argv.splice(..0, words(&format!("strace -f -q -c -o {file}")));
@@ -262,69 +276,25 @@ impl Conductor {
         Ok(counts.sum::<Result<u64>>()? as f64)
     }
 
-    /// Measures the usage of idle connections.
-    fn usage_of_connections(&mut self, what: &str, run: &Run) -> Result<f64> {
-        let output = self.client_of(what, run, |_| {})?;
-        let usage: Usage = last_json(&output).context("the client printed no usage")?;
-        Ok(usage.figure(run.measure))
-    }
-
-    fn add_pair(&mut self, readings: &[(Run, Vec<Reading>)], pair: &Pair) {
-        let runs = [pair.ours, pair.theirs];
-        let found = runs.map(|run| readings.iter().find(|(other, _)| *other == run));
-        let [Some((_, ours)), Some((_, theirs))] = found else {
-            return;
-        };
-        let whole = self.rounds as usize;
-        if ours.len() < whole || theirs.len() < whole {
-            return;
-        }
-        // In the parts `Free`, `Loaded` and `Hosts`, use the median, because another process can
-        // interrupt a measurement by the clock. In the other parts, use the mean, because counted
-        // times and instructions vary little. The part `OneProcessor` also uses the mean. For
-        // READs, use the median in all parts, because a READ sometimes waits for a thread of the
-        // kernel.
-        let Run { measure, size, .. } = pair.ours;
-        let by_clock = matches!(self.part, Part::Free | Part::Loaded | Part::Hosts);
-        let has_median = |reading: &Reading| reading.median.is_some();
-        let medians =
-            (by_clock || measure == Measure::Read) && ours.iter().chain(theirs).all(has_median);
-        let figure = |it: &Reading| it.median.filter(|_| medians).unwrap_or(it.mean);
-        let side = |run: Run, readings: &[Reading]| Side {
-            name: run.name(),
-            figures: readings.iter().map(figure).collect(),
-        };
-        let row = Row {
-            part: self.part,
-            measure,
-            size,
-            ours: side(pair.ours, ours),
-            theirs: Some(side(pair.theirs, theirs)),
-            target: pair.target,
-        };
-        self.report.rows.push(row);
-    }
-
     /// Calls `once` until it succeeds, up to `attempts` times. If the final attempt fails, adds the
     /// error to the missing measurements, and marks the report as broken if `attempts` is [`OURS`].
     /// The errors of earlier attempts become notes.
     pub(crate) fn attempt<T>(
         &mut self,
-        what: &str,
         attempts: u32,
         mut once: impl FnMut(&mut Self) -> Result<T>,
     ) -> Option<T> {
-        for attempt in 1..=attempts {
+        for left in (0..attempts).rev() {
             match once(self) {
                 Ok(value) => return Some(value),
-                Err(error) if attempt < attempts => {
-                    let note = format!("{what}: retried: {error:#}");
+                Err(error) if left > 0 => {
+                    let note = format!("{}: retried: {error:#}", self.what);
                     self.report.notes.push(note);
                 }
                 Err(error) => {
                     self.report.broken |= attempts == OURS;
-                    self.lacks(format!("{what}: {error:#}"));
-                    break;
+                    let missing = format!("{}: {}: {error:#}", self.part, self.what);
+                    self.report.missing.push(missing);
                 }
             }
         }
@@ -335,14 +305,19 @@ impl Conductor {
     /// client's output.
     pub(crate) fn client_of(
         &mut self,
-        what: &str,
         run: &Run,
         change: impl FnOnce(&mut Commands),
     ) -> Result<String> {
         self.next_port += 1;
-        let device = self.device.as_deref().unwrap_or_default();
-        let mut commands = run.commands(self.address, device, self.next_port)?;
+        let mut commands = run.commands(self.address, &self.device, self.next_port)?;
         change(&mut commands);
+        if self.part == Part::OneProcessor {
+            // Use the last processor, because the first one handles most interrupts.
+            let last = available_parallelism()?.get() - 1;
+            for argv in [&mut commands.client, &mut commands.server] {
+                argv.splice(..0, words(&format!("taskset -c {last}")));
+            }
+        }
         let start = Instant::now();
         self.server.start(&commands.server)?;
         if !self.server.listens(commands.listening)? {
@@ -352,11 +327,11 @@ impl Conductor {
         if run.measure == Measure::Connect {
             self.began = work()?;
         }
-        // A client with idle connections can sleep for several seconds, so raise a limit that is
-        // shorter than `CLIENT_LIMIT`.
-        let limit = match run.measure.is_of_idle() {
-            true => self.limit.max(CLIENT_LIMIT),
-            false => self.limit,
+        let limit = match self.part {
+            Part::Instructions => CALLGRIND_LIMIT,
+            // A client with idle connections can sleep for several seconds.
+            Part::Counted if !run.measure.is_of_idle() => COUNTED_LIMIT,
+            _ => CLIENT_LIMIT,
         };
         let client = Process::start(&commands.client)?.finish(limit)?;
         // If the client has failed, kill the server, which would otherwise wait for the client.
@@ -366,25 +341,17 @@ impl Conductor {
         };
         let server = self.server.finish(limit)?;
         let (taken, output) = (start.elapsed().as_secs_f64(), client.output.trim_end());
-        writeln!(self.log, "== {what} ({taken:.1} s)\n{output}")?;
+        writeln!(self.log, "== {} ({taken:.1} s)\n{output}", self.what)?;
         if !client.succeeded() {
             bail!("the client failed: {client}; its server: {server}");
         }
         Ok(client.output)
     }
 
-    /// Returns the path of callgrind's output. The file remains after the run for other tools.
-    pub(crate) fn profile(&self) -> PathBuf {
-        self.results.join("bench-callgrind.out")
-    }
-
-    pub(crate) fn lacks(&mut self, what: impl fmt::Display) {
-        let part = self.part;
-        self.report.missing.push(format!("{part}: {what}"));
-    }
-
-    pub(crate) fn say(&self, what: &str) {
+    /// Prints the name of the measurement that begins.
+    pub(crate) fn begin(&mut self, what: String) {
         eprintln!("bench: {}: {what}", self.part);
+        self.what = what;
     }
 }
 

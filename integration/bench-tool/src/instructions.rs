@@ -6,14 +6,12 @@ use anyhow::{Context, Result, ensure};
 use toolbox::words;
 
 use crate::{
-    callgrind::{self, Cost},
-    calls,
+    callgrind, calls,
     conduct::{Conductor, OURS},
     manner::{Manner, Way},
     measure::Measure,
-    program::{Program, Run, is_installed},
+    program::{Program, Run},
     row::{Row, Side, Target},
-    traffic::Reading,
 };
 
 /// The path of a copy of this program without debug information. Callgrind would need half a minute
@@ -34,7 +32,8 @@ const MORE: u64 = 300;
 
 /// Creates the copy of this program without debug information.
 pub(crate) fn prepare() -> Result<()> {
-    ensure!(is_installed("valgrind"), "valgrind is not installed");
+    let installed = Command::new("valgrind").arg("--version").output();
+    installed.context("valgrind is not installed")?;
     let status = Command::new("strip")
         .args(["--strip-debug", "-o", STRIPPED])
         .arg(env::current_exe()?)
@@ -55,34 +54,6 @@ pub(crate) fn add_calls(conductor: &mut Conductor) {
 }
 
 fn add_calls_of(conductor: &mut Conductor, manner: Manner, suffix: &str, limits: [f64; 3]) {
-    let what = format!("single calls{suffix}");
-    conductor.say(&what);
-    let costs = conductor.attempt(&what, OURS, |this| single_calls(this, manner));
-    let Some(costs) = costs else {
-        return;
-    };
-    for ((name, cost), limit) in calls::NAMES.into_iter().zip(costs).zip(limits) {
-        for (measure, count, limit) in [
-            (Measure::Call, cost.instructions, limit),
-            (Measure::Allocations, cost.allocations, 0.0),
-        ] {
-            let ours = Side {
-                name: format!("{name}{suffix}"),
-                figures: vec![count as f64 / CALLS as f64],
-            };
-            conductor.report.rows.push(Row {
-                part: conductor.part,
-                measure,
-                size: calls::SIZE,
-                ours,
-                theirs: None,
-                target: Target::AtMost(limit),
-            });
-        }
-    }
-}
-
-fn single_calls(conductor: &mut Conductor, manner: Manner) -> Result<Vec<Cost>> {
     let run = Run {
         program: Program::Rdmsg(manner),
         measure: Measure::Call,
@@ -90,17 +61,38 @@ fn single_calls(conductor: &mut Conductor, manner: Manner) -> Result<Vec<Cost>> 
         count: CALLS,
     };
     let functions = calls::NAMES.map(calls::function);
-    let mut options = vec![format!("--separate-callers={CALLERS}")];
-    let toggles = functions.iter();
-    options.extend(toggles.map(|name| format!("--toggle-collect={name}")));
-    let profile = run_in_callgrind(conductor, &run, &options)?;
-    Ok(callgrind::costs(&profile, &functions))
+    let mut options = format!("--compress-strings=no --separate-callers={CALLERS}");
+    for function in &functions {
+        options += &format!(" --toggle-collect={function}");
+    }
+    conductor.begin(format!("single calls{suffix}"));
+    let profile = conductor.attempt(OURS, |this| run_in_callgrind(this, &run, &options));
+    let costs = profile.map(|profile| callgrind::costs(&profile, &functions));
+    let costs = costs.into_iter().flatten();
+    for ((name, cost), limit) in calls::NAMES.into_iter().zip(costs).zip(limits) {
+        for (measure, count, limit) in [
+            (Measure::Call, cost.instructions, limit),
+            (Measure::Allocations, cost.allocations, 0.0),
+        ] {
+            conductor.report.rows.push(Row {
+                part: conductor.part,
+                measure,
+                size: calls::SIZE,
+                ours: Side {
+                    name: format!("{name}{suffix}"),
+                    figures: vec![count as f64 / CALLS as f64],
+                },
+                theirs: None,
+                target: Target::AtMost(limit),
+            });
+        }
+    }
 }
 
 /// Measures the number of instructions that a client executes per round trip.
-pub(crate) fn round_trip(conductor: &mut Conductor, run: &Run) -> Result<Reading> {
+pub(crate) fn round_trip(conductor: &mut Conductor, run: &Run) -> Result<f64> {
     let mut executed = |count| {
-        let profile = run_in_callgrind(conductor, &Run { count, ..*run }, &[])?;
+        let profile = run_in_callgrind(conductor, &Run { count, ..*run }, "")?;
         callgrind::total(&profile)
     };
     let (less, more) = (executed(LESS)?, executed(MORE)?);
@@ -110,20 +102,19 @@ pub(crate) fn round_trip(conductor: &mut Conductor, run: &Run) -> Result<Reading
         Program::Rdmsg(_) => 1.1,
         _ => 1.0,
     };
-    Ok(Reading::mean(each / rounds))
+    Ok(each / rounds)
 }
 
 /// Runs the client under callgrind. Returns callgrind's output.
-fn run_in_callgrind(conductor: &mut Conductor, run: &Run, options: &[String]) -> Result<String> {
-    let profile = conductor.profile();
-    let mut argv = words("valgrind --tool=callgrind");
-    argv.push(format!("--callgrind-out-file={}", profile.display()));
-    argv.extend_from_slice(options);
-    conductor.client_of(&run.to_string(), run, |commands| {
+fn run_in_callgrind(conductor: &mut Conductor, run: &Run, options: &str) -> Result<String> {
+    let profile = conductor.profile.clone();
+    let mut valgrind = words(&format!("valgrind --tool=callgrind {options}"));
+    valgrind.push(format!("--callgrind-out-file={}", profile.display()));
+    conductor.client_of(run, |commands| {
         if let Program::Rdmsg(_) = run.program {
             commands.client[0] = STRIPPED.to_owned();
         }
-        commands.client.splice(..0, argv);
+        commands.client.splice(..0, valgrind);
     })?;
     Ok(fs::read_to_string(profile)?)
 }

@@ -1,14 +1,15 @@
 //! Compares rdmsg with the stock C programs on one RDMA device.
 //!
 //! On a developer's machine, [`drive`] starts this program again in the lab. In the lab,
-//! [`conduct`] measures one part after the other. It runs the servers and clients of a [`plan`], in
-//! which our programs and the stock programs alternate. It also counts the instructions of clients
-//! under callgrind, with the help of [`instructions`], and measures the [`sweep`] of sizes. The
-//! results are [`row`]s of a [`report`], which [`drive`] prints or compares with the [`budget`].
-//! [`program`] contains the command lines. Our own programs are [`messages`], [`many`],
-//! [`one_sided`], [`idle`] and [`calls`]; [`mod@work`] selects one of them. With [`alternatives`],
-//! some of these programs use connections of other libraries instead of rdmsg, for instance those
-//! in [`c_sockets`] and [`plain_verbs`].
+//! [`conduct`] performs one task of the [`plan`] after the other. It runs servers and clients, and
+//! our programs and the stock programs alternate. It also counts the instructions of clients under
+//! callgrind, with the help of [`instructions`]. The results are [`row`]s of a [`report`], which
+//! [`drive`] prints or compares with the [`budget`]. [`program`] contains the command lines.
+//!
+//! Our own programs are [`messages`], [`many`], [`one_sided`], [`idle`] and [`calls`]. The program
+//! [`messages`] also exchanges the sizes of a [`sweep`]. With [`alternatives`], some of these
+//! programs use connections of other libraries instead of rdmsg, for instance those in
+//! [`c_sockets`] and [`plain_verbs`].
 
 mod alternatives;
 mod budget;
@@ -31,20 +32,15 @@ mod report;
 mod row;
 mod sweep;
 mod traffic;
-mod work;
 
 use std::process::ExitCode;
 
 use anyhow::Result;
 use clap::{Parser, Subcommand};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
+use serde::de::DeserializeOwned;
 
-use crate::{
-    measure::Measure,
-    row::Part,
-    traffic::{Reading, Traffic},
-    work::{Scope, Work},
-};
+use crate::{measure::Measure, plan::Task, row::Part, traffic::Traffic};
 
 /// Compares rdmsg with the stock C programs, on one device
 ///
@@ -106,7 +102,7 @@ enum Command {
         /// Measure only comparisons whose name contains this text; can be repeated
         ///
         /// The names are those in integration/bench-tool/budget.json, for instance "one way, 64 B:
-        /// rdmsg event tcp / std". With this option, the sweep is not measured.
+        /// rdmsg event tcp / std".
         #[arg(long, value_name = "TEXT", conflicts_with = "write")]
         only: Vec<String>,
     },
@@ -186,69 +182,92 @@ enum Command {
         #[arg(long)]
         renew: bool,
     },
-    /// Run a job of this program; for internal use
+    /// Perform tasks in the lab; for internal use
     #[command(hide = true)]
-    Work { json: String },
+    Perform {
+        #[arg(value_parser = json::<Task>)]
+        tasks: Vec<Task>,
+    },
+    /// Run a server for one client; for internal use
+    #[command(hide = true)]
+    Serve {
+        #[arg(value_parser = json::<Traffic>)]
+        traffic: Traffic,
+    },
+    /// Run a client and print its figures; for internal use
+    #[command(hide = true)]
+    Measure {
+        #[arg(value_parser = json::<Traffic>)]
+        traffic: Traffic,
+    },
+}
+
+fn json<T: DeserializeOwned>(text: &str) -> serde_json::Result<T> {
+    serde_json::from_str(text)
 }
 
 fn main() -> Result<ExitCode> {
     let cli = Cli::parse();
-    let scope = if cli.quick { Scope::Quick } else { Scope::Full };
     let write = cli.write;
+    let task = |part, rows: &str| Task {
+        quick: cli.quick,
+        ..Task::new(part, rows)
+    };
+    let counted = task(Part::Counted, "counted");
+    let instructions = task(Part::Instructions, "instructions");
     match cli.command {
-        None => drive::compare(&[Part::Counted, Part::Instructions], scope, &[], write),
-        Some(Command::Counted { only }) => drive::compare(&[Part::Counted], scope, &only, write),
-        Some(Command::Instructions) => drive::compare(&[Part::Instructions], scope, &[], write),
+        None => drive::compare(&[counted, instructions], write),
+        Some(Command::Counted { only }) => drive::compare(&[Task { only, ..counted }], write),
+        Some(Command::Instructions) => drive::compare(&[instructions], write),
         Some(Command::Polling { no_lab }) => drive::polling(!no_lab, write),
-        Some(Command::Many { only }) => drive::compare(&[Part::Counted], Scope::Many, &only, write),
-        Some(Command::Hosts) => drive::compare(&[Part::Hosts], Scope::Hosts, &[], write),
+        Some(Command::Many { only }) => {
+            let many = Task::new(Part::Counted, "many");
+            drive::compare(&[Task { only, ..many }], write)
+        }
+        Some(Command::Hosts) => drive::compare(&[Task::new(Part::Hosts, "hosts")], write),
         Some(Command::Sweep) => drive::sweep(write),
         Some(Command::Budget { renew }) => drive::budget(renew),
-        Some(Command::Work { json }) => work(serde_json::from_str(&json)?),
+        Some(Command::Perform { tasks }) => {
+            conduct::perform_in_lab(&tasks).map(|()| ExitCode::SUCCESS)
+        }
+        Some(Command::Serve { traffic }) => serve(&traffic).map(|()| ExitCode::SUCCESS),
+        Some(Command::Measure { traffic }) => measure(&traffic).map(|()| ExitCode::SUCCESS),
     }
 }
 
 /// The limit on file descriptors, which is high enough for 10,000 connections.
 const DESCRIPTORS: u64 = 100_000;
 
-fn work(work: Work) -> Result<ExitCode> {
-    // Raise the limit, because there can be thousands of connections and each needs several file
-    // descriptors. In the lab, this process runs as root and can raise the hard limit. Any other
-    // user can raise only the soft limit.
+/// Raises the limit on file descriptors, because there can be thousands of connections and each
+/// needs several descriptors. In the lab, this process runs as root and can raise the hard limit.
+/// Any other user can raise only the soft limit.
+fn raise_limit() -> Result<()> {
     let (_, most) = getrlimit(Resource::RLIMIT_NOFILE)?;
     let raise = |most| setrlimit(Resource::RLIMIT_NOFILE, most, most);
-    raise(most.max(DESCRIPTORS)).or_else(|_| raise(most))?;
-    match work {
-        Work::Perform(task, here) => conduct::perform(&task, here.as_deref())?,
-        Work::Serve(traffic) => serve(&traffic)?,
-        Work::Measure(traffic) if traffic.measure.is_of_idle() => {
-            println!("{}", serde_json::to_string(&idle::measure(&traffic)?)?);
-        }
-        Work::Measure(traffic) if traffic.measure == Measure::Step => {
-            println!("{}", serde_json::to_string(&sweep::measure(&traffic)?)?);
-        }
-        Work::Measure(traffic) => println!("{}", serde_json::to_string(&measure(&traffic)?)?),
-    }
-    Ok(ExitCode::SUCCESS)
+    Ok(raise(most.max(DESCRIPTORS)).or_else(|_| raise(most))?)
 }
 
 fn serve(traffic: &Traffic) -> Result<()> {
+    raise_limit()?;
     match traffic.measure {
         Measure::Read | Measure::Write => one_sided::serve(traffic),
         Measure::Call => calls::serve(traffic),
-        Measure::Step => sweep::serve(traffic),
         measure if measure.is_of_idle() => idle::serve(traffic),
         Measure::HalfRoundTrip | Measure::AtOnce if many::serves(traffic) => many::serve(traffic),
         _ => messages::serve(traffic),
     }
 }
 
-fn measure(traffic: &Traffic) -> Result<Reading> {
-    match traffic.measure {
-        Measure::Read | Measure::Write => one_sided::measure(traffic),
-        Measure::Call => calls::measure(traffic),
-        _ => messages::measure(traffic),
-    }
+fn measure(traffic: &Traffic) -> Result<()> {
+    raise_limit()?;
+    let readings = match traffic.measure {
+        Measure::Read | Measure::Write => vec![one_sided::measure(traffic)?],
+        Measure::Call => return calls::measure(traffic),
+        measure if measure.is_of_idle() => vec![idle::measure(traffic)?],
+        _ => messages::measure(traffic)?,
+    };
+    println!("{}", serde_json::to_string(&readings)?);
+    Ok(())
 }
 
 #[cfg(test)]

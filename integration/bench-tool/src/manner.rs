@@ -5,7 +5,7 @@ use clap::ValueEnum;
 use rdmsg::{Config, Polling, TransportChoice};
 use serde::{Deserialize, Serialize};
 
-use crate::measure::name;
+use crate::measure::value_name;
 
 /// The way in which one of our programs uses the library. [`Self::DEFAULT`] is the default
 /// configuration with one connection.
@@ -153,10 +153,10 @@ impl Manner {
 /// Writes the name that tables print.
 impl fmt::Display for Manner {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&name(&self.library))?;
+        f.write_str(&value_name(&self.library))?;
         let ways = Way::value_variants().iter();
         for way in ways.filter(|way| self.has(**way)) {
-            write!(f, " {}", name(way))?;
+            write!(f, " {}", value_name(way))?;
         }
         if self.batch != 1 {
             write!(f, " batches of {}", self.batch)?;

@@ -69,6 +69,11 @@ impl Measure {
         self == Self::SystemCalls || self.is_of_idle()
     }
 
+    /// Returns true if the measure compares runs with different numbers of connections.
+    pub(crate) fn is_of_connections(self) -> bool {
+        self == Self::Connect || self.has_absolute_targets()
+    }
+
     /// Returns true if the measure is a property of idle connections.
     pub(crate) fn is_of_idle(self) -> bool {
         matches!(
@@ -90,22 +95,21 @@ impl Measure {
                 format!("{:.2} MiB/s", figure * size as f64 / f64::from(1 << 20))
             }
             Self::IdleMemory | Self::IdleHuge => format!("{figure:.2} KiB"),
-            Self::IdleDescriptors => format!("{figure:.2}"),
             Self::IdleWork => format!("{figure:.3} %"),
             Self::Call | Self::Loop | Self::SystemCalls => format!("{figure:.0}"),
-            Self::Allocations | Self::Step => format!("{figure:.2}"),
+            Self::IdleDescriptors | Self::Allocations | Self::Step => format!("{figure:.2}"),
         }
     }
 }
 
 impl fmt::Display for Measure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&name(self))
+        f.write_str(&value_name(self))
     }
 }
 
 /// Returns the name of a value, as used on the command line, in `rows.txt` and in tables.
-pub(crate) fn name(value: &impl ValueEnum) -> String {
+pub(crate) fn value_name(value: &impl ValueEnum) -> String {
     let value = value.to_possible_value();
     value.map_or_else(String::new, |value| value.get_name().to_owned())
 }

@@ -19,6 +19,7 @@ use crate::{
     manner::{Library, Way},
     measure::Measure,
     plain_verbs::PlainVerbs,
+    sweep,
     traffic::{Reading, SILENCE, Times, Traffic},
 };
 
@@ -33,25 +34,9 @@ pub(crate) fn serve(traffic: &Traffic) -> Result<()> {
     runtime()?.block_on(async {
         let mut carriers = Carrier::all(traffic, Side::Server).await?;
         let carrier = carriers.first_mut().context("no connection")?;
-        let message = vec![0x5a; traffic.size];
-        let counts = match traffic.measure {
-            Measure::Connect | Measure::SystemCalls => [0; 2],
-            _ => [traffic.warm_up(), traffic.count],
-        };
-        for count in counts {
-            for _ in 0..count {
-                match traffic.measure {
-                    Measure::OneWay => carrier.receive(traffic.size).await?,
-                    Measure::Sparse => {
-                        sleep(INTERVAL);
-                        carrier.send(&message).await?;
-                    }
-                    _ => carrier.send_back(traffic.size).await?,
-                }
-            }
-            if traffic.measure == Measure::OneWay {
-                carrier.send(ANSWER).await?;
-            }
+        for part in sweep::parts(traffic) {
+            send_and_receive(&part, carrier, part.warm_up).await?;
+            send_and_receive(&part, carrier, part.count).await?;
         }
         // Wait until the client has closed the connections.
         for mut carrier in carriers {
@@ -61,21 +46,43 @@ pub(crate) fn serve(traffic: &Traffic) -> Result<()> {
     })
 }
 
-/// Runs the client against a server. Returns the client's reading.
-pub(crate) fn measure(traffic: &Traffic) -> Result<Reading> {
+/// Handles `count` messages of the client.
+async fn send_and_receive(traffic: &Traffic, carrier: &mut Carrier, count: u64) -> Result<()> {
+    let message = vec![0x5a; traffic.size];
+    for _ in 0..count {
+        match traffic.measure {
+            Measure::OneWay => carrier.receive(traffic.size).await?,
+            Measure::Sparse => {
+                sleep(INTERVAL);
+                carrier.send(&message).await?;
+            }
+            _ => carrier.send_back(traffic.size).await?,
+        }
+    }
+    if traffic.measure == Measure::OneWay {
+        carrier.send(ANSWER).await?;
+    }
+    Ok(())
+}
+
+/// Runs the client against a server. Returns a reading for each part of the traffic.
+pub(crate) fn measure(traffic: &Traffic) -> Result<Vec<Reading>> {
     runtime()?.block_on(async {
         let mut carriers = Carrier::all(traffic, Side::Client).await?;
-        run(traffic, &mut carriers, traffic.warm_up()).await?;
-        let reading = run(traffic, &mut carriers, traffic.count).await?;
+        let mut readings = Vec::new();
+        for part in sweep::parts(traffic) {
+            run(&part, &mut carriers, part.warm_up).await?;
+            readings.push(run(&part, &mut carriers, part.count).await?);
+        }
         for carrier in carriers {
             carrier.close().await?;
         }
-        Ok(reading)
+        Ok(readings)
     })
 }
 
 /// Sends or receives `count` messages. Messages in one direction all use the first connection.
-/// Round trips use all connections in rotation.
+/// Round trips use all connections in rotation, or at once.
 async fn run(traffic: &Traffic, carriers: &mut [Carrier], count: u64) -> Result<Reading> {
     let carrier = carriers.first_mut().context("no connection")?;
     let message = vec![0x5a; traffic.size];
@@ -87,10 +94,7 @@ async fn run(traffic: &Traffic, carriers: &mut [Carrier], count: u64) -> Result<
                 let times = left.min(traffic.manner.batch.into());
                 match times {
                     1 => carrier.send(&message).await?,
-                    _ => {
-                        let times = usize::try_from(times)?;
-                        carrier.send_batch(&message, times).await?;
-                    }
+                    _ => carrier.send_batch(&message, times as usize).await?,
                 }
                 left -= times;
             }
@@ -105,31 +109,22 @@ async fn run(traffic: &Traffic, carriers: &mut [Carrier], count: u64) -> Result<
             let taken = processor_time()?.saturating_sub(before);
             Ok(Reading::mean(taken.as_secs_f64() * 1e6 / count as f64))
         }
-        // This reading is unused, because the conductor measures the processor time of the whole
-        // host, or counts the system calls.
-        Measure::Connect | Measure::SystemCalls => Ok(Reading::mean(0.0)),
-        Measure::AtOnce => {
-            let (start, mut left) = (Instant::now(), count);
-            while left > 0 {
-                let some = carriers.len().min(usize::try_from(left)?);
-                for carrier in &mut carriers[..some] {
+        _ => {
+            let at_once = match traffic.measure {
+                Measure::AtOnce => carriers.len(),
+                _ => 1,
+            };
+            let mut times = Times::start(count);
+            let places = (0..carriers.len()).step_by(at_once).cycle();
+            for place in places.take(usize::try_from(count)? / at_once) {
+                let carriers = &mut carriers[place..place + at_once];
+                for carrier in &mut *carriers {
                     carrier.send(&message).await?;
                 }
-                for carrier in &mut carriers[..some] {
+                for carrier in carriers {
                     carrier.receive(message.len()).await?;
                 }
-                left -= some as u64;
-            }
-            let micros = start.elapsed().as_secs_f64() * 1e6;
-            Ok(Reading::mean(micros / (2 * count) as f64))
-        }
-        _ => {
-            let mut times = Times::start(count);
-            let places = (0..carriers.len()).cycle();
-            for (place, _) in places.zip(0..count) {
-                carriers[place].send(&message).await?;
-                carriers[place].receive(message.len()).await?;
-                times.record(2);
+                times.record(2 * at_once);
             }
             Ok(times.reading())
         }

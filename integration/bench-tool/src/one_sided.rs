@@ -36,7 +36,7 @@ pub(crate) fn measure(traffic: &Traffic) -> Result<Reading> {
         Measure::Read => read(endpoint, &local, &remote, count),
         _ => write(endpoint, &local, &remote, count),
     };
-    run(traffic.warm_up())?;
+    run(traffic.warm_up)?;
     let reading = run(traffic.count)?;
     endpoint.close()?;
     Ok(reading)

@@ -186,22 +186,17 @@ impl PlainVerbs {
                 next.result()?;
                 return Ok(next);
             }
+            let mut some = [WorkCompletion::default(); CREDITS];
+            let count = self.receives.poll(&mut some)?;
+            self.came.extend(some[..count].iter().rev());
             // A completion that arrives after `req_notify` can be polled before its event is read.
             // A later `get_event` then returns this event, although there may be no new completion.
             // So the loop polls after each event.
-            if !self.poll()? {
+            if count == 0 {
                 self.channel.get_event()?;
                 self.receives.req_notify(false)?;
             }
         }
-    }
-
-    /// Polls completions of receives, and adds them to `came`. Returns true if there was one.
-    fn poll(&mut self) -> Result<bool> {
-        let mut some = [WorkCompletion::default(); CREDITS];
-        let count = self.receives.poll(&mut some)?;
-        self.came.extend(some[..count].iter().rev());
-        Ok(count > 0)
     }
 
     /// Waits for the completion of a receive. After a credit message, adds the credits, reposts the

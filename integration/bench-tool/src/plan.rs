@@ -2,72 +2,102 @@
 
 use anyhow::{Context, Result};
 use clap::ValueEnum;
+use serde::{Deserialize, Serialize};
 use toolbox::sections;
 
 use crate::{
     measure::Measure,
     program::{Program, Run},
-    row::{Target, kind},
+    row::{Part, Target, name},
 };
 
-/// Two runs to compare.
+/// The comparisons that are measured in one part.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+pub(crate) struct Task {
+    pub(crate) part: Part,
+    /// The name of the comparisons in `rows.txt`, and of their table in the documentation.
+    pub(crate) rows: String,
+    /// Whether to measure only the comparisons that are marked with a star in `rows.txt`.
+    pub(crate) quick: bool,
+    /// A comparison is measured if its name contains one of these texts. If there are no texts, all
+    /// comparisons are measured. The budget uses the same names for its rows.
+    pub(crate) only: Vec<String>,
+    pub(crate) rounds: u32,
+}
+
+/// One or two runs that become a row of the table.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Pair {
     pub(crate) ours: Run,
-    pub(crate) theirs: Run,
-    /// The target for the ratio of `ours` to `theirs`.
+    /// The run to compare with, or `None` if there is no comparison.
+    pub(crate) theirs: Option<Run>,
+    /// The target for the ratio of `ours` to `theirs`, or for `ours` if there is no comparison.
     pub(crate) target: Target,
+    /// Whether the comparison is marked with a star.
+    is_quick: bool,
 }
 
-/// Returns the comparisons of a part. If `quick` is set, returns only the comparisons that are
-/// marked with a star in `rows.txt`.
-pub(crate) fn pairs(part: &str, quick: bool) -> Result<Vec<Pair>> {
-    let mut pairs = Vec::new();
-    for (title, lines) in sections(include_str!("../rows.txt")) {
-        let (parts, measure) = title.split_once(": ").context(title)?;
-        if !parts.split(", ").any(|one| one == part) {
-            continue;
+/// The number of rounds of the parts that measure by the clock.
+const CLOCK_ROUNDS: u32 = 7;
+
+impl Task {
+    pub(crate) fn new(part: Part, rows: &str) -> Self {
+        Self {
+            part,
+            rows: rows.to_owned(),
+            quick: false,
+            only: Vec::new(),
+            rounds: match part {
+                Part::Counted | Part::Instructions => 1,
+                Part::OneProcessor | Part::Loaded | Part::Free | Part::Hosts => CLOCK_ROUNDS,
+            },
         }
-        let start = pairs.len();
-        for line in lines {
-            add(&mut pairs, measure, line, quick).with_context(|| line.to_owned())?;
-        }
-        pairs[start..].sort_by_key(|pair| pair.ours.size);
     }
-    Ok(pairs)
-}
 
-/// Keeps only the comparisons whose name contains one of the texts in `only`. If `only` is empty,
-/// keeps all comparisons. The budget uses the same names for its rows.
-pub(crate) fn select(pairs: &mut Vec<Pair>, only: &[String]) {
-    pairs.retain(|pair| {
-        let name = pair.name();
-        only.is_empty() || only.iter().any(|text| name.contains(text))
-    });
+    /// Returns the comparisons to measure.
+    pub(crate) fn pairs(&self) -> Result<Vec<Pair>> {
+        let mut pairs = Vec::new();
+        for (title, lines) in sections(include_str!("../rows.txt")) {
+            let (names, measure) = title.split_once(": ").context(title)?;
+            if !names.split(", ").any(|name| name == self.rows) {
+                continue;
+            }
+            let start = pairs.len();
+            for line in lines {
+                add(&mut pairs, measure, line).with_context(|| line.to_owned())?;
+            }
+            pairs[start..].sort_by_key(|pair| pair.ours.size);
+        }
+        pairs.retain(|pair| {
+            let name = pair.name();
+            (pair.is_quick || !self.quick)
+                && (self.only.is_empty() || self.only.iter().any(|text| name.contains(text)))
+        });
+        Ok(pairs)
+    }
 }
 
 impl Pair {
     fn name(&self) -> String {
-        let Self { ours, theirs, .. } = self;
-        let kind = kind(ours.measure, ours.size);
-        format!("{kind}: {} / {}", ours.name(), theirs.name())
+        let Run { measure, size, .. } = self.ours;
+        let theirs = self.theirs.map(|run| run.name());
+        name(measure, size, &self.ours.name(), theirs.as_deref())
     }
 }
 
 /// Parses a line of `rows.txt`, and adds its comparisons.
-fn add(pairs: &mut Vec<Pair>, measure: &str, line: &str, quick: bool) -> Result<()> {
+fn add(pairs: &mut Vec<Pair>, measure: &str, line: &str) -> Result<()> {
     let measure = Measure::from_str(measure, false).map_err(anyhow::Error::msg)?;
-    let (ours, rest) = line.split_once(" / ").context("only one program")?;
-    let (theirs, cells) = rest.split_once(": ").context("no sizes")?;
-    let programs: [Program; 2] = [ours.parse()?, theirs.parse()?];
+    let (programs, cells) = line.split_once(": ").context("no sizes")?;
+    let (ours, theirs) = match programs.split_once(" / ") {
+        Some((ours, theirs)) => (ours.parse()?, Some(theirs.parse()?)),
+        None => (programs.parse()?, None),
+    };
     for cell in cells.split(' ') {
         let (is_quick, cell) = match cell.strip_prefix('*') {
             Some(cell) => (true, cell),
             None => (false, cell),
         };
-        if quick && !is_quick {
-            continue;
-        }
         let (cell, target) = if let Some((cell, limit)) = cell.split_once('≤') {
             (cell, Target::AtMost(limit.parse()?))
         } else if let Some((cell, limit)) = cell.split_once('≥') {
@@ -79,16 +109,17 @@ fn add(pairs: &mut Vec<Pair>, measure: &str, line: &str, quick: bool) -> Result<
             Some((size, count)) => (bytes(size)?, count.parse()?),
             None => (bytes(cell)?, usual_count(measure, bytes(cell)?)),
         };
-        let [ours, theirs] = programs.map(|program| Run {
+        let run = |program: Program| Run {
             program,
             measure,
             size,
             count,
-        });
+        };
         pairs.push(Pair {
-            ours,
-            theirs,
+            ours: run(ours),
+            theirs: theirs.map(run),
             target,
+            is_quick,
         });
     }
     Ok(())
@@ -126,13 +157,13 @@ fn usual_count(measure: Measure, size: usize) -> u64 {
 /// runs first.
 pub(crate) fn runs(pairs: &[Pair]) -> Vec<Run> {
     let mut runs = Vec::new();
-    for run in pairs.iter().flat_map(|pair| match pair.ours.measure {
-        Measure::Connect => [pair.ours, pair.theirs],
-        _ => [pair.theirs, pair.ours],
-    }) {
-        if !runs.contains(&run) {
-            runs.push(run);
+    for pair in pairs {
+        let mut both: Vec<Run> = pair.theirs.into_iter().chain([pair.ours]).collect();
+        if pair.ours.measure == Measure::Connect {
+            both.reverse();
         }
+        both.retain(|run| !runs.contains(run));
+        runs.extend(both);
     }
     runs
 }
@@ -142,34 +173,40 @@ mod tests {
     use super::*;
     use crate::manner::Way;
 
+    fn pairs(rows: &str) -> Vec<Pair> {
+        Task::new(Part::Counted, rows).pairs().unwrap()
+    }
+
     fn all() -> Vec<Vec<Pair>> {
-        let parts = [
-            ("counted", true),
-            ("counted", false),
-            ("instructions", false),
-            ("hosts", false),
-            ("many", false),
-            ("polling counted", false),
-            ("polling one-processor", false),
-            ("polling loaded", false),
-            ("polling free", false),
-            ("polling free rdma", false),
+        let names = [
+            "counted",
+            "polling counted",
+            "instructions",
+            "hosts",
+            "many",
+            "sweep",
+            "polling one-processor",
+            "polling loaded",
+            "polling free",
+            "polling free rdma",
         ];
-        let found = parts.map(|(part, quick)| pairs(part, quick).unwrap());
+        let found = names.map(pairs);
         assert!(found.iter().all(|pairs| !pairs.is_empty()));
-        assert!(
-            found[0].len() < found[1].len(),
-            "the quick plan must be shorter"
-        );
+        let mut quick = Task::new(Part::Counted, "counted");
+        quick.quick = true;
+        let quick = quick.pairs().unwrap().len();
+        assert!(0 < quick && quick < found[0].len());
         found.into()
     }
 
     #[test]
     fn pairs_are_of_a_kind() {
         for pair in all().iter().flatten() {
-            let (ours, theirs) = (&pair.ours, &pair.theirs);
-            assert_eq!((ours.size, ours.count), (theirs.size, theirs.count));
-            assert_eq!(ours.measure, theirs.measure);
+            let ours = &pair.ours;
+            if let Some(theirs) = &pair.theirs {
+                assert_eq!((ours.size, ours.count), (theirs.size, theirs.count));
+                assert_eq!(ours.measure, theirs.measure);
+            }
             let Program::Rdmsg(manner) = ours.program else {
                 panic!("{ours}")
             };
@@ -179,10 +216,7 @@ mod tests {
 
     #[test]
     fn counted_programs_sleep() {
-        let [_, counted, _, _, _, polling, ..] = &all()[..] else {
-            panic!()
-        };
-        for run in runs(&[&counted[..], &polling[..]].concat()) {
+        for run in runs(&all()[..2].concat()) {
             // The default configuration is permitted, because it does not spin on a host with one
             // processor.
             let Program::Rdmsg(manner) = run.program else {
@@ -194,19 +228,11 @@ mod tests {
 
     #[test]
     fn selection_is_by_the_name_of_the_row() {
-        let all = pairs("many", false).unwrap();
         let selected = |only: &[&str]| {
-            let mut pairs = all.clone();
-            select(
-                &mut pairs,
-                &only
-                    .iter()
-                    .map(|text| (*text).to_owned())
-                    .collect::<Vec<_>>(),
-            );
-            pairs
+            let mut task = Task::new(Part::Counted, "many");
+            task.only = only.iter().map(|text| (*text).to_owned()).collect();
+            task.pairs().unwrap()
         };
-        assert_eq!(selected(&[]).len(), all.len());
         let one = selected(&["half round trip, 64 B: rdmsg event tcp tasks ×100 / codec ×100"]);
         assert_eq!(one.len(), 1);
         assert!(selected(&["descriptors", "memory"]).len() > 3);
@@ -216,17 +242,21 @@ mod tests {
     #[test]
     fn lines_have_sizes_counts_and_targets() {
         let mut pairs = Vec::new();
-        let line = "rdmsg event tcp / rstream tcp: 1 *64K≤1.03 *0×200≥5";
-        add(&mut pairs, "one way", line, true).unwrap();
-        let [long, none] = pairs[..] else {
+        let line = "rdmsg event tcp / rstream tcp: 1 *64K≤1.03 0×200≥5";
+        add(&mut pairs, "one way", line).unwrap();
+        add(&mut pairs, "one way", "std: 64").unwrap();
+        let [_, long, none, alone] = pairs[..] else {
             panic!("{pairs:?}")
         };
         assert_eq!((long.ours.size, long.ours.count), (64 << 10, 500));
-        assert_eq!(long.theirs.program, Program::Rstream { tcp: true });
+        let theirs = long.theirs.unwrap();
+        assert_eq!(theirs.program, Program::Rstream { tcp: true });
         assert_eq!(long.target, Target::AtMost(1.03));
-        assert_eq!((none.ours.size, none.theirs.count), (0, 200));
+        assert!(long.is_quick && !none.is_quick);
+        assert_eq!((none.ours.size, none.ours.count), (0, 200));
         assert_eq!(none.target, Target::AtLeast(5.0));
-        assert!(add(&mut pairs, "one way", "rdmsg evnet / perftest: 1", false).is_err());
-        assert!(add(&mut pairs, "two ways", line, false).is_err());
+        assert_eq!(alone.theirs, None);
+        assert!(add(&mut pairs, "one way", "rdmsg evnet / perftest: 1").is_err());
+        assert!(add(&mut pairs, "two ways", line).is_err());
     }
 }

@@ -7,14 +7,13 @@ use std::{
 };
 
 use anyhow::{Context, Error, Result};
-use serde::de::DeserializeOwned;
+use serde::Serialize;
 use toolbox::{Listening, words};
 
 use crate::{
     manner::Manner,
     measure::Measure,
     traffic::{Reading, Traffic},
-    work::Work,
 };
 
 /// A measured program. It consists of a server and a client. The stock programs sleep while they
@@ -92,14 +91,18 @@ impl Run {
     /// `port`.
     pub(crate) fn commands(&self, address: IpAddr, device: &str, port: u16) -> Result<Commands> {
         let Self { size, count, .. } = *self;
-        let (line, listening, to_server) = match self.program {
+        let listening = |is_over_tcp| match is_over_tcp {
+            true => Listening::Tcp(port),
+            false => Listening::Cm(port),
+        };
+        let (line, is_over_tcp, to_server) = match self.program {
             // -F disables perftest's check for a varying processor frequency.
             Program::Perftest => (
                 format!(
                     "{} -R -F -e -d {device} -s {size} -n {count} -p {port}",
                     self.perftest()
                 ),
-                Listening::Cm(port),
+                false,
                 "",
             ),
             Program::Rstream { tcp } => {
@@ -109,75 +112,74 @@ impl Run {
                     Measure::OneWay => (0, 1, count),
                     _ => (64, count, 1),
                 };
-                let (tcp, listening) = match tcp {
-                    true => ("-T s", Listening::Tcp(port)),
-                    false => ("", Listening::Cm(port)),
-                };
+                let over_tcp = if tcp { "-T s" } else { "" };
                 let line = format!(
-                    "rstream {tcp} -T b -i {inline} -S {size} -I {iterations} -C {transfers} \
+                    "rstream {over_tcp} -T b -i {inline} -S {size} -I {iterations} -C {transfers} \
                      -p {port}"
                 );
-                (line, listening, "-s ")
+                (line, tcp, "-s ")
             }
             // Each connection transfers one message, because ucmatose does not close a connection
             // that has transferred none.
             Program::Ucmatose => (
                 format!("ucmatose -C 1 -S 64 -c {count} -p {port}"),
-                Listening::Cm(port),
+                false,
                 "-s ",
             ),
             Program::Rdmsg(manner) => {
-                let connections = match self.measure {
-                    Measure::Connect | Measure::SystemCalls => u32::try_from(count)?,
-                    measure if measure.is_of_idle() => u32::try_from(count)?,
-                    _ => manner.connections,
+                // If the run only opens connections, `count` is their number. Before other runs, a
+                // tenth of the number of measured messages is unmeasured, but at least one message
+                // per connection.
+                let (connections, warm_up, count) = match self.measure.is_of_connections() {
+                    true => (u32::try_from(count)?, 0, 0),
+                    false => {
+                        let connections = manner.connections;
+                        (connections, (count / 10).max(connections.into()), count)
+                    }
                 };
-                let traffic = Traffic {
+                let traffic = [Traffic {
                     server: SocketAddr::new(address, port),
                     measure: self.measure,
                     size,
+                    warm_up,
                     count,
                     manner: Manner {
                         connections,
                         ..manner
                     },
-                };
+                }];
                 return Ok(Commands {
-                    server: Work::Serve(traffic.clone()).argv()?,
-                    listening: match manner.is_over_tcp() {
-                        true => Listening::Tcp(port),
-                        false => Listening::Cm(port),
-                    },
-                    client: Work::Measure(traffic).argv()?,
+                    server: argv("serve", &traffic)?,
+                    listening: listening(manner.is_over_tcp()),
+                    client: argv("measure", &traffic)?,
                 });
             }
         };
         Ok(Commands {
             server: words(&line),
-            listening,
+            listening: listening(is_over_tcp),
             client: words(&format!("{line} {to_server}{address}")),
         })
     }
 
-    /// Parses the figures in the client's output.
-    pub(crate) fn read(&self, output: &str) -> Result<Reading> {
-        let reading = match self.program {
-            Program::Perftest => perftest(self.measure, self.size, output),
-            Program::Rstream { .. } => rstream(self.measure, output),
+    /// Parses the figures in the client's output. Only the client of a sweep prints more than one
+    /// reading.
+    pub(crate) fn read(&self, output: &str) -> Result<Vec<Reading>> {
+        let readings = match self.program {
+            Program::Perftest => perftest(self.measure, self.size, output).map(|it| vec![it]),
+            Program::Rstream { .. } => rstream(self.measure, output).map(|it| vec![it]),
             // ucmatose prints no figure. So the conductor measures the processor time of the whole
             // host.
             Program::Ucmatose => None,
-            Program::Rdmsg(_) => last_json(output),
+            // The figures are in the last line that contains JSON.
+            Program::Rdmsg(_) => {
+                let mut lines = output.lines().rev();
+                lines.find_map(|line| serde_json::from_str(line).ok())
+            }
         };
-        reading.with_context(|| format!("cannot find the figures in the output of {}", self.name()))
+        readings
+            .with_context(|| format!("cannot find the figures in the output of {}", self.name()))
     }
-}
-
-/// Parses the output of one of our programs. Returns the value in the last line that contains JSON
-/// of type `T`.
-pub(crate) fn last_json<T: DeserializeOwned>(output: &str) -> Option<T> {
-    let mut lines = output.lines().rev();
-    lines.find_map(|line| serde_json::from_str(line).ok())
 }
 
 /// Parses the output of perftest. The line with the figures begins with the size and the count. For
@@ -219,10 +221,15 @@ impl fmt::Display for Run {
     }
 }
 
-/// Returns true if a folder of PATH contains this command.
-pub(crate) fn is_installed(command: &str) -> bool {
-    let folders = env::var_os("PATH").unwrap_or_default();
-    env::split_paths(&folders).any(|folder| folder.join(command).is_file())
+/// Returns the command line with which this program starts itself again. `command` is one of its
+/// hidden commands, whose arguments are the jobs in JSON.
+pub(crate) fn argv(command: &str, jobs: &[impl Serialize]) -> Result<Vec<String>> {
+    let program = env::current_exe()?.to_string_lossy().into_owned();
+    let mut argv = vec![program, command.to_owned()];
+    for job in jobs {
+        argv.push(serde_json::to_string(job)?);
+    }
+    Ok(argv)
 }
 
 #[cfg(test)]
@@ -272,8 +279,8 @@ mod tests {
             mean: 14.25,
             median: Some(13.5),
         };
-        let output = serde_json::to_string(&reading).unwrap();
-        assert_eq!(run.read(&format!("{output}\n")).unwrap(), reading);
+        let output = serde_json::to_string(&[reading]).unwrap();
+        assert_eq!(run.read(&format!("{output}\n")).unwrap(), [reading]);
         assert!(run.read("bench: no connection\n").is_err());
     }
 
@@ -287,9 +294,7 @@ mod tests {
         };
         let commands = run.commands([10, 8, 0, 1].into(), "rxe0", 7471).unwrap();
         assert_eq!(commands.listening, Listening::Cm(7471));
-        let Work::Measure(traffic) = serde_json::from_str(&commands.client[2]).unwrap() else {
-            panic!("{commands:?}")
-        };
+        let traffic: Traffic = serde_json::from_str(&commands.client[2]).unwrap();
         assert_eq!((traffic.server.port(), traffic.count), (7471, 5));
         assert_eq!(traffic.manner, Manner::DEFAULT);
     }

@@ -1,12 +1,12 @@
 //! The report: one table with the results of all parts, and the tables of a Markdown page.
 
-use std::{fs, iter};
+use std::{fs, iter, ops::Range};
 
 use anyhow::{Context, Result};
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    row::{Part, Row, Side, median},
+    row::{Part, Row, Side, kind, median},
     sweep::{self, Sweep},
 };
 
@@ -46,31 +46,18 @@ impl Report {
 
     /// Prints the table as Markdown, and then the missing measurements and the notes.
     pub(crate) fn print(&self) {
-        let lines: Vec<_> = iter::once(TITLE.map(str::to_owned).to_vec())
-            .chain(self.rows.iter().map(|row| cells(row).to_vec()))
-            .collect();
-        print_table(&lines);
+        print_table(&lines(self.rows.iter(), 0..TITLE.len()));
         println!("\nBuilt by {BUILT_BY}.");
-        self.print_notes();
-    }
-
-    /// Prints the table of the sweeps, and then the worst step of each program.
-    pub(crate) fn print_sweeps(&self) {
-        print_table(&sweep::table(&self.sweeps, false));
-        println!();
-        for line in sweep::summary(&self.sweeps) {
-            println!("{line}");
-        }
-        self.print_notes();
-    }
-
-    /// Prints the missing measurements and the notes.
-    fn print_notes(&self) {
         for (title, lines) in [("not measured", &self.missing), ("note", &self.notes)] {
             for line in lines {
                 println!("{title}: {line}");
             }
         }
+    }
+
+    /// Prints the table of the sweeps.
+    pub(crate) fn print_sweeps(&self) {
+        print_table(&sweep::table(&self.sweeps, false));
     }
 
     /// Replaces the table of sweeps on the page.
@@ -125,13 +112,13 @@ fn with_table(page: &str, name: &str, table: &str) -> Result<String> {
 /// Returns a table that is narrow enough for the page, because it omits the targets. `of_parts` is
 /// set if the rows are from several parts. Only then does the table contain the names of the parts.
 fn table<'a>(rows: impl Iterator<Item = &'a Row>, of_parts: bool) -> String {
-    let columns = usize::from(!of_parts)..TITLE.len() - 1;
+    markdown(&lines(rows, usize::from(!of_parts)..TITLE.len() - 1))
+}
+
+/// Returns the column headings, and the cells of each row. Contains only the given columns.
+fn lines<'a>(rows: impl Iterator<Item = &'a Row>, columns: Range<usize>) -> Vec<Vec<String>> {
     let lines = iter::once(TITLE.map(str::to_owned)).chain(rows.map(cells));
-    markdown(
-        &lines
-            .map(|cells| cells[columns.clone()].to_vec())
-            .collect::<Vec<_>>(),
-    )
+    lines.map(|line| line[columns.clone()].to_vec()).collect()
 }
 
 /// Returns a Markdown table without padding. The first of `lines` contains the column headings.
@@ -153,10 +140,9 @@ fn cells(row: &Row) -> [String; 8] {
     // names.
     let name = |side: &Side| match side.name.strip_prefix("rdmsg") {
         Some(name) if name.contains(" event") || name.contains(" busy") => {
+            let is_counted = row.part == Part::Counted;
             let name = name.trim();
-            let short = name
-                .strip_prefix("event ")
-                .filter(|_| row.part == Part::Counted);
+            let short = name.strip_prefix("event ").filter(|_| is_counted);
             short.unwrap_or(name).to_owned()
         }
         Some(name) => format!("default{name}"),
@@ -167,7 +153,7 @@ fn cells(row: &Row) -> [String; 8] {
     let theirs = row.theirs.as_ref();
     [
         row.part.to_string(),
-        row.kind(),
+        kind(row.measure, row.size),
         name(&row.ours),
         figure(&row.ours),
         theirs.map_or_else(String::new, name),

@@ -3,7 +3,7 @@ use std::fmt;
 use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
 
-use crate::measure::{Measure, bytes, name};
+use crate::measure::{Measure, bytes, value_name};
 
 /// A method of measuring.
 #[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize, ValueEnum)]
@@ -55,31 +55,28 @@ pub(crate) enum Target {
     AtLeast(f64),
 }
 
-impl Row {
-    /// Returns the measure, followed by the size if there is one.
-    pub(crate) fn kind(&self) -> String {
-        kind(self.measure, self.size)
+impl Side {
+    pub(crate) fn new(name: String) -> Self {
+        let figures = Vec::new();
+        Self { name, figures }
     }
+}
 
+impl Row {
     /// Returns the name that identifies the row in messages and in the budget.
     pub(crate) fn name(&self) -> String {
-        let mut name = format!("{}: {}", self.kind(), self.ours.name);
-        if let Some(theirs) = &self.theirs {
-            name += &format!(" / {}", theirs.name);
-        }
-        name
+        let theirs = self.theirs.as_ref().map(|side| &*side.name);
+        name(self.measure, self.size, &self.ours.name, theirs)
     }
 
     /// Returns the values to compare with the target, one per round, in ascending order. The values
     /// are our figures if there is no comparison or the measure has absolute targets. In all other
     /// rows, the values are the ratios of our figures to theirs.
     pub(crate) fn values(&self) -> Vec<f64> {
-        match self.measure.has_absolute_targets() {
-            true => sorted(self.ours.figures.clone()),
-            false => self
-                .ratios()
-                .unwrap_or_else(|| sorted(self.ours.figures.clone())),
-        }
+        let ratios = self
+            .ratios()
+            .filter(|_| !self.measure.has_absolute_targets());
+        ratios.unwrap_or_else(|| sorted(&self.ours.figures))
     }
 
     /// Returns the ratios of ours to theirs, one per round, in ascending order. Returns `None` if
@@ -87,24 +84,36 @@ impl Row {
     pub(crate) fn ratios(&self) -> Option<Vec<f64>> {
         let theirs = &self.theirs.as_ref()?.figures;
         let pairs = self.ours.figures.iter().zip(theirs);
-        Some(sorted(pairs.map(|(ours, theirs)| ours / theirs).collect()))
+        let ratios: Vec<f64> = pairs.map(|(ours, theirs)| ours / theirs).collect();
+        Some(sorted(&ratios))
+    }
+
+    /// Returns the numbers of rounds that meet the target, and of all rounds.
+    fn met(&self) -> (usize, usize) {
+        let met = |value: &&f64| match self.target {
+            Target::None => true,
+            Target::AtMost(limit) => **value <= limit,
+            Target::AtLeast(limit) => **value >= limit,
+        };
+        let values = self.values();
+        (values.iter().filter(met).count(), values.len())
+    }
+
+    /// Returns true if no round meets the target.
+    pub(crate) fn is_missed(&self) -> bool {
+        self.met().0 == 0
     }
 
     /// Returns the target and whether it is met, missed, or undecided because the rounds differ.
     pub(crate) fn verdict(&self) -> String {
-        let met = |value: &f64| match self.target {
-            Target::None => true,
-            Target::AtMost(limit) => *value <= limit,
-            Target::AtLeast(limit) => *value >= limit,
-        };
-        let (values, target) = (self.values(), self.target);
-        let word = match values.iter().filter(|value| met(value)).count() {
+        let target = self.target;
+        let word = match self.met() {
             _ if target == Target::None => return target.to_string(),
-            0 => "MISSED",
-            count if count == values.len() => "met",
+            (0, _) => "MISSED",
+            (met, all) if met == all => "met",
             _ => "undecided",
         };
-        match values[..] {
+        match self.values()[..] {
             [low, .., high] => format!("{target} {word}: {low:.2} … {high:.2}"),
             _ => format!("{target} {word}"),
         }
@@ -119,9 +128,15 @@ pub(crate) fn kind(measure: Measure, size: usize) -> String {
     }
 }
 
+/// Returns the name of the row that compares these programs.
+pub(crate) fn name(measure: Measure, size: usize, ours: &str, theirs: Option<&str>) -> String {
+    let theirs = theirs.map_or_else(String::new, |theirs| format!(" / {theirs}"));
+    format!("{}: {ours}{theirs}", kind(measure, size))
+}
+
 impl fmt::Display for Part {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&name(self))
+        f.write_str(&value_name(self))
     }
 }
 
@@ -135,22 +150,17 @@ impl fmt::Display for Target {
     }
 }
 
-fn sorted(mut values: Vec<f64>) -> Vec<f64> {
+fn sorted(values: &[f64]) -> Vec<f64> {
+    let mut values = values.to_vec();
     values.sort_by(f64::total_cmp);
     values
 }
 
 /// Returns the median, or `None` if there are no values.
 pub(crate) fn median(values: &[f64]) -> Option<f64> {
-    let mut values = values.to_vec();
-    values.sort_by(f64::total_cmp);
-    let middle = values.len() / 2;
-    let upper = *values.get(middle)?;
-    let lower = if values.len().is_multiple_of(2) {
-        values[middle - 1]
-    } else {
-        upper
-    };
+    let values = sorted(values);
+    let upper = *values.get(values.len() / 2)?;
+    let lower = values[(values.len() - 1) / 2];
     Some((lower + upper) / 2.0)
 }
 

@@ -8,7 +8,7 @@ use rdmsg::{Connector, Endpoint, Listener};
 use serde::{Deserialize, Serialize};
 use toolbox::Side;
 
-use crate::{manner::Manner, measure::Measure};
+use crate::{manner::Manner, measure::Measure, row::median};
 
 /// The time limit for the peer's next message. If the limit expires, the run fails.
 pub(crate) const SILENCE: Duration = Duration::from_secs(60);
@@ -20,6 +20,8 @@ pub(crate) struct Traffic {
     pub(crate) measure: Measure,
     /// The message size in bytes.
     pub(crate) size: usize,
+    /// The number of unmeasured messages at the start.
+    pub(crate) warm_up: u64,
     /// The number of measured messages.
     pub(crate) count: u64,
     pub(crate) manner: Manner,
@@ -34,19 +36,13 @@ pub(crate) struct Reading {
     pub(crate) median: Option<f64>,
 }
 
-/// The recorded durations in nanoseconds, and the start of the current round trip.
+/// The recorded durations in µs, and the start of the current round trip.
 pub(crate) struct Times {
-    nanos: Vec<u32>,
+    micros: Vec<f64>,
     start: Instant,
 }
 
 impl Traffic {
-    /// Returns the number of unmeasured messages at the start: a tenth of the number of measured
-    /// messages, but at least one per connection.
-    pub(crate) fn warm_up(&self) -> u64 {
-        (self.count / 10).max(self.manner.connections.into())
-    }
-
     /// Opens the connections, and returns this side's end of each connection. All ends use the
     /// process's shared engine.
     pub(crate) fn endpoints(&self, side: Side) -> Result<Vec<Endpoint>> {
@@ -81,27 +77,24 @@ impl Times {
     /// Starts the first of `count` round trips.
     pub(crate) fn start(count: u64) -> Self {
         Self {
-            nanos: Vec::with_capacity(count as usize),
+            micros: Vec::with_capacity(count as usize),
             start: Instant::now(),
         }
     }
 
     /// Ends a round trip and starts the next one. Records the duration of the ended round trip,
     /// divided by `alike`, which is the number of equal steps in a round trip.
-    pub(crate) fn record(&mut self, alike: u32) {
+    pub(crate) fn record(&mut self, alike: usize) {
         let now = Instant::now();
-        let each = now.duration_since(self.start) / alike;
-        self.nanos.push(each.as_nanos() as u32);
+        let micros = now.duration_since(self.start).as_secs_f64() * 1e6;
+        self.micros.push(micros / alike as f64);
         self.start = now;
     }
 
-    pub(crate) fn reading(mut self) -> Reading {
-        let all: u64 = self.nanos.iter().copied().map(u64::from).sum();
-        self.nanos.sort_unstable();
-        let middle = self.nanos.get(self.nanos.len() / 2);
+    pub(crate) fn reading(&self) -> Reading {
         Reading {
-            mean: all as f64 / self.nanos.len() as f64 / 1e3,
-            median: middle.map(|nanos| f64::from(*nanos) / 1e3),
+            mean: self.micros.iter().sum::<f64>() / self.micros.len() as f64,
+            median: median(&self.micros),
         }
     }
 }

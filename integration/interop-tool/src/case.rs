@@ -29,13 +29,9 @@ pub(crate) struct Case {
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Side {
     pub(crate) language: Language,
-    /// The environment variables, the program and its options, with placeholders for addresses and
-    /// paths.
+    /// The program and its options. If there are environment variables, the program is `env`.
     pub(crate) argv: Vec<String>,
     pub(crate) ends: Ends,
-    /// The event on which this side is killed. If this field is `None` and `ends` is `WhenKilled`,
-    /// this side is killed after the other side has ended.
-    pub(crate) killed_on: Option<Cue>,
     /// The texts that this side must print to stdout or stderr.
     pub(crate) says: Vec<String>,
 }
@@ -48,7 +44,7 @@ pub(crate) enum Language {
 }
 
 /// How a program must end.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Ends {
     /// The program exits with status 0.
     Success,
@@ -56,17 +52,36 @@ pub(crate) enum Ends {
     Failure,
     /// The program exits with any status.
     AnyStatus,
-    /// The program runs until the test kills it.
-    WhenKilled,
+    /// The program runs until the test kills it on the given event. If there is no event, the test
+    /// kills the program after the other side has ended.
+    WhenKilled(Option<Cue>),
 }
 
 /// The event on which a side is killed.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Cue {
     /// This side has printed the given text.
     PrintedByThisSide(String),
     /// The other side has printed the given text.
     PrintedByOtherSide(String),
+}
+
+/// The placeholders in command lines, and their values.
+pub(crate) type Placeholders = [(&'static str, String)];
+
+/// Returns the values of the placeholders on host a, on which the clients run.
+pub(crate) fn placeholders(lab: &Lab) -> Result<[(&'static str, String); 5]> {
+    let programs = env::current_exe()?;
+    let programs = programs
+        .parent()
+        .context("the path of this program has no folder")?;
+    Ok([
+        ("{server}", lab.peer.to_string()),
+        ("{server6}", lab.peer6.to_string()),
+        ("{client}", lab.addr.to_string()),
+        ("{client6}", lab.addr6.to_string()),
+        ("{programs}", programs.display().to_string()),
+    ])
 }
 
 /// The pairs of languages that are tested: the language of the server, then that of the client. C
@@ -83,7 +98,7 @@ const VALKEY: &str = "{programs}/../valkey/valkey-server --rdma-bind {server} --
                       --port 0 --protected-mode no --save \"\" --dir /tmp";
 
 /// Returns all cases.
-pub(crate) fn all() -> Result<Vec<Case>> {
+pub(crate) fn all(placeholders: &Placeholders) -> Result<Vec<Case>> {
     let mut cases = Vec::new();
     for (title, lines) in sections(include_str!("../cases.txt")) {
         let (program, sign) = title.split_once(", ").context(title)?;
@@ -96,15 +111,16 @@ pub(crate) fn all() -> Result<Vec<Case>> {
                 false => &PAIRS[..1],
             };
             for (who_serves, who_asks) in pairs {
-                let sides = [side(server, *who_serves)?, side(client, *who_asks)?];
-                cases.push(case(program, sign, what, sides)?);
+                let server = side(server, *who_serves, placeholders)?;
+                let client = side(client, *who_asks, placeholders)?;
+                cases.push(case(program, sign, what, server, client)?);
             }
         }
     }
     Ok(cases)
 }
 
-fn case(program: &str, sign: &str, title: &str, [server, client]: [Side; 2]) -> Result<Case> {
+fn case(program: &str, sign: &str, title: &str, server: Side, client: Side) -> Result<Case> {
     let mut words = title.split(" | ");
     let mut case = Case {
         program: program.to_owned(),
@@ -142,50 +158,72 @@ fn listening(sign: &str) -> Result<Option<Listening>> {
 
 /// Parses the line of a side. If the line begins with "each", the parameter `each` specifies the
 /// language of the side.
-fn side(line: &str, each: Language) -> Result<Side> {
+fn side(line: &str, each: Language, placeholders: &Placeholders) -> Result<Side> {
     let (head, rest) = line
         .trim_start()
         .split_once(": ")
         .context(line.to_owned())?;
     let (language, ends) = head.split_once(' ').unwrap_or((head, ""));
-    let cue = |sign, cue: fn(String) -> Cue| {
-        let (rest, text) = rest.split_once(sign)?;
-        Some((rest, Some(cue(text.to_owned()))))
-    };
-    let (rest, killed_on) = cue(" !own ", Cue::PrintedByThisSide)
-        .or_else(|| cue(" !other ", Cue::PrintedByOtherSide))
-        .unwrap_or((rest, None));
-    let mut parts = rest.split(" => ");
-    let mut argv = words(parts.next().unwrap_or_default());
     let language = match language {
         "each" => each,
         "C" => Language::C,
         "Rust" => Language::Rust,
         _ => bail!("the line {line:?} does not begin with a language"),
     };
-    if language == Language::C && argv[0] == "rc_pingpong" {
-        argv.splice(..1, ["ibv_rc_pingpong", "-g", "1"].map(str::to_owned));
-    }
-    if argv[0] == "valkey-server" {
-        argv.splice(..1, words(VALKEY));
-    }
+    let (rest, cue) = if let Some((rest, text)) = rest.split_once(" !own ") {
+        (rest, Some(Cue::PrintedByThisSide(text.to_owned())))
+    } else if let Some((rest, text)) = rest.split_once(" !other ") {
+        (rest, Some(Cue::PrintedByOtherSide(text.to_owned())))
+    } else {
+        (rest, None)
+    };
+    let ends = match ends {
+        "" => Ends::Success,
+        "badly" => Ends::Failure,
+        "somehow" => Ends::AnyStatus,
+        "killed" => Ends::WhenKilled(cue),
+        _ => {
+            bail!("the line {line:?} does not say how the program must end: unknown word {ends:?}")
+        }
+    };
+    let mut parts = rest.split(" => ");
+    let command = parts.next().unwrap_or_default();
     Ok(Side {
         language,
-        argv,
-        ends: match ends {
-            "" => Ends::Success,
-            "badly" => Ends::Failure,
-            "somehow" => Ends::AnyStatus,
-            "killed" => Ends::WhenKilled,
-            _ => bail!(
-                "the line {line:?} does not say how the program must end: unknown word {ends:?}"
-            ),
-        },
-        killed_on,
+        argv: argv(command, language, placeholders),
+        ends,
         says: parts
             .map(|text| text.replace("\\n", "\n").replace("\\t", "\t"))
             .collect(),
     })
+}
+
+/// Returns the command line of a side, with the placeholders replaced by their values. The Rust
+/// programs are in the folder that contains this program.
+fn argv(command: &str, language: Language, placeholders: &Placeholders) -> Vec<String> {
+    let mut argv = words(command);
+    let is_program = |word: &String| !word.contains('=');
+    let program = argv.iter().position(is_program).unwrap_or(0);
+    match (language, &*argv[program]) {
+        (Language::Rust, _) => argv[program].insert_str(0, "{programs}/"),
+        (Language::C, "rc_pingpong") => {
+            argv.splice(
+                ..=program,
+                ["ibv_rc_pingpong", "-g", "1"].map(str::to_owned),
+            );
+        }
+        (Language::C, "valkey-server") => drop(argv.splice(program..=program, words(VALKEY))),
+        (Language::C, _) => {}
+    }
+    if program > 0 {
+        argv.insert(0, "env".to_owned());
+    }
+    for (name, value) in placeholders {
+        for word in &mut argv {
+            *word = word.replace(name, value);
+        }
+    }
+    argv
 }
 
 /// Splits a line into words. A word in quotation marks can be empty or contain spaces.
@@ -200,56 +238,13 @@ fn words(line: &str) -> Vec<String> {
     words
 }
 
-/// The placeholders in command lines, and their values.
-#[derive(Debug)]
-pub(crate) struct Placeholders([(&'static str, String); 5]);
-
-impl Placeholders {
-    /// Returns the values for host a, on which the clients run.
-    pub(crate) fn new(lab: &Lab) -> Result<Self> {
-        let programs = env::current_exe()?;
-        let programs = programs
-            .parent()
-            .context("the path of this program has no folder")?;
-        Ok(Self([
-            ("{server}", lab.peer.to_string()),
-            ("{server6}", lab.peer6.to_string()),
-            ("{client}", lab.addr.to_string()),
-            ("{client6}", lab.addr6.to_string()),
-            ("{programs}", programs.display().to_string()),
-        ]))
-    }
-
-    /// Returns the command line of a side, with the placeholders replaced by their values. The Rust
-    /// programs are in the folder that contains this program.
-    pub(crate) fn argv(&self, side: &Side) -> Vec<String> {
-        let mut argv = side.argv.clone();
-        let program = argv
-            .iter()
-            .position(|word| !word.contains('='))
-            .unwrap_or(0);
-        if side.language == Language::Rust {
-            argv[program].insert_str(0, "{programs}/");
-        }
-        if program > 0 {
-            argv.insert(0, "env".to_owned());
-        }
-        for (name, value) in &self.0 {
-            for word in &mut argv {
-                *word = word.replace(name, value);
-            }
-        }
-        argv
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
     fn cases_are_read_whole() {
-        let cases = all().unwrap();
+        let cases = all(&[]).unwrap();
         assert_eq!(cases.len(), 311);
         let quick = cases.iter().filter(|case| case.quick);
         assert_eq!(quick.count(), 62);
@@ -261,7 +256,7 @@ mod tests {
         assert_eq!(case("as it comes: two connections").seconds, 300);
         let killed = case("a client that is killed when messages are to come");
         let cue = Cue::PrintedByThisSide("receiving data transfers".to_owned());
-        assert_eq!(killed.clients[0].killed_on, Some(cue));
+        assert_eq!(killed.clients[0].ends, Ends::WhenKilled(Some(cue)));
         assert_eq!(case("the names").clients[0].says, ["1 HCA found:\n\trxe0"]);
         let valkey = &case("512 MB, the longest value").server.argv;
         let server = "{programs}/../valkey/valkey-server";
@@ -272,15 +267,15 @@ mod tests {
     #[test]
     fn programs_are_called_with_addresses() {
         let values = [("{server}", "10.8.0.2"), ("{programs}", "/bin")];
-        let values = values.into_iter().chain([("", ""); 3]);
-        let values: Vec<_> = values
-            .map(|(name, value)| (name, value.to_owned()))
-            .collect();
-        let placeholders = Placeholders(values.try_into().unwrap());
-        let side = |line| side(line, Language::Rust).unwrap();
-        let argv = placeholders.argv(&side("  each: rping -c -a {server}"));
-        assert_eq!(argv, ["/bin/rping", "-c", "-a", "10.8.0.2"]);
-        let argv = placeholders.argv(&side("  C badly: LD_PRELOAD=x rstream => y"));
-        assert_eq!(argv, ["env", "LD_PRELOAD=x", "rstream"]);
+        let values = values.map(|(name, value)| (name, value.to_owned()));
+        let argv = |line| side(line, Language::Rust, &values).unwrap().argv;
+        assert_eq!(
+            argv("  each: rping -c -a {server}"),
+            ["/bin/rping", "-c", "-a", "10.8.0.2"]
+        );
+        assert_eq!(
+            argv("  C badly: LD_PRELOAD=x rstream => y"),
+            ["env", "LD_PRELOAD=x", "rstream"]
+        );
     }
 }

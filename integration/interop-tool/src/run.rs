@@ -3,15 +3,15 @@ use std::{fmt::Write, time::Duration};
 use anyhow::{Result, bail};
 use toolbox::{Deadline, Ended, Process, Side as End, agent::Host};
 
-use crate::case::{Case, Cue, Ends, Placeholders, Side};
+use crate::case::{Case, Cue, Ends, Side};
 
 /// The time for which a server with [`Ends::WhenKilled`] must continue to run after its clients
 /// have ended. The test then kills the server. If the server ends earlier, the case fails.
 const LINGER: Duration = Duration::from_millis(200);
 
 /// Runs a case. All programs of the case have ended when this function returns.
-pub(crate) fn run(case: &Case, placeholders: &Placeholders, agent: &mut Host) -> Result<()> {
-    agent.start(&placeholders.argv(&case.server))?;
+pub(crate) fn run(case: &Case, agent: &mut Host) -> Result<()> {
+    agent.start(&case.server.argv)?;
     if let Some(listening) = case.ready {
         // `false` means that the server has ended. Ignore this result, because `check` reports how
         // the server has ended.
@@ -24,18 +24,18 @@ pub(crate) fn run(case: &Case, placeholders: &Placeholders, agent: &mut Host) ->
         server: None,
         problems: String::new(),
     };
-    let start = |client| anyhow::Ok((client, Process::start(&placeholders.argv(client))?));
-    let mut in_turn = case.clients.iter().map(start);
-    let count = if case.concurrently {
+    let at_once = if case.concurrently {
         case.clients.len()
     } else {
-        0
+        1
     };
-    let concurrently: Vec<_> = in_turn.by_ref().take(count).collect();
     let mut sides = Vec::new();
-    for started in concurrently.into_iter().chain(in_turn) {
-        let (client, process) = started?;
-        sides.push((End::Client, client, stage.client(client, process)?));
+    for clients in case.clients.chunks(at_once) {
+        let start = |client: &Side| Process::start(&client.argv);
+        let processes = clients.iter().map(start).collect::<Result<Vec<_>>>()?;
+        for (client, process) in clients.iter().zip(processes) {
+            sides.push((End::Client, client, stage.client(client, process)?));
+        }
     }
     sides.insert(0, (End::Server, &case.server, stage.server()?));
     let mut problems = stage.problems;
@@ -48,11 +48,7 @@ pub(crate) fn run(case: &Case, placeholders: &Placeholders, agent: &mut Host) ->
         return Ok(());
     }
     for (name, side, ended) in &sides {
-        writeln!(
-            problems,
-            "  the {name}, {}, printed:",
-            placeholders.argv(side).join(" ")
-        )?;
+        writeln!(problems, "  the {name}, {}, printed:", side.argv.join(" "))?;
         for line in ended.output.lines() {
             writeln!(problems, "    {line}")?;
         }
@@ -72,26 +68,21 @@ struct Stage<'a> {
 }
 
 impl Stage<'_> {
-    /// Waits until the client has ended. If a side has a `killed_on` event, kills this side when
-    /// the event occurs. If the client has no such event but must run until it is killed, kills the
+    /// Waits until the client has ended. If a side is killed on an event, kills this side when the
+    /// event occurs. If the client has no such event but must run until it is killed, kills the
     /// client after the server has ended.
     fn client(&mut self, client: &Side, mut process: Process) -> Result<Ended> {
-        if let Some(cue) = &self.case.server.killed_on {
+        if let Ends::WhenKilled(Some(cue)) = &self.case.server.ends {
             self.wait_for_cue(End::Server, cue, &mut process)?;
             self.server = Some(self.agent.finish(Duration::ZERO)?);
         }
-        match (&client.killed_on, client.ends) {
-            (None, Ends::Success | Ends::Failure | Ends::AnyStatus) => process.finish(self.limit),
-            (None, Ends::WhenKilled) => {
-                // The client runs until it is killed, so wait for the end of the server first.
-                self.server = Some(self.agent.finish(self.limit)?);
-                process.finish(Duration::ZERO)
-            }
-            (Some(cue), _) => {
-                self.wait_for_cue(End::Client, cue, &mut process)?;
-                process.finish(Duration::ZERO)
-            }
+        match &client.ends {
+            Ends::Success | Ends::Failure | Ends::AnyStatus => return process.finish(self.limit),
+            // The client runs until it is killed, so wait for the end of the server first.
+            Ends::WhenKilled(None) => self.server = Some(self.agent.finish(self.limit)?),
+            Ends::WhenKilled(Some(cue)) => self.wait_for_cue(End::Client, cue, &mut process)?,
         }
+        process.finish(Duration::ZERO)
     }
 
     /// Waits until one of the programs prints the text of `cue`. The caller then kills the program
@@ -120,9 +111,9 @@ impl Stage<'_> {
             return Ok(ended);
         }
         let side = &self.case.server;
-        if side.ends != Ends::WhenKilled {
+        let Ends::WhenKilled(_) = side.ends else {
             return self.agent.finish(self.limit);
-        }
+        };
         for text in &side.says {
             // Ignore the result, because `check` reports each text that is missing.
             self.agent.wait_for_text(text, self.limit)?;
@@ -132,26 +123,19 @@ impl Stage<'_> {
 }
 
 fn check(side: &Side, ended: &Ended) -> Result<(), String> {
-    let as_it_should = match (side.ends, ended.status) {
+    let as_it_should = match (&side.ends, ended.status) {
         (Ends::Success, status) => status == Some(0),
         (Ends::Failure, status) => {
             status.is_some_and(|status| status != 0 && status < 128 || status == 255)
         }
         (Ends::AnyStatus, status) => status.is_some(),
-        (Ends::WhenKilled, status) => status.is_none(),
+        (Ends::WhenKilled(_), status) => status.is_none(),
     };
-    if !as_it_should {
-        return Err(match ended.status {
-            Some(status) => format!("ended with status {status}"),
-            None => "did not end".to_owned(),
-        });
-    }
-    match side
-        .says
-        .iter()
-        .find(|what| !ended.output.contains(what.as_str()))
-    {
-        Some(missing) => Err(format!("did not print {missing:?}")),
-        None => Ok(()),
+    let missing = side.says.iter().find(|text| !ended.output.contains(*text));
+    match (ended.status, missing) {
+        (Some(status), _) if !as_it_should => Err(format!("ended with status {status}")),
+        (None, _) if !as_it_should => Err("did not end".to_owned()),
+        (_, Some(missing)) => Err(format!("did not print {missing:?}")),
+        (_, None) => Ok(()),
     }
 }

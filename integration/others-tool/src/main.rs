@@ -9,14 +9,13 @@ mod record;
 mod report;
 mod suite;
 
-use std::{env, fs, path::PathBuf, process::ExitCode, time::Duration};
+use std::{env, fs, path::Path, process::ExitCode, time::Duration};
 
 use anyhow::{Context, Result, ensure};
 use clap::{Parser, ValueEnum};
 use toolbox::{Lab, Launch};
 
 use crate::{
-    build::Generated,
     record::{Carrier, Record},
     suite::{Name, STD, Suite},
 };
@@ -68,7 +67,7 @@ fn main() -> Result<ExitCode> {
         }
         return Ok(report::print(&records));
     }
-    let here = run_here(options, folder)?;
+    let here = run_here(options, &folder)?;
     fs::write(records, serde_json::to_vec(&here)?)?;
     if options.no_lab {
         return Ok(report::print(&here));
@@ -80,30 +79,27 @@ fn main() -> Result<ExitCode> {
 }
 
 /// Builds the suites, and runs them on this machine with sockets and with rdmsg over TCP.
-fn run_here(options: &Options, folder: PathBuf) -> Result<Vec<Record>> {
+fn run_here(options: &Options, folder: &Path) -> Result<Vec<Record>> {
     let is_wanted = |name: &&Name| {
         (options.only.is_empty() || options.only.contains(name))
             && !(options.quick && **name == Name::HyperUtil)
     };
     let names: Vec<_> = Name::value_variants().iter().filter(is_wanted).collect();
-    let mut generated = Generated::new(folder, names.contains(&&Name::HyperUtil))?;
+    let manifest = build::generate(folder, names.contains(&&Name::HyperUtil))?;
     let mut suites = Vec::new();
     for name in names {
-        let Some(suite) = Suite::find(*name, &generated.manifest())? else {
-            println!("others: LEFT OUT std: the package rust-src has none of the versions {STD:?}");
-            continue;
-        };
-        generated.add(&suite)?;
-        suites.push(suite);
+        match Suite::find(*name, &manifest)? {
+            Some(suite) => suites.push(suite),
+            None => println!(
+                "others: LEFT OUT std: the package rust-src has none of the versions {STD:?}"
+            ),
+        }
     }
     ensure!(!suites.is_empty(), "no suite can run");
-    generated.build()?;
-    let mut records = Vec::new();
-    for suite in suites {
-        let mut record = generated.record(&suite)?;
+    let mut records = build::build(folder, &suites)?;
+    for record in &mut records {
         record.run(Carrier::Sockets)?;
         record.run(Carrier::Tcp)?;
-        records.push(record);
     }
     Ok(records)
 }

@@ -3,11 +3,10 @@
 use std::{
     collections::BTreeMap,
     fmt,
-    path::{Path, PathBuf},
     time::{Duration, Instant},
 };
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Result, ensure};
 use serde::{Deserialize, Serialize};
 use toolbox::Process;
 
@@ -31,7 +30,7 @@ pub(crate) struct Record {
     pub(crate) suite: String,
     pub(crate) version: String,
     /// The paths of the two programs: first the one with sockets, then the one with rdmsg.
-    pub(crate) programs: [PathBuf; 2],
+    pub(crate) programs: [String; 2],
     pub(crate) tests: Vec<Test>,
 }
 
@@ -59,13 +58,12 @@ impl Record {
     pub(crate) fn run(&mut self, carrier: Carrier) -> Result<()> {
         let [sockets, rdmsg] = &self.programs;
         let count = self.tests.len();
-        for (at, test) in self.tests.iter_mut().enumerate() {
+        for (at, test) in (1..).zip(&mut self.tests) {
             let start = Instant::now();
-            let outcome = match (carrier, test.compiles) {
-                (Carrier::Sockets, _) => run(sockets, &test.name, "tcp")?,
-                (_, false) => Some("does not compile".to_owned()),
-                (Carrier::Tcp, true) => run(rdmsg, &test.name, "tcp")?,
-                (Carrier::Rdma, true) => run(rdmsg, &test.name, "rdma")?,
+            let outcome = match carrier {
+                Carrier::Sockets => run(sockets, &test.name, carrier)?,
+                _ if !test.compiles => Some("does not compile".to_owned()),
+                Carrier::Tcp | Carrier::Rdma => run(rdmsg, &test.name, carrier)?,
             };
             let verdict = match Verdict::new(&self.suite, &test.name, carrier, &outcome) {
                 Verdict::Passed => "ok".to_owned(),
@@ -73,7 +71,6 @@ impl Record {
                 Verdict::Unexpected(found) => format!("FAILED: {found}"),
             };
             let (suite, name, seconds) = (&self.suite, &test.name, start.elapsed().as_secs_f64());
-            let at = at + 1;
             println!("others: {suite} {carrier} {at}/{count} {name}: {verdict}, {seconds:.1} s");
             test.outcomes.insert(carrier, outcome);
         }
@@ -106,79 +103,61 @@ impl Verdict {
     }
 }
 
+impl Carrier {
+    /// Returns the name of the transport, in `differences.txt` and in RDMSG_TRANSPORT.
+    fn transport(self) -> &'static str {
+        match self {
+            Self::Sockets | Self::Tcp => "tcp",
+            Self::Rdma => "rdma",
+        }
+    }
+}
+
 /// Looks up a test in `differences.txt`. Returns the documented reason for a failure, and whether
 /// the test always fails (true) or only sometimes (false). Returns `None` if the test must pass.
 fn difference(suite: &str, test: &str, carrier: Carrier) -> Option<(&'static str, bool)> {
-    let carrier = match carrier {
-        Carrier::Sockets => return None,
-        Carrier::Tcp => "tcp",
-        Carrier::Rdma => "rdma",
-    };
     let mut lines = include_str!("../differences.txt").lines();
     lines.find_map(|line| {
         let (subject, reason) = line.split_once(": ")?;
         let always = !subject.ends_with('?');
         let words: Vec<_> = subject.trim_end_matches('?').split(' ').collect();
-        let fits = |carrier: &&str| words == [suite, test, carrier];
-        ["both", carrier]
-            .iter()
-            .any(fits)
-            .then_some((reason, always))
+        let fits = |transport| words == [suite, test, transport];
+        let applies = carrier != Carrier::Sockets && (fits("both") || fits(carrier.transport()));
+        applies.then_some((reason, always))
     })
 }
 
 /// Returns the names of all tests in a program.
-pub(crate) fn list(program: &Path) -> Result<Vec<String>> {
-    let ended = Process::start(&[text(program)?, "--list"])?.finish(LIMIT)?;
-    ensure!(ended.succeeded(), "{} --list: {ended}", program.display());
-    let names = ended
-        .output
-        .lines()
-        .filter_map(|line| line.strip_suffix(": test"));
+pub(crate) fn list(program: &str) -> Result<Vec<String>> {
+    let ended = Process::start(&[program, "--list"])?.finish(LIMIT)?;
+    ensure!(ended.succeeded(), "{program} --list: {ended}");
+    let lines = ended.output.lines();
+    let names = lines.filter_map(|line| line.strip_suffix(": test"));
     Ok(names.map(str::to_owned).collect())
 }
 
 /// Runs a test. Returns the reason for the failure, or `None` if the test passes.
-fn run(program: &Path, test: &str, transport: &str) -> Result<Option<String>> {
-    let transport = format!("RDMSG_TRANSPORT={transport}");
-    let argv = [
-        "env",
-        "RUST_BACKTRACE=0",
-        &transport,
-        text(program)?,
-        "--exact",
-        test,
-    ];
-    let mut process = Process::start(&argv)?;
-    Ok(match process.end(LIMIT)? {
-        Some(ended) if ended.succeeded() && ended.output.contains("1 passed") => None,
-        Some(ended) => Some(reason(&ended.output)),
-        None => Some(format!(
-            "hangs, and was killed; {}",
-            reason(&process.kill()?.output)
-        )),
+fn run(program: &str, test: &str, carrier: Carrier) -> Result<Option<String>> {
+    let transport = format!("RDMSG_TRANSPORT={}", carrier.transport());
+    let environment = ["env", "RUST_BACKTRACE=0", &transport];
+    let argv = [&environment[..], &[program, "--exact", test]].concat();
+    let ended = Process::start(&argv)?.finish(LIMIT)?;
+    Ok(match ended.status {
+        Some(0) if ended.output.contains("1 passed") => None,
+        Some(_) => Some(reason(&ended.output)),
+        None => Some(format!("hangs, and was killed; {}", reason(&ended.output))),
     })
 }
 
 /// Returns the message of the first panic as one line.
 fn reason(output: &str) -> String {
-    let mut lines = output
-        .lines()
-        .skip_while(|line| !line.contains("panicked at "));
-    let message = lines
-        .by_ref()
-        .skip(1)
-        .take_while(|line| !line.starts_with("note: "));
-    let message: Vec<_> = message.map(str::trim).collect();
-    if message.is_empty() {
-        "no panic message".to_owned()
-    } else {
-        message.join(" ")
+    let lines = output.lines().map(str::trim);
+    let panic = lines.skip_while(|line| !line.contains("panicked at "));
+    let message = panic.skip(1).take_while(|line| !line.starts_with("note: "));
+    match message.collect::<Vec<_>>()[..] {
+        [] => "no panic message".to_owned(),
+        ref message => message.join(" "),
     }
-}
-
-fn text(path: &Path) -> Result<&str> {
-    path.to_str().context("the target path is not UTF-8")
 }
 
 impl fmt::Display for Carrier {

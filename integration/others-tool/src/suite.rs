@@ -33,10 +33,8 @@ pub(crate) enum Name {
 pub(crate) struct Suite {
     pub(crate) name: &'static str,
     pub(crate) version: String,
-    /// The names of the modules in the suite's programs.
-    pub(crate) modules: Vec<&'static str>,
-    /// The path of each module's file.
-    pub(crate) files: Vec<PathBuf>,
+    /// The modules of the suite's programs: the name and the file of each.
+    pub(crate) files: Vec<(&'static str, PathBuf)>,
 }
 
 impl Suite {
@@ -59,8 +57,7 @@ impl Suite {
                 file.exists().then(|| Self {
                     name: "std",
                     version: version.to_string(),
-                    modules: vec!["tcp"],
-                    files: vec![file],
+                    files: vec![("tcp", file)],
                 })
             })
         };
@@ -78,13 +75,9 @@ impl Suite {
         // The filter prevents cargo from downloading packages that only other platforms need.
         let host = output(Command::new("rustc").args(["--print", "host-tuple"]))?;
         let mut cargo = Command::new("cargo");
-        cargo.args([
-            "metadata",
-            "--format-version=1",
-            "--filter-platform",
-            host.trim(),
-        ]);
-        let metadata = output(cargo.arg("--manifest-path").arg(manifest))
+        cargo.args(["metadata", "--format-version=1", "--filter-platform"]);
+        cargo.args([host.trim(), "--manifest-path"]).arg(manifest);
+        let metadata = output(&mut cargo)
             .context("cargo did not fetch the suites: is its registry reachable?")?;
         let metadata: Value = serde_json::from_str(&metadata)?;
         let mut packages = metadata["packages"].as_array().into_iter().flatten();
@@ -93,20 +86,14 @@ impl Suite {
         let text = |key: &str| package[key].as_str().unwrap_or_default().to_owned();
         let tests = Path::new(&text("manifest_path")).with_file_name("tests");
         let file = |module| {
-            let file = tests.join(module).with_extension("rs");
-            if file.exists() {
-                file
-            } else {
-                tests.join(module).join("mod.rs")
-            }
+            let files = [format!("{module}.rs"), format!("{module}/mod.rs")];
+            let [file, folder] = files.map(|file| tests.join(file));
+            (module, if file.exists() { file } else { folder })
         };
-        let (modules, version) = (files.split(' ').collect(), text("version"));
-        let files = files.split(' ').map(file).collect();
         Ok(Self {
             name,
-            version,
-            modules,
-            files,
+            version: text("version"),
+            files: files.split(' ').map(file).collect(),
         })
     }
 
@@ -116,10 +103,14 @@ impl Suite {
         ["sockets", "rdmsg"].map(|types| format!("{}_{types}", self.name))
     }
 
-    /// Reads the suite's files. Returns their texts after the substitutions for this program.
-    pub(crate) fn read(&self, program: &str) -> Result<Vec<String>> {
-        let read = |path| fs::read_to_string(path).with_context(|| format!("reading {path:?}"));
-        let mut texts = self.files.iter().map(read).collect::<Result<Vec<_>>>()?;
+    /// Reads the suite's files. Returns the modules with their texts after the substitutions for
+    /// this program.
+    pub(crate) fn read(&self, program: &str) -> Result<Vec<(&'static str, String)>> {
+        let mut texts = Vec::new();
+        for (module, path) in &self.files {
+            let text = fs::read_to_string(path).with_context(|| format!("reading {path:?}"))?;
+            texts.push((*module, text));
+        }
         for (title, lines) in sections(include_str!("../substitutions.txt")) {
             let words: Vec<_> = title.split(' ').collect();
             let types = words[words.len() - 1];
@@ -127,12 +118,12 @@ impl Suite {
                 && (types == "both" || program.ends_with(types));
             for line in lines.into_iter().filter(|_| applies) {
                 let (from, to) = line.split_once(" ~> ").context(line)?;
-                let is_there = texts.iter().any(|text| text.contains(from));
+                let is_there = texts.iter().any(|(_, text)| text.contains(from));
                 let Self { name, version, .. } = self;
                 ensure!(is_there, "{name} {version} does not contain `{from}`");
-                texts
-                    .iter_mut()
-                    .for_each(|text| *text = text.replace(from, to));
+                for (_, text) in &mut texts {
+                    *text = text.replace(from, to);
+                }
             }
         }
         Ok(texts)
