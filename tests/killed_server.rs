@@ -107,9 +107,9 @@ fn serve(address: &str) -> ! {
 struct RecordingClient {
     client: Persistent,
     /// The numbers of the messages that have no completion yet, in the order of sending.
-    open: VecDeque<u64>,
+    uncompleted: VecDeque<u64>,
     /// Maps the number of each message to the number of times that the message was sent.
-    times: BTreeMap<u64, usize>,
+    send_counts: BTreeMap<u64, usize>,
 }
 
 impl RecordingClient {
@@ -117,12 +117,12 @@ impl RecordingClient {
         let bytes = number.to_le_bytes();
         let message = Outgoing::from(&bytes).with_id(number);
         self.client.send_timeout(message, TIME_LIMIT).unwrap();
-        self.open.push_back(number);
-        *self.times.entry(number).or_default() += 1;
+        self.uncompleted.push_back(number);
+        *self.send_counts.entry(number).or_default() += 1;
     }
 
     fn send_next(&mut self) {
-        self.send(self.times.len() as u64);
+        self.send(self.send_counts.len() as u64);
     }
 
     /// Receives the next event. If the event reports the loss of the connection, returns the
@@ -130,7 +130,7 @@ impl RecordingClient {
     fn take(&mut self) -> Option<Vec<u64>> {
         match self.client.next_event_timeout(TIME_LIMIT).unwrap() {
             PersistentEvent::Completion(Completion::Sent(number)) => {
-                assert_eq!(self.open.pop_front(), Some(number));
+                assert_eq!(self.uncompleted.pop_front(), Some(number));
             }
             PersistentEvent::Lost { unacknowledged, .. } => return Some(unacknowledged),
             PersistentEvent::Connected { .. } => {}
@@ -139,9 +139,9 @@ impl RecordingClient {
         None
     }
 
-    /// Receives events until at most `open` messages have no completion.
-    fn await_at_most(&mut self, open: usize) {
-        while self.open.len() > open {
+    /// Receives events until at most `limit` messages have no completion.
+    fn await_at_most(&mut self, limit: usize) {
+        while self.uncompleted.len() > limit {
             assert_eq!(
                 self.take(),
                 None,
@@ -163,8 +163,8 @@ fn restarted_server_gets_each_send_at_most_once() {
     let connector = Connector::new().config(&config()).redial(redial);
     let mut sender = RecordingClient {
         client: connector.persist(address).unwrap(),
-        open: VecDeque::new(),
-        times: BTreeMap::new(),
+        uncompleted: VecDeque::new(),
+        send_counts: BTreeMap::new(),
     };
     let mut received = Vec::new();
     for _ in 0..4 {
@@ -184,8 +184,8 @@ fn restarted_server_gets_each_send_at_most_once() {
             }
         };
         assert_eq!(unacknowledged.len(), UNCONFIRMED);
-        assert_eq!(sender.open, unacknowledged);
-        sender.open.clear();
+        assert_eq!(sender.uncompleted, unacknowledged);
+        sender.uncompleted.clear();
         server = Server::start(&address.to_string());
         // Send the unacknowledged messages with even numbers again.
         for number in unacknowledged {
@@ -205,9 +205,9 @@ fn restarted_server_gets_each_send_at_most_once() {
     assert!(counts.len() >= 2 * CONFIRMED, "{counts:?}");
     for (number, count) in &counts {
         assert!(
-            *count <= sender.times[number],
+            *count <= sender.send_counts[number],
             "message {number} arrived {count} times, which is more often than it was sent"
         );
     }
-    assert!(sender.times.values().any(|times| *times == 2));
+    assert!(sender.send_counts.values().any(|count| *count == 2));
 }

@@ -81,7 +81,7 @@ fn code(source: &str) -> String {
 
 /// Returns the names that follow `crate::`. If a list in braces follows `crate::`, returns the
 /// names at the top level of the list.
-fn named(code: &str) -> BTreeSet<String> {
+fn names_after_crate(code: &str) -> BTreeSet<String> {
     let mut names = BTreeSet::new();
     for (at, start) in code.match_indices("crate::") {
         let (mut depth, mut is_name) = (0, true);
@@ -117,9 +117,9 @@ fn layer(name: &str) -> Option<usize> {
 }
 
 #[test]
-fn named_finds_top_level_names() {
+fn names_after_crate_finds_top_level_names() {
     let code = "use crate::{\n a, b::{c, d},\n e::f as g,\n};\ncrate::h::i(crate::j);";
-    let names: Vec<String> = named(code).into_iter().collect();
+    let names: Vec<String> = names_after_crate(code).into_iter().collect();
     assert_eq!(names, ["a", "b", "e", "h", "j"]);
 }
 
@@ -139,13 +139,13 @@ fn layer_uses_only_itself_and_lower_layers() {
         }
         let own = layer(top).unwrap_or_else(|| panic!("{} has no layer", inner.display()));
         seen.insert(own);
-        for name in named(&code(&fs::read_to_string(&file).unwrap())) {
-            let may = match layer(&name) {
+        for name in names_after_crate(&code(&fs::read_to_string(&file).unwrap())) {
+            let is_allowed = match layer(&name) {
                 Some(other) => other <= own,
                 None if CRATES_OF_RDMA.contains(&&*name) => LAYERS[own].0 == "transport",
                 None => CRATES.contains(&&*name),
             };
-            if !may {
+            if !is_allowed {
                 wrong.push(format!(
                     "{} uses {name}, which its layer must not use",
                     inner.display()

@@ -25,16 +25,16 @@ const TIME_LIMIT: Duration = Duration::from_secs(60);
 
 /// The logger's action for each line.
 #[derive(Clone)]
-enum Manner {
-    Ignores,
-    Panics,
+enum LogAction {
+    Ignore,
+    Panic,
     /// For each line that a thread of the library logs, sends a report through the `Sender`. Then
     /// blocks that thread until the sending half of the `Receiver`'s channel is dropped.
-    Blocks(Sender<()>, Arc<Mutex<Receiver<()>>>),
-    Sends(Endpoint),
+    Block(Sender<()>, Arc<Mutex<Receiver<()>>>),
+    Send(Endpoint),
 }
 
-static MANNER: Mutex<Manner> = Mutex::new(Manner::Ignores);
+static ACTION: Mutex<LogAction> = Mutex::new(LogAction::Ignore);
 
 /// The number of lines logged so far.
 static LINES: AtomicUsize = AtomicUsize::new(0);
@@ -50,28 +50,28 @@ impl Log for Logger {
         thread_local!(static LOGS: Cell<bool> = const { Cell::new(false) });
 
         LINES.fetch_add(1, Ordering::SeqCst);
-        targets::examine(record);
+        targets::record_violation(record);
         // Ignore lines that this call itself causes.
         if LOGS.replace(true) {
             return;
         }
-        let manner = manner().clone();
-        match manner {
-            Manner::Ignores => {}
-            Manner::Panics => {
+        let action = action().clone();
+        match action {
+            LogAction::Ignore => {}
+            LogAction::Panic => {
                 LOGS.set(false);
                 panic!("panic of the test's logger, at: {}", record.args())
             }
-            Manner::Blocks(called, leave) => {
+            LogAction::Block(called, release) => {
                 let name = thread::current().name().map(String::from);
                 if name.is_some_and(|name| name.starts_with("rdmsg")) {
                     let _ = called.send(());
-                    let _ = leave.lock().unwrap().recv();
+                    let _ = release.lock().unwrap().recv();
                 }
             }
             // Ignore the error. The library also logs the end of this connection, and the send of
             // that line fails.
-            Manner::Sends(endpoint) => {
+            LogAction::Send(endpoint) => {
                 let _ = endpoint.send(record.args().to_string().as_bytes());
             }
         }
@@ -81,27 +81,27 @@ impl Log for Logger {
     fn flush(&self) {}
 }
 
-fn manner() -> MutexGuard<'static, Manner> {
-    MANNER.lock().unwrap_or_else(PoisonError::into_inner)
+fn action() -> MutexGuard<'static, LogAction> {
+    ACTION.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// The permission to set the logger's action. Only one test at a time holds this value. Dropping
 /// the value makes the logger ignore all lines.
-struct Turn(#[expect(dead_code, reason = "held until the drop")] MutexGuard<'static, ()>);
+struct LoggerGuard(#[expect(dead_code, reason = "held until the drop")] MutexGuard<'static, ()>);
 
-impl Turn {
+impl LoggerGuard {
     fn take() -> Self {
-        static TURNS: Mutex<()> = Mutex::new(());
-        let turn = TURNS.lock().unwrap_or_else(PoisonError::into_inner);
+        static LOGGER: Mutex<()> = Mutex::new(());
+        let guard = LOGGER.lock().unwrap_or_else(PoisonError::into_inner);
         let _ = log::set_logger(&Logger);
         log::set_max_level(LevelFilter::Trace);
-        Self(turn)
+        Self(guard)
     }
 }
 
-impl Drop for Turn {
+impl Drop for LoggerGuard {
     fn drop(&mut self) {
-        *manner() = Manner::Ignores;
+        *action() = LogAction::Ignore;
     }
 }
 
@@ -136,10 +136,10 @@ fn exchange((one, other): &(Endpoint, Endpoint), rounds: u32) {
 
 #[test]
 fn logger_that_panics_loses_its_lines_only() {
-    let _turn = Turn::take();
+    let _guard = LoggerGuard::take();
     let engine = Engine::new().unwrap();
     let before = pair(&engine);
-    *manner() = Manner::Panics;
+    *action() = LogAction::Panic;
     let lines = LINES.load(Ordering::SeqCst);
     let during = pair(&engine);
     for pair in [&before, &during] {
@@ -154,17 +154,17 @@ fn logger_that_panics_loses_its_lines_only() {
         LINES.load(Ordering::SeqCst) > lines,
         "the library must call the logger"
     );
-    targets::assert_kept();
+    targets::assert_no_violation();
 }
 
 #[test]
 fn logger_that_blocks_an_engine_delays_no_connection() {
-    let _turn = Turn::take();
+    let _guard = LoggerGuard::take();
     let engine = Engine::new().unwrap();
     let before = pair(&engine);
     let (called, calls) = channel();
-    let (leave, left) = channel();
-    *manner() = Manner::Blocks(called, Arc::new(Mutex::new(left)));
+    let (release, released) = channel();
+    *action() = LogAction::Block(called, Arc::new(Mutex::new(released)));
     let (done, finished) = channel();
     let rest = thread::spawn(move || {
         let during = pair(&engine);
@@ -179,13 +179,13 @@ fn logger_that_blocks_an_engine_delays_no_connection() {
         .recv_timeout(TIME_LIMIT)
         .expect("a blocked logger must not block the engine");
     rest.join().unwrap();
-    drop(leave);
-    targets::assert_kept();
+    drop(release);
+    targets::assert_no_violation();
 }
 
 #[test]
 fn logger_may_send_its_lines_over_a_connection() {
-    let _turn = Turn::take();
+    let _guard = LoggerGuard::take();
     let engine = Engine::new().unwrap();
     let (source, sink) = pair(&engine);
     let (read, lines) = channel();
@@ -198,7 +198,7 @@ fn logger_may_send_its_lines_over_a_connection() {
             }
         }
     });
-    *manner() = Manner::Sends(source.clone());
+    *action() = LogAction::Send(source.clone());
     let other = pair(&engine);
     exchange(&other, 10);
     drop(other);
@@ -207,5 +207,5 @@ fn logger_may_send_its_lines_over_a_connection() {
     // The library also logs the end of the connection that carries the log lines.
     source.close().unwrap();
     reader.join().unwrap();
-    targets::assert_kept();
+    targets::assert_no_violation();
 }

@@ -14,12 +14,12 @@ use std::{
 use rdmsg::{Stream, StreamListener};
 
 use self::apart::{
-    in_process_of,
+    run_in_process_of,
     same::{assert_same, assert_same_connect},
 };
 
 /// Runs `body` over TCP in a separate process with its own network namespace.
-fn apart(name: &str, body: impl FnOnce()) {
+fn run_in_own_network(name: &str, body: impl FnOnce()) {
     let program = std::env::current_exe().unwrap();
     let mut command = Command::new("unshare");
     command
@@ -27,12 +27,12 @@ fn apart(name: &str, body: impl FnOnce()) {
         .arg("ip link set lo up && exec \"$0\" \"$@\"")
         .arg(program)
         .env("RDMSG_TRANSPORT", "tcp");
-    in_process_of(command, name, body);
+    run_in_process_of(command, name, body);
 }
 
 #[test]
 fn missing_ports_are_reported() {
-    apart("missing_ports_are_reported", || {
+    run_in_own_network("missing_ports_are_reported", || {
         fs::write("/proc/sys/net/ipv4/ip_local_port_range", "40000 40001").unwrap();
         let listener = TcpListener::bind("127.0.0.1:7471").unwrap();
         let address = listener.local_addr().unwrap();
@@ -43,7 +43,7 @@ fn missing_ports_are_reported() {
 
 #[test]
 fn missing_route_is_reported() {
-    apart("missing_route_is_reported", || {
+    run_in_own_network("missing_route_is_reported", || {
         assert_same_connect("10.1.2.3:7471".parse().unwrap());
         assert_same_connect("[2001:db8::1]:7471".parse().unwrap());
         assert_same_connect("[fe80::1]:7471".parse().unwrap());
@@ -59,7 +59,7 @@ fn missing_route_is_reported() {
 
 #[test]
 fn address_of_another_host_cannot_be_bound() {
-    apart("address_of_another_host_cannot_be_bound", || {
+    run_in_own_network("address_of_another_host_cannot_be_bound", || {
         for address in ["10.1.2.3:7471", "[2001:db8::1]:7471"] {
             let address: SocketAddr = address.parse().unwrap();
             let std = TcpListener::bind(address).unwrap_err();
@@ -82,7 +82,7 @@ fn link_local() -> SocketAddrV6 {
 
 #[test]
 fn link_local_address_includes_its_interface() {
-    apart("link_local_address_includes_its_interface", || {
+    run_in_own_network("link_local_address_includes_its_interface", || {
         let local = link_local();
         for bound in [
             "tcp://[fe80::7%lo]:0",

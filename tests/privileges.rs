@@ -60,7 +60,7 @@ fn is_rdma() -> bool {
 /// of the process.
 struct Role {
     child: Child,
-    says: BufReader<ChildStdout>,
+    stdout: BufReader<ChildStdout>,
 }
 
 impl Role {
@@ -77,8 +77,8 @@ impl Role {
             .stdout(Stdio::piped())
             .spawn()
             .unwrap();
-        let says = BufReader::new(child.stdout.take().unwrap());
-        let mut this = Self { child, says };
+        let stdout = BufReader::new(child.stdout.take().unwrap());
+        let mut this = Self { child, stdout };
         let address = this.wait_for("address ").parse().unwrap();
         (this, address)
     }
@@ -88,7 +88,7 @@ impl Role {
         loop {
             let mut line = String::new();
             assert_ne!(
-                self.says.read_line(&mut line).unwrap(),
+                self.stdout.read_line(&mut line).unwrap(),
                 0,
                 "the role ended before it printed {begin}"
             );
@@ -104,7 +104,7 @@ impl Role {
         stdin.write_all(b"go on\n").unwrap();
     }
 
-    fn succeed(mut self) {
+    fn assert_success(mut self) {
         assert!(self.child.wait().unwrap().success());
     }
 }
@@ -116,7 +116,7 @@ impl Drop for Role {
     }
 }
 
-fn wait_for_sign() {
+fn wait_for_continue() {
     assert_ne!(stdin().read_line(&mut String::new()).unwrap(), 0);
 }
 
@@ -150,7 +150,7 @@ fn echo(endpoint: &Endpoint) {
     endpoint.send(&message).unwrap();
 }
 
-fn asks(endpoint: &Endpoint) {
+fn assert_echo(endpoint: &Endpoint) {
     endpoint.send(b"once").unwrap();
     assert_eq!(*endpoint.recv_timeout(TIME_LIMIT).unwrap(), *b"once");
 }
@@ -208,13 +208,13 @@ fn listener_goes_on_over_tcp_and_ends_once_over_rdma() {
         assert!(matches!(error, Error::Connect { .. }), "{error:?}");
         let again = role.wait_for("again ").parse::<SocketAddr>().unwrap();
         let endpoint = Endpoint::connect(again).unwrap();
-        asks(&endpoint);
+        assert_echo(&endpoint);
         endpoint.close().unwrap();
     } else {
         let endpoint = connected.unwrap();
-        asks(&endpoint);
+        assert_echo(&endpoint);
     }
-    role.succeed();
+    role.assert_success();
 }
 
 #[test]
@@ -225,7 +225,7 @@ fn role_accepts_before_giving_up_rights() {
     echo(&endpoint);
     give_up_rights();
     println!("gave up");
-    wait_for_sign();
+    wait_for_continue();
     if is_rdma() {
         // The first sends can succeed, because the library posts them before the engine fails.
         let end = (0..1000)
@@ -246,7 +246,7 @@ fn role_accepts_before_giving_up_rights() {
 fn connection_goes_on_over_tcp_and_ends_over_rdma() {
     let (mut role, address) = Role::start("role_accepts_before_giving_up_rights");
     let endpoint = Endpoint::connect(address).unwrap();
-    asks(&endpoint);
+    assert_echo(&endpoint);
     role.wait_for("gave up");
     role.send_continue();
     if is_rdma() {
@@ -257,9 +257,9 @@ fn connection_goes_on_over_tcp_and_ends_over_rdma() {
             "the connection must end on this side, too"
         );
     } else {
-        asks(&endpoint);
+        assert_echo(&endpoint);
     }
-    role.succeed();
+    role.assert_success();
 }
 
 #[test]
@@ -277,10 +277,10 @@ fn role_gives_up_rights_first() {
 }
 
 #[test]
-fn rights_that_are_given_up_first_do_no_harm() {
+fn process_without_privileges_works() {
     let (role, address) = Role::start("role_gives_up_rights_first");
     let endpoint = Endpoint::connect(address).unwrap();
-    asks(&endpoint);
+    assert_echo(&endpoint);
     endpoint.close().unwrap();
-    role.succeed();
+    role.assert_success();
 }

@@ -12,12 +12,12 @@ use std::{
 const COLUMNS: usize = 100;
 
 /// The maximum total size of the pages in the root directory, in bytes.
-const ROOT_PAGES: usize = 60 << 10;
+const MAX_ROOT_BYTES: usize = 60 << 10;
 /// The maximum size of ARCHITECTURE.md, in bytes.
-const ARCHITECTURE: usize = 12 << 10;
+const MAX_ARCHITECTURE_BYTES: usize = 12 << 10;
 
 /// The maximum number of lines of code in a file, without blank lines, comments and tests.
-const LONGEST: usize = 500;
+const MAX_LINES_OF_CODE: usize = 500;
 
 fn root() -> &'static Path {
     let tests = Path::new(env!("CARGO_MANIFEST_DIR"));
@@ -124,7 +124,7 @@ fn source_files_have_at_most_500_lines_of_code() {
             .map(str::trim_start)
             .filter(|line| !line.is_empty() && !line.starts_with("//"))
             .count();
-        if code > LONGEST {
+        if code > MAX_LINES_OF_CODE {
             long.push(format!("{}: {code} lines of code", file.display()));
         }
     }
@@ -140,11 +140,14 @@ fn pages_of_the_root_are_short() {
             sum += len;
         }
         assert!(
-            !page.ends_with("ARCHITECTURE.md") || len <= ARCHITECTURE,
+            !page.ends_with("ARCHITECTURE.md") || len <= MAX_ARCHITECTURE_BYTES,
             "{len}"
         );
     }
-    assert!((ROOT_PAGES / 2..=ROOT_PAGES).contains(&sum), "{sum} bytes");
+    assert!(
+        (MAX_ROOT_BYTES / 2..=MAX_ROOT_BYTES).contains(&sum),
+        "{sum} bytes"
+    );
 }
 
 /// Returns the targets of the links on a page, except links in code blocks.

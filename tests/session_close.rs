@@ -34,9 +34,9 @@ const CLOSE_ACK: u8 = 7;
 #[derive(Clone, Copy, Debug)]
 struct Cut {
     /// The first dropped frame. The proxy also drops the sender's later PDUs on this connection.
-    loses: Frame,
+    first_dropped: Frame,
     /// The frame after which the proxy cuts the connection. This frame can be a dropped frame.
-    after: Frame,
+    cut_after: Frame,
 }
 
 /// A proxy that forwards TCP connections to a server.
@@ -147,11 +147,11 @@ fn carry(mut from: TcpStream, mut to: TcpStream, sender: From, shared: &Mutex<Sh
             // A Send PDU contains a frame.
             let frame = (pdu[0] == 1).then(|| (sender, pdu[8]));
             let cut = shared.lock().unwrap().cut;
-            has_lost |= cut.is_some_and(|cut| frame == Some(cut.loses));
+            has_lost |= cut.is_some_and(|cut| frame == Some(cut.first_dropped));
             if !has_lost {
                 to.write_all(&pdu)?;
             }
-            if cut.is_some_and(|cut| frame == Some(cut.after)) {
+            if cut.is_some_and(|cut| frame == Some(cut.cut_after)) {
                 let mut shared = shared.lock().unwrap();
                 shared.cut = None;
                 shared.hang_up();
@@ -251,8 +251,8 @@ fn lost_close_is_repeated() {
         close_over(
             closer,
             Cut {
-                loses: close,
-                after: close,
+                first_dropped: close,
+                cut_after: close,
             },
         );
     }
@@ -266,8 +266,8 @@ fn lost_answer_to_close_is_repeated() {
             close_over(
                 closer,
                 Cut {
-                    loses: answer,
-                    after: answer,
+                    first_dropped: answer,
+                    cut_after: answer,
                 },
             );
         }
@@ -282,22 +282,22 @@ fn lost_acknowledgement_is_sent_after_session_end() {
         close_over(
             closer,
             Cut {
-                loses: (From::Server, CLOSE_ACK),
-                after: (From::Client, CLOSE_ACK),
+                first_dropped: (From::Server, CLOSE_ACK),
+                cut_after: (From::Client, CLOSE_ACK),
             },
         );
     }
 }
 
-/// Injects a fault that drops the frame `loses`, and closes the session at the server. Returns the
-/// outcome at the client, which has sent three messages.
-fn close_while_cut_off(loses: Frame) -> (Vec<u64>, Vec<u64>, usize, CloseReason) {
+/// Injects a fault that drops the frame `first_dropped`, and closes the session at the server.
+/// Returns the outcome at the client, which has sent three messages.
+fn close_while_cut_off(first_dropped: Frame) -> (Vec<u64>, Vec<u64>, usize, CloseReason) {
     let (client, server, proxy, _listener) = pair(&config(), &short_close());
     send(&client, 0..2);
     client.flush().unwrap();
     proxy.cut_for_good(Cut {
-        loses,
-        after: (From::Client, DATA),
+        first_dropped,
+        cut_after: (From::Client, DATA),
     });
     send(&server, 0..1);
     send(&client, 2..3);
@@ -314,12 +314,12 @@ fn close_while_cut_off(loses: Frame) -> (Vec<u64>, Vec<u64>, usize, CloseReason)
 #[test]
 fn lost_acknowledgement_of_client_is_repeated() {
     for closer in [From::Client, From::Server] {
-        for after in [From::Client, From::Server] {
+        for sender in [From::Client, From::Server] {
             close_over(
                 closer,
                 Cut {
-                    loses: (From::Client, CLOSE_ACK),
-                    after: (after, CLOSE_ACK),
+                    first_dropped: (From::Client, CLOSE_ACK),
+                    cut_after: (sender, CLOSE_ACK),
                 },
             );
         }

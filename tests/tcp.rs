@@ -39,7 +39,7 @@ fn pair() -> (Endpoint, Endpoint) {
 }
 
 #[test]
-fn a_forged_key_ends_the_connection_and_gives_nothing() {
+fn forged_key_ends_the_connection() {
     let (client, server) = pair();
     let region = server.one_sided().region(4096, RemoteAccess::ALL).unwrap();
     let mut bytes = region.remote().to_bytes();

@@ -9,7 +9,7 @@ use std::{env, process::Command, time::Duration};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use rdmsg::{CloseReason, Config, Connector, Endpoint, Engine, Error, Listener, TransportChoice};
 
-use self::apart::{apart, in_process_of};
+use self::apart::{run_in_own_process, run_in_process_of};
 
 /// A listener and a connector within this process.
 struct Pairs {
@@ -45,18 +45,18 @@ impl Pairs {
 }
 
 /// Returns the size of this process's address space, in bytes.
-fn addresses() -> usize {
+fn address_space() -> usize {
     let statm = std::fs::read_to_string("/proc/self/statm").unwrap();
     let pages: usize = statm.split(' ').next().unwrap().parse().unwrap();
     pages * 4096
 }
 
-/// Calls `what` while the address space is limited to its current size plus `more` bytes.
-fn within<T>(more: usize, what: impl FnOnce() -> T) -> T {
+/// Calls `action` while the address space is limited to its current size plus `more` bytes.
+fn with_limit<T>(more: usize, action: impl FnOnce() -> T) -> T {
     let (_, hard) = getrlimit(Resource::RLIMIT_AS).unwrap();
-    let limit = (addresses() + more) as u64;
+    let limit = (address_space() + more) as u64;
     setrlimit(Resource::RLIMIT_AS, limit, hard).unwrap();
-    let result = what();
+    let result = action();
     setrlimit(Resource::RLIMIT_AS, hard, hard).unwrap();
     result
 }
@@ -64,21 +64,21 @@ fn within<T>(more: usize, what: impl FnOnce() -> T) -> T {
 #[test]
 fn idle_connections_reserve_few_addresses() {
     const CONNECTIONS: usize = 200;
-    const MOST: usize = 256 << 10;
+    const MAX_BYTES: usize = 256 << 10;
     // Use one malloc arena, because each further arena reserves address space for a thread.
     let mut command = Command::new(env::current_exe().unwrap());
     command.env("MALLOC_ARENA_MAX", "1");
-    in_process_of(command, "idle_connections_reserve_few_addresses", || {
+    run_in_process_of(command, "idle_connections_reserve_few_addresses", || {
         let pairs = Pairs::new();
         let first = pairs.open();
-        let before = addresses();
-        let all = within(2 * CONNECTIONS * MOST, || {
+        let before = address_space();
+        let all = with_limit(2 * CONNECTIONS * MAX_BYTES, || {
             (0..CONNECTIONS).map(|_| pairs.open()).collect::<Vec<_>>()
         });
-        let each = (addresses() - before) / (2 * CONNECTIONS);
+        let each = (address_space() - before) / (2 * CONNECTIONS);
         assert!(
-            each <= MOST,
-            "each endpoint reserves {each} B, but at most {MOST} B are allowed"
+            each <= MAX_BYTES,
+            "each endpoint reserves {each} B, but at most {MAX_BYTES} B are allowed"
         );
         drop((first, all));
     });
@@ -86,11 +86,11 @@ fn idle_connections_reserve_few_addresses() {
 
 #[test]
 fn connection_ends_without_address_space_for_message() {
-    apart("connection_ends_without_address_space_for_message", || {
+    run_in_own_process("connection_ends_without_address_space_for_message", || {
         let pairs = Pairs::new();
         let [client, server] = pairs.open();
         let payload = [7; 2000];
-        let received = within(0, || {
+        let received = with_limit(0, || {
             for _ in 0..3 {
                 client.send(&payload).unwrap();
             }

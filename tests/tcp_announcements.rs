@@ -73,7 +73,7 @@ fn send_and_receive(from: &Endpoint, to: &Endpoint, len: usize) {
 }
 
 #[test]
-fn announcements_beyond_memory_delay_no_other() {
+fn announcements_beyond_memory_delay_no_transfer() {
     let mut config = config();
     config.read_timeout = 10 * TIME_LIMIT;
     let engine = engine();

@@ -28,7 +28,7 @@ use rdmsg::{Config, Connector, Engine, Error, Listener, StreamListener, Transpor
 
 use self::{
     apart::{
-        apart,
+        run_in_own_process,
         same::{assert_same, assert_same_connect},
     },
     tcp_peer::{Peer, TIME_LIMIT},
@@ -56,7 +56,7 @@ fn take_descriptors() -> Vec<File> {
 
 #[test]
 fn missing_descriptors_are_reported() {
-    apart("missing_descriptors_are_reported", || {
+    run_in_own_process("missing_descriptors_are_reported", || {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
         let _engine = Engine::shared().unwrap();
@@ -69,11 +69,11 @@ fn missing_descriptors_are_reported() {
 }
 
 /// A logger that sends a message through a channel for each line about a lack of descriptors.
-struct Accepts(Mutex<Option<Sender<()>>>);
+struct DescriptorLines(Mutex<Option<Sender<()>>>);
 
-static ACCEPTS: Accepts = Accepts(Mutex::new(None));
+static DESCRIPTOR_LINES: DescriptorLines = DescriptorLines(Mutex::new(None));
 
-impl Log for Accepts {
+impl Log for DescriptorLines {
     fn enabled(&self, _: &Metadata<'_>) -> bool {
         true
     }
@@ -91,8 +91,8 @@ impl Log for Accepts {
 
 fn lines_about_descriptors() -> Receiver<()> {
     let (sender, lines) = channel();
-    *ACCEPTS.0.lock().unwrap() = Some(sender);
-    log::set_logger(&ACCEPTS).unwrap();
+    *DESCRIPTOR_LINES.0.lock().unwrap() = Some(sender);
+    log::set_logger(&DESCRIPTOR_LINES).unwrap();
     log::set_max_level(LevelFilter::Debug);
     lines
 }
@@ -106,7 +106,7 @@ fn processor_time() -> Duration {
 
 #[test]
 fn listener_without_descriptors_loses_no_connection() {
-    apart("listener_without_descriptors_loses_no_connection", || {
+    run_in_own_process("listener_without_descriptors_loses_no_connection", || {
         let engine = Engine::new().unwrap();
         let listener = Listener::builder()
             .config(&tcp())

@@ -569,7 +569,7 @@ fn connect_from(host: Ipv4Addr, to: SocketAddr) -> TcpStream {
 /// open until the listener's `connect_timeout` expires. The program never receives the peer's
 /// request.
 #[test]
-fn private_data_that_stop_half_way_hold_no_place() {
+fn incomplete_private_data_time_out() {
     let mut config = config();
     config.connect_timeout = Duration::from_secs(1);
     let stage = Stage::with(config.clone());
@@ -630,12 +630,12 @@ fn backlog_bounds_requests_with_long_private_data() {
     let request = pdu(1, 0, &request);
     // Connects peers that send long requests. Returns the peers, and the number of rejected peers.
     // If `answers` is false, the first peer gets no reply and is skipped.
-    let turned_away = |addr: SocketAddr, answers: bool| {
+    let count_rejections = |addr: SocketAddr, answers: bool| {
         let connect = || Peer::with_hello(TcpStream::connect(addr).unwrap(), &hello, 16).unwrap();
         let mut peers: Vec<_> = (0..PEERS).map(|_| connect()).collect();
         peers.iter_mut().for_each(|peer| peer.send(&request));
         let failure = [8, 0, 0, 0].as_slice();
-        let turned = peers
+        let rejected = peers
             .iter_mut()
             .skip(if answers { 0 } else { 1 })
             .filter_map(|peer| {
@@ -644,17 +644,17 @@ fn backlog_bounds_requests_with_long_private_data() {
                 bytes.windows(4).any(|it| it == failure).then_some(())
             })
             .count();
-        (peers, turned)
+        (peers, rejected)
     };
     let builder = Listener::builder().config(&config()).backlog(1);
     let listener = builder.clone().bind("127.0.0.1:0").unwrap();
-    let (_peers, turned) = turned_away(listener.local_addr(), true);
-    assert_eq!(turned, PEERS - 1);
+    let (_peers, rejected) = count_rejections(listener.local_addr(), true);
+    assert_eq!(rejected, PEERS - 1);
     assert!(listener.accept_timeout(TIME_LIMIT).is_ok());
 
     let requests = builder.bind_requests("127.0.0.1:0").unwrap();
-    let (_peers, turned) = turned_away(requests.local_addr(), false);
-    assert_eq!(turned, PEERS - 1);
+    let (_peers, rejected) = count_rejections(requests.local_addr(), false);
+    assert_eq!(rejected, PEERS - 1);
     assert_eq!(requests.requests().len(), 1);
     stage.assert_unaffected();
 }

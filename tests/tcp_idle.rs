@@ -8,7 +8,7 @@ use rdmsg::{Config, Connector, Endpoint, Engine, Error, Listener, TransportChoic
 #[allow(dead_code)]
 mod apart;
 
-use self::apart::apart;
+use self::apart::run_in_own_process;
 
 #[test]
 fn a_process_that_only_waits_uses_no_processor() {
@@ -73,7 +73,7 @@ fn anonymous_memory() -> u64 {
 
 #[test]
 fn idle_connections_use_little_memory() {
-    apart("idle_connections_use_little_memory", || {
+    run_in_own_process("idle_connections_use_little_memory", || {
         let idle = memory_of_pair(|_, _| ());
         assert!((1..=2 * (48 << 10)).contains(&idle), "{idle} bytes");
     });
@@ -81,7 +81,7 @@ fn idle_connections_use_little_memory() {
 
 #[test]
 fn buffers_of_a_window_stay_in_memory() {
-    apart("buffers_of_a_window_stay_in_memory", || {
+    run_in_own_process("buffers_of_a_window_stay_in_memory", || {
         const WINDOW: usize = 128; // the default over TCP
         let used = memory_of_pair(|client, server| {
             let longest = vec![7; client.info().negotiated.unwrap().send_eager as usize];

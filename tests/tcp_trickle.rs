@@ -73,19 +73,19 @@ struct Receiving {
 }
 
 /// A suspended thread of this process. Dropping this value resumes the thread.
-struct Stopped {
+struct Suspended {
     _gate: UnixStream,
     _only: MutexGuard<'static, ()>,
 }
 
 /// The descriptor from which the suspended thread reads.
 static GATE: AtomicI32 = AtomicI32::new(-1);
-static IS_STOPPED: AtomicBool = AtomicBool::new(false);
+static IS_SUSPENDED: AtomicBool = AtomicBool::new(false);
 static ONLY: Mutex<()> = Mutex::new(());
 
 /// The signal handler, which suspends the thread on which it runs.
-extern "C" fn stop(_: libc::c_int) {
-    IS_STOPPED.store(true, Ordering::SeqCst);
+extern "C" fn suspend_this_thread(_: libc::c_int) {
+    IS_SUSPENDED.store(true, Ordering::SeqCst);
     let mut byte = 0_u8;
     // SAFETY: `byte` outlives the call, which writes at most one byte.
     unsafe { libc::read(GATE.load(Ordering::SeqCst), (&raw mut byte).cast(), 1) };
@@ -109,23 +109,23 @@ impl Receiving {
     }
 
     /// Suspends the thread with a signal, whose handler blocks in read(2).
-    fn stop(&self) -> Stopped {
+    fn suspend(&self) -> Suspended {
         let only = ONLY.lock().unwrap_or_else(PoisonError::into_inner);
         let (gate, inner) = UnixStream::pair().unwrap();
         // Never close the descriptor, because a thread can read from it at any time.
         GATE.store(inner.into_raw_fd(), Ordering::SeqCst);
-        IS_STOPPED.store(false, Ordering::SeqCst);
-        let handler = SigHandler::Handler(stop);
+        IS_SUSPENDED.store(false, Ordering::SeqCst);
+        let handler = SigHandler::Handler(suspend_this_thread);
         let action = SigAction::new(handler, SaFlags::empty(), SigSet::empty());
         // SAFETY: the handler only accesses atomics and calls read(2), both of which are
         // async-signal-safe.
         unsafe { sigaction(Signal::SIGUSR1, &action) }.unwrap();
         // SAFETY: the thread has not been joined, so its handle is valid.
         unsafe { libc::pthread_kill(self.thread.as_pthread_t(), libc::SIGUSR1) };
-        while !IS_STOPPED.load(Ordering::SeqCst) {
+        while !IS_SUSPENDED.load(Ordering::SeqCst) {
             thread::yield_now();
         }
-        Stopped {
+        Suspended {
             _gate: gate,
             _only: only,
         }
@@ -151,11 +151,11 @@ fn engine_runs_while_a_receiving_thread_is_stopped() {
     let stage = stage();
     let (mut peer, endpoint) = stage.connect();
     let receiving = Receiving::new(&endpoint);
-    let stopped = receiving.stop();
+    let suspended = receiving.suspend();
     let (begin, rest) = split_frame(100_000, 99_000);
     peer.send(&begin);
     assert_engine_runs(&stage);
-    drop(stopped);
+    drop(suspended);
     peer.send(&rest);
     assert_eq!(receiving.result().unwrap(), vec![7; 100_000]);
 }
@@ -165,12 +165,12 @@ fn peer_disconnect_is_reported_after_its_messages() {
     let stage = stage();
     let (mut peer, endpoint) = stage.connect();
     let receiving = Receiving::new(&endpoint);
-    let stopped = receiving.stop();
+    let suspended = receiving.suspend();
     peer.send(&pdu(1, 0, &frame(0, b"one")));
     peer.send(&pdu(1, 0, &frame(1, b"two")));
     peer.stream.shutdown(Shutdown::Write).unwrap();
     assert_engine_runs(&stage);
-    drop(stopped);
+    drop(suspended);
     assert_eq!(receiving.result().unwrap(), b"one");
     assert_eq!(*endpoint.recv_timeout(TIME_LIMIT).unwrap(), *b"two");
     let end = endpoint.recv_timeout(TIME_LIMIT).unwrap_err();
@@ -183,7 +183,7 @@ fn engine_ends_connection_of_a_stopped_thread() {
     let stage = stage();
     let (mut peer, endpoint) = stage.connect();
     let receiving = Receiving::new(&endpoint);
-    let stopped = receiving.stop();
+    let suspended = receiving.suspend();
     let (begin, _) = split_frame(LONG, LONG - 1000);
     peer.send(&begin);
     endpoint.abort(3);
@@ -196,7 +196,7 @@ fn engine_ends_connection_of_a_stopped_thread() {
         assert_engine_runs(&stage);
     }
     assert_engine_runs(&stage);
-    drop(stopped);
+    drop(suspended);
     assert!(matches!(receiving.result(), Err(Error::Disconnected(_))));
 }
 

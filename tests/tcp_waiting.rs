@@ -11,10 +11,10 @@ mod peer;
 mod stage;
 
 use matrix::{Peers, assert_in_time};
-use peer::{State, Trickling};
+use peer::{SlowPeers, State};
 
 #[test]
 fn returns_in_time_from_every_wait() {
-    let states = State::ALL.map(|state| Box::new(Trickling::new(state)) as Box<dyn Peers>);
+    let states = State::ALL.map(|state| Box::new(SlowPeers::new(state)) as Box<dyn Peers>);
     assert_in_time(states.into());
 }

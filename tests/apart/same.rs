@@ -8,7 +8,7 @@ use std::{
 use rdmsg::Stream;
 
 /// Words that must not appear in errors of the TCP transport.
-const OF_RDMA: [&str; 11] = [
+const RDMA_WORDS: [&str; 11] = [
     "RDMA",
     "rdma",
     "InfiniBand",
@@ -23,7 +23,7 @@ const OF_RDMA: [&str; 11] = [
 ];
 
 /// Asserts that `ours` has the same kind as `std`, an error of a std socket. The text of `ours`
-/// must contain the text of `std` and the address, but no word of `OF_RDMA`.
+/// must contain the text of `std` and the address, but no word of `RDMA_WORDS`.
 #[track_caller]
 pub(crate) fn assert_same(ours: &io::Error, std: &io::Error, address: SocketAddr) {
     assert_eq!(ours.kind(), std.kind(), "ours: {ours}; std: {std}");
@@ -33,7 +33,7 @@ pub(crate) fn assert_same(ours: &io::Error, std: &io::Error, address: SocketAddr
         "{text} does not contain {std}"
     );
     assert!(text.contains(&address.to_string()), "{text}");
-    for word in OF_RDMA {
+    for word in RDMA_WORDS {
         assert!(!text.contains(word), "{word} in: {text}");
     }
 }

@@ -20,14 +20,14 @@ const MIB: usize = 1 << 20;
 /// If the pieces are longer than 16 KiB but shorter than the eager size, the sender uses little of
 /// its half, so the stream accepts less than 4 MiB. If the final piece is large, the stream accepts
 /// more than 4 MiB.
-const TAKEN: RangeInclusive<usize> = 2 * MIB..=6 * MIB;
+const ACCEPTED: RangeInclusive<usize> = 2 * MIB..=6 * MIB;
 
 /// The time limit of a write that must succeed.
 const TIME_LIMIT: Duration = Duration::from_secs(60);
 
 /// If a write blocks for this long, the test considers the stream full. On a slow machine, the
 /// stream may not be full yet. The test then counts too few bytes.
-const FULL: Duration = Duration::from_millis(200);
+const FULL_AFTER: Duration = Duration::from_millis(200);
 
 fn pair() -> (Stream, Stream) {
     pair_with(&Config::default())
@@ -60,16 +60,20 @@ fn pattern(len: usize) -> Vec<u8> {
 /// number of accepted bytes.
 fn fill(mut stream: &Stream, piece: usize, least: usize) -> usize {
     let bytes = pattern(piece + PERIOD);
-    let mut taken = 0;
+    let mut accepted = 0;
     loop {
-        let time_limit = if taken < least { TIME_LIMIT } else { FULL };
+        let time_limit = if accepted < least {
+            TIME_LIMIT
+        } else {
+            FULL_AFTER
+        };
         stream.set_write_timeout(Some(time_limit)).unwrap();
-        let from = taken % PERIOD;
+        let from = accepted % PERIOD;
         match stream.write(&bytes[from..from + piece]) {
-            Ok(count) => taken += count,
+            Ok(count) => accepted += count,
             Err(error) => {
                 assert_eq!(error.kind(), ErrorKind::WouldBlock);
-                return taken;
+                return accepted;
             }
         }
     }
@@ -88,20 +92,20 @@ fn read_all(stream: &mut Stream) -> usize {
 }
 
 fn unread_stream_takes_its_buffer(piece: usize) {
-    unread_stream_takes(TAKEN, piece, &Config::default());
+    unread_stream_takes(ACCEPTED, piece, &Config::default());
 }
 
 fn unread_stream_takes(bounds: RangeInclusive<usize>, piece: usize, config: &Config) {
     let (client, mut server) = pair_with(config);
-    let taken = fill(&client, piece, *bounds.start());
+    let accepted = fill(&client, piece, *bounds.start());
     assert!(
-        bounds.contains(&taken),
-        "the stream accepted {taken} B in pieces of {piece} B, expected {bounds:?}"
+        bounds.contains(&accepted),
+        "the stream accepted {accepted} B in pieces of {piece} B, expected {bounds:?}"
     );
     drop(client);
     assert_eq!(
         read_all(&mut server),
-        taken,
+        accepted,
         "all bytes that the stream accepted must arrive"
     );
 }
@@ -136,7 +140,7 @@ fn unread_stream_takes_its_buffer_whatever_the_window() {
     let shared = eager.clone().with(|c| c.shared_receive = Some(280));
     for config in [eager, narrow, single, shared] {
         for piece in [1000, 20_000, 64 << 10, MIB] {
-            unread_stream_takes(TAKEN, piece, &config);
+            unread_stream_takes(ACCEPTED, piece, &config);
         }
     }
 }
@@ -157,13 +161,13 @@ fn stream_accepts_buffer_size_after_reader_stops() {
             client.write_all(piece).unwrap();
         }
         let mut server = reading.join().unwrap();
-        let taken = fill(&client, piece, *TAKEN.start());
+        let accepted = fill(&client, piece, *ACCEPTED.start());
         assert!(
-            TAKEN.contains(&taken),
-            "the stream accepted {taken} B in pieces of {piece} B"
+            ACCEPTED.contains(&accepted),
+            "the stream accepted {accepted} B in pieces of {piece} B"
         );
         drop(client);
-        assert_eq!(read_all(&mut server), 100 * PERIOD + taken);
+        assert_eq!(read_all(&mut server), 100 * PERIOD + accepted);
     }
 }
 
@@ -189,12 +193,12 @@ fn unread_bytes_of_streams_use_half_of_the_budget() {
     let mut streams: Vec<_> = (0..3)
         .map(|_| {
             let (client, server) = pair_of(&engine, &Config::default());
-            let taken = fill(&client, 1000, *TAKEN.start());
+            let accepted = fill(&client, 1000, *ACCEPTED.start());
             // All streams share the engine's budget for unread bytes. In addition, each sender can
             // fill the half of its stream buffer that holds written bytes.
-            assert!(TAKEN.contains(&taken), "{taken}");
+            assert!(ACCEPTED.contains(&accepted), "{accepted}");
             drop(client);
-            (server, taken)
+            (server, accepted)
         })
         .collect();
     let start = Instant::now();
@@ -211,8 +215,8 @@ fn unread_bytes_of_streams_use_half_of_the_budget() {
         "the engine holds {} bytes, more than half of its budget",
         held()
     );
-    for (server, taken) in &mut streams {
-        assert_eq!(read_all(server), *taken);
+    for (server, accepted) in &mut streams {
+        assert_eq!(read_all(server), *accepted);
     }
     assert_eq!(
         held(),
@@ -252,20 +256,24 @@ fn read_takes_what_peek_has_seen() {
 #[test]
 fn unread_stream_takes_its_buffer_in_mixed_pieces() {
     let (client, mut server) = pair();
-    let mut taken = 0;
+    let mut accepted = 0;
     let bytes = pattern(300_000 + PERIOD);
-    let full = |size: usize, taken: &mut usize| {
-        let least = *TAKEN.start();
-        let time_limit = if *taken < least { TIME_LIMIT } else { FULL };
+    let full = |size: usize, accepted: &mut usize| {
+        let least = *ACCEPTED.start();
+        let time_limit = if *accepted < least {
+            TIME_LIMIT
+        } else {
+            FULL_AFTER
+        };
         client.set_write_timeout(Some(time_limit)).unwrap();
-        let from = *taken % PERIOD;
+        let from = *accepted % PERIOD;
         let written = (&client).write(&bytes[from..from + size]);
-        written.map(|count| *taken += count).is_err()
+        written.map(|count| *accepted += count).is_err()
     };
-    while !(full(100, &mut taken) || full(300_000, &mut taken)) {}
-    assert!(TAKEN.contains(&taken), "{taken}");
+    while !(full(100, &mut accepted) || full(300_000, &mut accepted)) {}
+    assert!(ACCEPTED.contains(&accepted), "{accepted}");
     drop(client);
-    assert_eq!(read_all(&mut server), taken);
+    assert_eq!(read_all(&mut server), accepted);
 }
 
 #[test]
@@ -306,14 +314,14 @@ fn blocking_write_takes_all_bytes() {
 #[test]
 fn write_that_times_out_counts_what_it_took() {
     let (mut client, mut server) = pair();
-    client.set_write_timeout(Some(FULL)).unwrap();
+    client.set_write_timeout(Some(FULL_AFTER)).unwrap();
     let bytes = pattern(32 * MIB);
-    let taken = client.write(&bytes).unwrap();
-    assert!((1..=*TAKEN.end()).contains(&taken), "{taken}");
-    let error = client.write(&bytes[taken..]).unwrap_err();
+    let accepted = client.write(&bytes).unwrap();
+    assert!((1..=*ACCEPTED.end()).contains(&accepted), "{accepted}");
+    let error = client.write(&bytes[accepted..]).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::WouldBlock);
     drop(client);
-    assert_eq!(read_all(&mut server), taken);
+    assert_eq!(read_all(&mut server), accepted);
 }
 
 #[test]
@@ -321,13 +329,13 @@ fn nonblocking_write_takes_the_bytes_that_fit() {
     let (mut client, mut server) = pair();
     client.set_nonblocking(true).unwrap();
     let bytes = pattern(32 * MIB);
-    let mut taken = 0;
-    while let Ok(count) = client.write(&bytes[taken..]) {
-        taken += count;
+    let mut accepted = 0;
+    while let Ok(count) = client.write(&bytes[accepted..]) {
+        accepted += count;
     }
-    assert!((1..=*TAKEN.end()).contains(&taken), "{taken}");
+    assert!((1..=*ACCEPTED.end()).contains(&accepted), "{accepted}");
     drop(client);
-    assert_eq!(read_all(&mut server), taken);
+    assert_eq!(read_all(&mut server), accepted);
 }
 
 #[test]
@@ -374,8 +382,8 @@ fn peer_writes_after_reading_is_shut_down() {
     server.shutdown(Shutdown::Read).unwrap();
     assert_eq!(server.read(&mut [0; 8]).unwrap(), 0);
     client.write_all(b"late").unwrap();
-    let taken = 4 + fill(&client, 1000, *TAKEN.start());
-    assert!(TAKEN.contains(&taken), "{taken}");
+    let accepted = 4 + fill(&client, 1000, *ACCEPTED.start());
+    assert!(ACCEPTED.contains(&accepted), "{accepted}");
     let mut got = [0; 4];
     server.read_exact(&mut got).unwrap();
     assert_eq!(&got, b"late");

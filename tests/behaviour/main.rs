@@ -9,7 +9,7 @@
 )]
 
 mod buffers;
-mod ours;
+mod rdmsg_only;
 
 #[path = "."]
 mod over_std {

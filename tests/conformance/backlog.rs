@@ -11,7 +11,7 @@ use rdmsg::{CloseReason, Config, Connector, Endpoint, Error, Listener, Stream, T
 use crate::stage::{Stage, TIME_LIMIT, engine, ip_and_transport, small};
 
 /// Waits until the connection ends, and returns the reason. Panics if a message arrives first.
-fn end(endpoint: &Endpoint) -> CloseReason {
+fn wait_for_end(endpoint: &Endpoint) -> CloseReason {
     match endpoint.recv_timeout(TIME_LIMIT) {
         Err(Error::Disconnected(reason)) => reason,
         other => panic!("{other:?}"),
@@ -55,12 +55,12 @@ fn a_peer_that_left_is_accepted_with_its_messages() {
     near.close().unwrap();
     let near = stage.connector.connect(addr).unwrap();
     near.abort(7);
-    assert_eq!(end(&near), CloseReason::LocallyAborted);
+    assert_eq!(wait_for_end(&near), CloseReason::LocallyAborted);
     let far = stage.listener.accept_timeout(TIME_LIMIT).unwrap();
     assert_eq!(far.recv_timeout(TIME_LIMIT).unwrap(), b"and gone");
-    assert_eq!(end(&far), CloseReason::PeerClosed);
+    assert_eq!(wait_for_end(&far), CloseReason::PeerClosed);
     let far = stage.listener.accept_timeout(TIME_LIMIT).unwrap();
-    assert_eq!(end(&far), CloseReason::PeerAborted(7));
+    assert_eq!(wait_for_end(&far), CloseReason::PeerAborted(7));
 }
 
 #[test]
@@ -115,7 +115,7 @@ fn dropped_listener_rejects_its_backlog() {
     left.send(b"never processed").unwrap();
     left.flush().unwrap();
     drop(stage.listener);
-    assert_eq!(end(&left), CloseReason::PeerBusy);
+    assert_eq!(wait_for_end(&left), CloseReason::PeerBusy);
     let refused = left.close().unwrap_err();
     assert!(refused.to_string().contains("busy"), "{refused}");
     taken.send(b"it goes on").unwrap();
@@ -173,7 +173,7 @@ fn close_breaks_no_established_connection() {
     const CLIENTS: usize = 12;
     const ROUNDS: usize = 24;
     let stage = Stage::new(&small());
-    let elsewhere = Connector::new().config(&small()).engine(&engine());
+    let remote_connector = Connector::new().config(&small()).engine(&engine());
     let is_in_memory = ip_and_transport().1 == Transport::Memory;
     for round in 0..ROUNDS {
         let builder = Listener::builder().config(&small()).engine(&stage.engine);
@@ -182,7 +182,11 @@ fn close_breaks_no_established_connection() {
         let (accepted, established) = thread::scope(|scope| {
             let connect = |number| {
                 let near = number % 2 == 0 || is_in_memory;
-                let connector = if near { &stage.connector } else { &elsewhere };
+                let connector = if near {
+                    &stage.connector
+                } else {
+                    &remote_connector
+                };
                 scope.spawn(move || ask(connector, address))
             };
             let clients: Vec<_> = (0..CLIENTS).map(connect).collect();
@@ -247,7 +251,7 @@ fn shut_down_engine_rejects_its_backlog() {
     let near = connector.connect(stage.listener.local_addr()).unwrap();
     near.flush().unwrap();
     stage.engine.shutdown();
-    assert_eq!(end(&near), CloseReason::PeerBusy);
+    assert_eq!(wait_for_end(&near), CloseReason::PeerBusy);
     assert!(matches!(
         stage.listener.accept(),
         Err(Error::EngineShutDown)

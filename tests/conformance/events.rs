@@ -13,7 +13,7 @@ fn is_readable(fd: BorrowedFd<'_>, timeout: PollTimeout) -> bool {
     poll(&mut fds, timeout).unwrap() == 1
 }
 
-const LONG: PollTimeout = PollTimeout::MAX;
+const NO_TIMEOUT: PollTimeout = PollTimeout::MAX;
 
 #[test]
 fn descriptors_report_messages_and_room() {
@@ -24,17 +24,17 @@ fn descriptors_report_messages_and_room() {
     assert!(is_readable(writable, PollTimeout::ZERO));
     while !matches!(near.try_send(b"x"), Err(TrySendError::Full)) {}
     assert!(!is_readable(writable, PollTimeout::ZERO));
-    assert!(is_readable(readable, LONG));
+    assert!(is_readable(readable, NO_TIMEOUT));
     while let Some(message) = far.try_recv().unwrap() {
         drop(message);
     }
     assert!(
-        is_readable(writable, LONG),
+        is_readable(writable, NO_TIMEOUT),
         "free space in the window must make the fd readable"
     );
     near.close().unwrap();
     assert!(
-        is_readable(readable, LONG),
+        is_readable(readable, NO_TIMEOUT),
         "the end of the connection must make the fd readable"
     );
 }
@@ -47,7 +47,7 @@ fn listener_descriptor_reports_connections() {
     let (connector, addr) = (stage.connector.clone(), stage.listener.local_addr());
     let connecting = thread::spawn(move || connector.connect(addr).unwrap());
     let accepted = loop {
-        assert!(is_readable(fd, LONG));
+        assert!(is_readable(fd, NO_TIMEOUT));
         if let Some(endpoint) = stage.listener.try_accept().unwrap() {
             break endpoint;
         }

@@ -1,6 +1,6 @@
 use rdmsg::{CloseReason, Completion, Endpoint, Error, RemoteAccess, RemoteRegion, Transport};
 
-use crate::stage::{TIME_LIMIT, applies, pair, pattern};
+use crate::stage::{TIME_LIMIT, pair, pattern, supports_or_report};
 
 /// Sends the descriptor of a region to the peer. Returns the received copy.
 fn send_region(from: &Endpoint, to: &Endpoint, region: &rdmsg::Region) -> RemoteRegion {
@@ -98,7 +98,7 @@ fn bytes_are_written_and_read_at_their_offset() {
 #[test]
 fn atomic_operations_return_the_old_value() {
     let (near, far) = pair();
-    if !applies(
+    if !supports_or_report(
         near.info().capabilities.unwrap().atomic,
         "atomic operations",
     ) {
@@ -135,7 +135,7 @@ fn atomic_operations_return_the_old_value() {
 #[test]
 fn immediate_data_arrives_in_order_with_messages() {
     let (near, far) = pair();
-    if !applies(
+    if !supports_or_report(
         near.info().capabilities.unwrap().write_with_imm,
         "write_with_imm",
     ) {

@@ -27,7 +27,7 @@ impl Service {
         let connector = Connector::new()
             .config(&config)
             .engine(&engine)
-            .redial(quick());
+            .redial(short_pauses());
         let mut service = Self {
             config,
             addr: (ip_and_transport().0, 0).into(),
@@ -67,7 +67,7 @@ impl Service {
 }
 
 /// Returns a redial policy with short pauses, so that the tests are fast.
-fn quick() -> Redial {
+fn short_pauses() -> Redial {
     let mut redial = Redial::default();
     redial.first_pause = Duration::from_millis(5);
     redial.longest_pause = Duration::from_millis(100);
@@ -86,7 +86,7 @@ fn assert_connected(client: &Persistent) {
     );
 }
 
-fn lost(client: &Persistent) -> (CloseReason, Vec<u64>) {
+fn next_loss(client: &Persistent) -> (CloseReason, Vec<u64>) {
     match next(client) {
         PersistentEvent::Lost {
             reason,
@@ -130,7 +130,7 @@ fn loss_names_the_unacknowledged_messages() {
     client.send(Outgoing::from(b"").with_id(7)).unwrap();
     server.abort(42);
     drop((held, server));
-    let (reason, unacknowledged) = lost(&client);
+    let (reason, unacknowledged) = next_loss(&client);
     assert_eq!(reason, CloseReason::PeerAborted(42));
     assert_eq!(unacknowledged, [2, 7, 7]);
 
@@ -142,7 +142,7 @@ fn loss_names_the_unacknowledged_messages() {
     assert_eq!(*first, *b"again", "the library must not repeat a message");
     assert_sent(&client, 7);
     client.close().unwrap();
-    assert_eq!(lost(&client), (CloseReason::LocallyClosed, vec![]));
+    assert_eq!(next_loss(&client), (CloseReason::LocallyClosed, vec![]));
     let end = client.next_event().unwrap_err();
     assert!(
         matches!(end, Error::Disconnected(CloseReason::LocallyClosed)),
@@ -166,7 +166,7 @@ fn messages_arrive_before_the_loss() {
             "{event:?}"
         );
     }
-    assert_eq!(lost(&client), (CloseReason::PeerClosed, vec![]));
+    assert_eq!(next_loss(&client), (CloseReason::PeerClosed, vec![]));
     service.accept(&client);
 }
 
@@ -192,7 +192,7 @@ fn sends_fail_until_the_loss_is_taken() {
         matches!(refused, TrySendError::Failed(Error::NotConnected)),
         "{refused}"
     );
-    assert_eq!(lost(&client).0, CloseReason::PeerAborted(1));
+    assert_eq!(next_loss(&client).0, CloseReason::PeerAborted(1));
     // The thread that calls `send` also establishes the new connection.
     thread::scope(|scope| {
         scope.spawn(|| client.send(b"on time").unwrap());
@@ -217,7 +217,7 @@ fn sender_waits_for_thread_that_takes_events() {
         let early = early.join().unwrap().unwrap_err();
         assert!(matches!(early, Error::TimedOut), "{early}");
         let sender = scope.spawn(|| client.send(b"after the loss"));
-        assert_eq!(lost(&client).0, CloseReason::PeerAborted(1));
+        assert_eq!(next_loss(&client).0, CloseReason::PeerAborted(1));
         service.start();
         let server = service.accept(&client);
         assert_eq!(
@@ -232,7 +232,7 @@ fn sender_waits_for_thread_that_takes_events() {
 fn dial_ends_with_its_error_at_the_limit() {
     let mut service = Service::new(Config::default());
     service.stop();
-    let mut redial = quick();
+    let mut redial = short_pauses();
     redial.limit = Some(Duration::from_millis(300));
     let connector = service.connector.clone().redial(redial);
     let client = connector.persist(service.addr).unwrap();
@@ -245,7 +245,7 @@ fn dial_ends_with_its_error_at_the_limit() {
 }
 
 /// Asserts that the accept fails, or that the accepted connection ends without a message.
-fn assert_given_up(request: Request) {
+fn assert_abandoned(request: Request) {
     let end = request.accept().and_then(|endpoint| {
         let message = endpoint.recv_timeout(TIME_LIMIT)?;
         Ok(message.len())
@@ -284,7 +284,7 @@ fn close_and_drop_end_a_dial_at_once() {
         matches!(error, Error::Disconnected(CloseReason::LocallyClosed)),
         "{error}"
     );
-    assert_given_up(unanswered);
+    assert_abandoned(unanswered);
     assert!(client.send(b"late").is_err());
 
     let client = stage.connector.persist(listener.local_addr()).unwrap();
@@ -293,7 +293,7 @@ fn close_and_drop_end_a_dial_at_once() {
     // The timeout of `next_event_timeout` does not end the connect attempt.
     let unanswered = request();
     drop(client);
-    assert_given_up(unanswered);
+    assert_abandoned(unanswered);
 }
 
 #[test]
@@ -381,7 +381,7 @@ fn client_leaves_a_server_that_asks() {
     let is_expected = matches!(end, Error::Disconnected(CloseReason::PeerClosed));
     assert!(is_expected, "{end}");
     assert_sent(&client, 2);
-    assert_eq!(lost(&client), (CloseReason::LocallyClosed, vec![]));
+    assert_eq!(next_loss(&client), (CloseReason::LocallyClosed, vec![]));
     assert!(client.info().is_none());
     service.start();
     let server = service.accept(&client);
@@ -415,7 +415,7 @@ fn left_connection_names_unconfirmed_messages() {
     client.send(Outgoing::from(&large).with_id(2)).unwrap();
     client.redial().unwrap();
     server.abort(7);
-    let (reason, unacknowledged) = lost(&client);
+    let (reason, unacknowledged) = next_loss(&client);
     assert!(!reason.is_clean(), "{reason}");
     assert_eq!(unacknowledged, [2]);
     drop((held, server));
@@ -464,7 +464,7 @@ fn fifty_clients_connect_again() {
     let is_iwarp = !near.info().capabilities.unwrap().write_with_imm;
     drop((near, far));
     let count = if is_iwarp { 10 } else { 50 };
-    let mut service = Service::new(small());
+    let mut service = Service::new(small_window());
     let clients: Vec<_> = (0..count).map(|_| service.client()).collect();
     let events: Vec<_> = clients
         .iter()
@@ -498,7 +498,7 @@ fn fifty_clients_connect_again() {
     }
 }
 
-fn small() -> Config {
+fn small_window() -> Config {
     Config::default().with(|config| {
         config.receive_window = Some(4);
         config.send_depth = Some(4);

@@ -2,7 +2,7 @@ use std::time::Duration;
 
 use rdmsg::{Completion, Endpoint, Error, RemoteAccess, TrySendError};
 
-use crate::stage::{TIME_LIMIT, applies, pair_with, small};
+use crate::stage::{TIME_LIMIT, pair_with, small, supports_or_report};
 
 /// Sends messages until the window is full. Returns the number of messages sent.
 fn fill(endpoint: &Endpoint) -> usize {
@@ -27,7 +27,7 @@ fn take(endpoint: &Endpoint, count: usize) {
     }
 }
 
-fn nothing(endpoint: &Endpoint) {
+fn assert_no_completion(endpoint: &Endpoint) {
     // When the flush returns, all messages and grants in flight have arrived.
     endpoint.flush().unwrap();
     assert!(endpoint.try_next_completion().unwrap().is_none());
@@ -38,14 +38,14 @@ fn room_comes_once_after_a_refusal() {
     let (near, far) = pair_with(&small());
     near.send(b"waits for room if need be").unwrap();
     take(&far, 1);
-    nothing(&near);
+    assert_no_completion(&near);
     for _ in 0..3 {
         let sent = fill(&near);
         assert!(fill(&near) == 0, "the library must refuse further sends");
         assert!(near.try_next_completion().unwrap().is_none());
         take(&far, sent);
         assert!(matches!(next(&near), Completion::Room));
-        nothing(&near);
+        assert_no_completion(&near);
     }
 }
 
@@ -59,7 +59,7 @@ fn room_is_not_repeated_before_it_is_taken() {
     }
     assert_eq!(near.completions().len(), 1);
     assert!(matches!(next(&near), Completion::Room));
-    nothing(&near);
+    assert_no_completion(&near);
 }
 
 #[test]
@@ -79,7 +79,7 @@ fn receiving_thread_gets_no_room_report() {
 #[test]
 fn refused_operations_get_room_report() {
     let (near, far) = pair_with(&small());
-    if !applies(
+    if !supports_or_report(
         near.info().capabilities.unwrap().write_with_imm,
         "write_with_imm",
     ) {

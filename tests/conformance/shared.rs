@@ -4,7 +4,7 @@ use rdmsg::{CloseReason, Config, Error};
 
 use crate::stage::{Stage, TIME_LIMIT, pattern};
 
-fn sharing(count: u32) -> Config {
+fn shared_receive_config(count: u32) -> Config {
     let mut config = Config::default();
     config.receive_window = Some(8);
     config.eager_size = Some(1000);
@@ -14,7 +14,7 @@ fn sharing(count: u32) -> Config {
 
 #[test]
 fn shared_receives_deliver_to_the_right_connection() {
-    let stage = Stage::new(&sharing(240));
+    let stage = Stage::new(&shared_receive_config(240));
     let pairs: Vec<_> = (0..6).map(|_| stage.pair()).collect();
     for round in 0..20_u8 {
         for (number, (near, _)) in (0_u8..).zip(&pairs) {
@@ -46,16 +46,16 @@ fn too_few_shared_receives_are_named_in_error() {
     };
     // 36 receives suffice for both ends of a connection, but not for the connecting end of a second
     // connection.
-    let stage = Stage::new(&sharing(36));
+    let stage = Stage::new(&shared_receive_config(36));
     let pair = stage.pair();
     let addr = stage.listener.local_addr();
     let error = stage.connector.connect(addr).unwrap_err();
     exhausted(&error, 36, 2);
     drop(pair);
     // 59 receives suffice for three ends, but not for the accepting end of the second connection.
-    let stage = Stage::new(&sharing(59));
+    let stage = Stage::new(&shared_receive_config(59));
     let (near, far) = stage.pair();
-    let listener = stage.requests(&sharing(59));
+    let listener = stage.requests(&shared_receive_config(59));
     let (connector, addr) = (stage.connector.clone(), listener.local_addr());
     let connecting = thread::spawn(move || connector.connect(addr).unwrap_err());
     let request = listener.requests().recv_timeout(TIME_LIMIT).unwrap();
@@ -73,7 +73,7 @@ fn too_few_shared_receives_are_named_in_error() {
 
 #[test]
 fn refused_connect_is_retried_until_receives_are_free() {
-    let mut config = sharing(59);
+    let mut config = shared_receive_config(59);
     config.connect_timeout = TIME_LIMIT;
     let stage = Stage::new(&config);
     let pair = stage.pair();

@@ -115,7 +115,7 @@ pub(crate) fn small() -> Config {
 /// Writes the report directly to stderr, because the test harness captures the output of
 /// `println!`. Panics if TCP, an in-memory connection, or a device other than iWARP lacks the
 /// capability. Returns `able`.
-pub(crate) fn applies(able: bool, capability: &str) -> bool {
+pub(crate) fn supports_or_report(able: bool, capability: &str) -> bool {
     if !able {
         let device = env::var("LAB_DEV")
             .unwrap_or_else(|_| panic!("a transport other than RDMA must support {capability}"));

@@ -77,55 +77,56 @@ fn readers_take_turns() {
 }
 
 /// A waker that counts its calls, and reports each call through a channel.
-struct Alarm {
+struct CountingWaker {
     wakes: AtomicU32,
-    rings: Mutex<Sender<()>>,
+    wake_sender: Mutex<Sender<()>>,
 }
 
-impl Wake for Alarm {
+impl Wake for CountingWaker {
     fn wake(self: Arc<Self>) {
         self.wakes.fetch_add(1, Ordering::SeqCst);
         // Ignore the error: the receiver no longer exists after the test has ended.
-        let _ = self.rings.lock().unwrap().send(());
+        let _ = self.wake_sender.lock().unwrap().send(());
     }
 }
 
 #[test]
 fn task_reading_next_to_a_thread_is_woken_once() {
     let (mut near, far) = pair();
-    let (rings, ring) = channel();
-    let alarm = Arc::new(Alarm {
+    let (wake_sender, wake_receiver) = channel();
+    let counting_waker = Arc::new(CountingWaker {
         wakes: AtomicU32::new(0),
-        rings: Mutex::new(rings),
+        wake_sender: Mutex::new(wake_sender),
     });
-    let waker = Waker::from(Arc::clone(&alarm));
+    let waker = Waker::from(Arc::clone(&counting_waker));
     let cx = &mut Context::from_waker(&waker);
     let reading = reader(&far);
     // Give the thread time to block in its read.
     thread::sleep(Duration::from_millis(100));
     assert!(far.poll_read(cx, &mut [0]).is_pending());
     assert_eq!(
-        alarm.wakes.load(Ordering::SeqCst),
+        counting_waker.wakes.load(Ordering::SeqCst),
         0,
         "the task must not be woken without an event"
     );
     near.write_all(b"x").unwrap();
     assert_eq!(reading.join().unwrap(), b'x');
-    ring.recv_timeout(TIME_LIMIT)
+    wake_receiver
+        .recv_timeout(TIME_LIMIT)
         .expect("the task must be woken when the thread's read returns");
     near.write_all(b"y").unwrap();
     let mut byte = [0];
     let count = loop {
         match far.poll_read(cx, &mut byte) {
             Poll::Ready(read) => break read.unwrap(),
-            Poll::Pending => ring
+            Poll::Pending => wake_receiver
                 .recv_timeout(TIME_LIMIT)
                 .expect("the task must be woken for the byte"),
         }
     };
     assert_eq!((count, byte), (1, *b"y"));
     assert!(
-        alarm.wakes.load(Ordering::SeqCst) < 10,
+        counting_waker.wakes.load(Ordering::SeqCst) < 10,
         "the task must not be woken repeatedly"
     );
 }

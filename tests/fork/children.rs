@@ -7,7 +7,9 @@ use std::{
 
 use rdmsg::{Endpoint, Engine};
 
-use crate::stage::{TIME_LIMIT, alone, assert_forked, bind, exchange, forked, is_rdma, pair};
+use crate::stage::{
+    TIME_LIMIT, assert_forked, bind, exchange, forked, is_rdma, pair, run_in_own_process,
+};
 
 /// The number of forks. With this number, each thread of the parent very probably holds a lock
 /// during at least one fork.
@@ -24,7 +26,7 @@ impl Drop for Stop<'_> {
 
 #[test]
 fn child_waits_for_no_lock_of_its_parent() {
-    alone(
+    run_in_own_process(
         module_path!(),
         "child_waits_for_no_lock_of_its_parent",
         || {
@@ -79,7 +81,7 @@ fn child_waits_for_no_lock_of_its_parent() {
                             exchange(&mine, &other);
                         }
                     })
-                    .succeed();
+                    .assert_success();
                 }
             });
             for (client, server) in &pairs {

@@ -8,7 +8,7 @@ use std::{
 
 use rdmsg::{Group, Interest};
 
-use crate::stage::{TIME_LIMIT, alone, bind, exchange, pair};
+use crate::stage::{TIME_LIMIT, bind, exchange, pair, run_in_own_process};
 
 /// Runs a command that prints its open descriptors. Returns the printed descriptors.
 fn inherited(command: &mut Command) -> BTreeSet<RawFd> {
@@ -20,7 +20,7 @@ fn inherited(command: &mut Command) -> BTreeSet<RawFd> {
         .collect()
 }
 
-fn list() -> Command {
+fn list_descriptors() -> Command {
     let mut command = Command::new("/bin/sh");
     // The shell expands the glob itself, so no other program opens descriptors.
     command.args(["-c", "cd /proc/$$/fd && echo *"]);
@@ -29,11 +29,11 @@ fn list() -> Command {
 
 #[test]
 fn exec_inherits_no_descriptor_and_parent_continues() {
-    alone(
+    run_in_own_process(
         module_path!(),
         "exec_inherits_no_descriptor_and_parent_continues",
         || {
-            let before = inherited(&mut list());
+            let before = inherited(&mut list_descriptors());
             let listener = bind();
             let (client, server) = pair(&listener);
             let group = Group::new();
@@ -46,9 +46,9 @@ fn exec_inherits_no_descriptor_and_parent_continues() {
             client.send(&vec![1; 3_000_000]).unwrap();
             assert_eq!(server.recv_timeout(TIME_LIMIT).unwrap().len(), 3_000_000);
             // Without `pre_exec`, `Command` uses posix_spawn(3).
-            assert_eq!(inherited(&mut list()), before);
+            assert_eq!(inherited(&mut list_descriptors()), before);
             exchange(&client, &server);
-            let mut command = list();
+            let mut command = list_descriptors();
             // SAFETY: the closure does nothing.
             unsafe { command.pre_exec(|| Ok(())) };
             // With `pre_exec`, `Command` uses fork(2) and execve(2).

@@ -19,11 +19,11 @@ use rdmsg::{
 };
 
 use crate::stage::{
-    TIME_LIMIT, alone, assert_forked, bind, exchange, forked, is_rdma, local_ip, pair,
+    TIME_LIMIT, assert_forked, bind, exchange, forked, is_rdma, local_ip, pair, run_in_own_process,
 };
 
 #[track_caller]
-fn assert_ready<T>(poll: Poll<Result<T, Error>>) {
+fn assert_ready_forked<T>(poll: Poll<Result<T, Error>>) {
     match poll {
         Poll::Ready(Err(error)) => assert_forked(&error),
         Poll::Ready(Ok(_)) => panic!("the call succeeded"),
@@ -32,7 +32,7 @@ fn assert_ready<T>(poll: Poll<Result<T, Error>>) {
 }
 
 #[track_caller]
-fn assert_io<T>(result: io::Result<T>) {
+fn assert_io_forked<T>(result: io::Result<T>) {
     let Err(error) = result else {
         panic!("the call succeeded")
     };
@@ -80,10 +80,10 @@ fn use_endpoint(endpoint: &Endpoint) {
     assert_forked(&endpoint.close().unwrap_err());
     endpoint.abort(7);
     let cx = &mut Context::from_waker(Waker::noop());
-    assert_ready(endpoint.poll_recv(cx));
-    assert_ready(endpoint.poll_send(cx, b"from a child"));
-    assert_ready(endpoint.poll_next_completion(cx));
-    assert_ready(endpoint.poll_close(cx));
+    assert_ready_forked(endpoint.poll_recv(cx));
+    assert_ready_forked(endpoint.poll_send(cx, b"from a child"));
+    assert_ready_forked(endpoint.poll_next_completion(cx));
+    assert_ready_forked(endpoint.poll_close(cx));
     assert_eq!(endpoint.info().close_reason, Some(CloseReason::Forked));
     assert_eq!(endpoint.info().send_limit, 0);
     assert_eq!(endpoint.statistics().messages_sent, 0);
@@ -98,7 +98,7 @@ fn use_endpoint(endpoint: &Endpoint) {
 
 #[test]
 fn endpoint_fails_in_child_and_works_in_parent() {
-    alone(
+    run_in_own_process(
         module_path!(),
         "endpoint_fails_in_child_and_works_in_parent",
         || {
@@ -116,7 +116,7 @@ fn endpoint_fails_in_child_and_works_in_parent() {
                 );
                 assert_forked(&client.send(buffer).unwrap_err());
             })
-            .succeed();
+            .assert_success();
             exchange(&client, &server);
             client.close().unwrap();
         },
@@ -125,7 +125,7 @@ fn endpoint_fails_in_child_and_works_in_parent() {
 
 #[test]
 fn drop_and_exit_in_child_do_not_affect_parent() {
-    alone(
+    run_in_own_process(
         module_path!(),
         "drop_and_exit_in_child_do_not_affect_parent",
         || {
@@ -142,9 +142,9 @@ fn drop_and_exit_in_child_do_not_affect_parent() {
                 client, server, listener, small, large, buffer, region, engine,
             );
             let ends = Cell::new(Some(ends));
-            forked(|| drop(ends.take())).succeed();
+            forked(|| drop(ends.take())).assert_success();
             // A normal exit of a child runs the atexit(3) handlers.
-            forked(|| process::exit(0)).succeed();
+            forked(|| process::exit(0)).assert_success();
             let Some((client, server, listener, small, large, buffer, region, engine)) =
                 ends.take()
             else {
@@ -164,7 +164,7 @@ fn drop_and_exit_in_child_do_not_affect_parent() {
 
 #[test]
 fn memory_stays_readable() {
-    alone(module_path!(), "memory_stays_readable", || {
+    run_in_own_process(module_path!(), "memory_stays_readable", || {
         let listener = bind();
         let (client, server) = pair(&listener);
         server.send(b"short").unwrap();
@@ -186,7 +186,7 @@ fn memory_stays_readable() {
             buffer.fill(0);
             region.copy_in(1000, b"in a child!");
         })
-        .succeed();
+        .assert_success();
         let mut bytes = [0; 11];
         region.copy_out(1000, &mut bytes);
         assert_eq!(bytes, *b"in a region");
@@ -200,7 +200,7 @@ fn memory_stays_readable() {
 
 #[test]
 fn engine_fails_and_its_shutdown_does_nothing() {
-    alone(
+    run_in_own_process(
         module_path!(),
         "engine_fails_and_its_shutdown_does_nothing",
         || {
@@ -220,7 +220,7 @@ fn engine_fails_and_its_shutdown_does_nothing() {
                 assert_forked(&bound.unwrap_err());
                 engine.clone().shutdown();
             })
-            .succeed();
+            .assert_success();
             exchange(&client, &server);
             assert_eq!(engine.statistics().unwrap().connections, 2);
         },
@@ -229,7 +229,7 @@ fn engine_fails_and_its_shutdown_does_nothing() {
 
 #[test]
 fn listeners_fail_in_child_and_accept_in_parent() {
-    alone(
+    run_in_own_process(
         module_path!(),
         "listeners_fail_in_child_and_accept_in_parent",
         || {
@@ -247,7 +247,7 @@ fn listeners_fail_in_child_and_accept_in_parent() {
                     listener.accepted().recv().is_err(),
                     "the child must accept no connection"
                 );
-                assert_ready(listener.poll_accept(&mut Context::from_waker(Waker::noop())));
+                assert_ready_forked(listener.poll_accept(&mut Context::from_waker(Waker::noop())));
                 listener.event_fd().unwrap();
                 listener.close();
                 assert!(
@@ -258,10 +258,10 @@ fn listeners_fail_in_child_and_accept_in_parent() {
                 requests.close();
                 assert_forked(&request.take().unwrap().accept().unwrap_err());
             })
-            .succeed();
+            .assert_success();
             // In the parent, dropping a request rejects the request. In a child, the drop has no
             // effect.
-            forked(|| drop(request.take())).succeed();
+            forked(|| drop(request.take())).assert_success();
             let server = request.take().unwrap().accept().unwrap();
             exchange(&client.join().unwrap(), &server);
             let (client, server) = pair(&listener);
@@ -272,7 +272,7 @@ fn listeners_fail_in_child_and_accept_in_parent() {
 
 #[test]
 fn connect_in_progress_fails_in_child_not_in_parent() {
-    alone(
+    run_in_own_process(
         module_path!(),
         "connect_in_progress_fails_in_child_not_in_parent",
         || {
@@ -290,9 +290,9 @@ fn connect_in_progress_fails_in_child_not_in_parent() {
             let request = requests.requests().recv_timeout(TIME_LIMIT).unwrap();
             let cx = &mut Context::from_waker(Waker::noop());
             assert!(connecting.as_mut().poll(cx).is_pending());
-            forked(|| assert_ready(connecting.as_mut().poll(cx))).succeed();
+            forked(|| assert_ready_forked(connecting.as_mut().poll(cx))).assert_success();
             let connecting = Cell::new(Some(connecting));
-            forked(|| drop(connecting.take())).succeed();
+            forked(|| drop(connecting.take())).assert_success();
             let server = request.accept().unwrap();
             let client = smol::block_on(connecting.take().unwrap()).unwrap();
             exchange(&client, &server);
@@ -302,7 +302,7 @@ fn connect_in_progress_fails_in_child_not_in_parent() {
 
 #[test]
 fn group_fails_in_child_and_works_in_parent() {
-    alone(
+    run_in_own_process(
         module_path!(),
         "group_fails_in_child_and_works_in_parent",
         || {
@@ -324,7 +324,7 @@ fn group_fails_in_child_and_works_in_parent() {
                 assert_forked(&group.add(&mine).unwrap_err());
                 Group::new().add(&mine).unwrap();
             })
-            .succeed();
+            .assert_success();
             server.send(b"to the group").unwrap();
             let (key, completion) = group.next_completion_timeout(TIME_LIMIT).unwrap();
             assert_eq!(key, client.info().id);
@@ -335,7 +335,7 @@ fn group_fails_in_child_and_works_in_parent() {
 
 #[test]
 fn persistent_client_fails_in_child_not_in_parent() {
-    alone(
+    run_in_own_process(
         module_path!(),
         "persistent_client_fails_in_child_not_in_parent",
         || {
@@ -354,7 +354,7 @@ fn persistent_client_fails_in_child_not_in_parent() {
                     assert_forked(&client.close().unwrap_err());
                     drop(mine);
                 })
-                .succeed();
+                .assert_success();
                 client.send(b"after").unwrap();
                 assert_eq!(*server.recv_timeout(TIME_LIMIT).unwrap(), *b"after");
             });
@@ -365,7 +365,7 @@ fn persistent_client_fails_in_child_not_in_parent() {
 
 #[test]
 fn stream_fails_in_child_and_works_in_parent() {
-    alone(
+    run_in_own_process(
         module_path!(),
         "stream_fails_in_child_and_works_in_parent",
         || {
@@ -378,27 +378,27 @@ fn stream_fails_in_child_and_works_in_parent() {
             let addresses = (client.local_addr().unwrap(), client.peer_addr().unwrap());
             forked(|| {
                 for mut stream in [&client, &clone, &server] {
-                    assert_io(stream.read(&mut [0; 8]));
-                    assert_io(stream.write(b"from a child"));
-                    assert_io(stream.peek(&mut [0; 8]));
-                    assert_io(stream.shutdown(Shutdown::Both));
+                    assert_io_forked(stream.read(&mut [0; 8]));
+                    assert_io_forked(stream.write(b"from a child"));
+                    assert_io_forked(stream.peek(&mut [0; 8]));
+                    assert_io_forked(stream.shutdown(Shutdown::Both));
                     stream.flush().unwrap();
-                    assert_io(stream.take_error().unwrap().map_or(Ok(()), Err));
+                    assert_io_forked(stream.take_error().unwrap().map_or(Ok(()), Err));
                     stream.set_nonblocking(true).unwrap();
-                    assert_io(stream.read(&mut [0; 8]));
+                    assert_io_forked(stream.read(&mut [0; 8]));
                     stream.set_nonblocking(false).unwrap();
                 }
                 assert_eq!(
                     addresses,
                     (client.local_addr().unwrap(), client.peer_addr().unwrap())
                 );
-                assert_io(listener.accept());
-                assert_io(listener.take_error().unwrap().map_or(Ok(()), Err));
+                assert_io_forked(listener.accept());
+                assert_io_forked(listener.take_error().unwrap().map_or(Ok(()), Err));
                 let (reading, writing) = clone.split();
                 drop((reading, writing));
                 process::exit(0);
             })
-            .succeed();
+            .assert_success();
             client.write_all(b"as before").unwrap();
             let mut bytes = [0; 9];
             server.read_exact(&mut bytes).unwrap();

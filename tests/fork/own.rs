@@ -3,11 +3,13 @@
 
 use rdmsg::{Engine, Error, Listener, observe};
 
-use crate::stage::{TIME_LIMIT, alone, answer, ask, bind, exchange, forked, local_ip, pair};
+use crate::stage::{
+    TIME_LIMIT, answer, ask, bind, exchange, forked, local_ip, pair, run_in_own_process,
+};
 
 #[test]
 fn child_listens_connects_and_counts() {
-    alone(module_path!(), "child_listens_connects_and_counts", || {
+    run_in_own_process(module_path!(), "child_listens_connects_and_counts", || {
         let listener = bind();
         let (client, server) = pair(&listener);
         forked(|| {
@@ -23,14 +25,14 @@ fn child_listens_connects_and_counts() {
             assert_eq!(engine.drain(TIME_LIMIT).unwrap(), 0);
             engine.shutdown();
         })
-        .succeed();
+        .assert_success();
         exchange(&client, &server);
     });
 }
 
 #[test]
 fn parent_and_child_connect_to_each_other() {
-    alone(
+    run_in_own_process(
         module_path!(),
         "parent_and_child_connect_to_each_other",
         || {
@@ -38,14 +40,14 @@ fn parent_and_child_connect_to_each_other() {
             let address = listener.local_addr();
             let child = forked(|| assert_eq!(ask(address, b"of a child"), *b"of its parent"));
             assert_eq!(answer(&listener, b"of its parent"), *b"of a child");
-            child.succeed();
+            child.assert_success();
         },
     );
 }
 
 #[test]
 fn grandchild_uses_its_own_objects() {
-    alone(module_path!(), "grandchild_uses_its_own_objects", || {
+    run_in_own_process(module_path!(), "grandchild_uses_its_own_objects", || {
         let listener = bind();
         let (client, server) = pair(&listener);
         forked(|| {
@@ -62,17 +64,17 @@ fn grandchild_uses_its_own_objects() {
                 let (one, two) = pair(&third);
                 exchange(&one, &two);
             })
-            .succeed();
+            .assert_success();
             exchange(&mine, &other);
         })
-        .succeed();
+        .assert_success();
         exchange(&client, &server);
     });
 }
 
 #[test]
 fn observer_of_a_child_sees_its_own_connections() {
-    alone(
+    run_in_own_process(
         module_path!(),
         "observer_of_a_child_sees_its_own_connections",
         || {
@@ -89,7 +91,7 @@ fn observer_of_a_child_sees_its_own_connections() {
                 assert_eq!(observe::snapshot().connections.len(), 2);
                 drop(export.take());
             })
-            .succeed();
+            .assert_success();
             assert!(
                 path.exists(),
                 "the child must not remove the parent's export"
@@ -103,7 +105,7 @@ fn observer_of_a_child_sees_its_own_connections() {
 
 #[test]
 fn child_works_before_and_after_parents_first_use() {
-    alone(
+    run_in_own_process(
         module_path!(),
         "child_works_before_and_after_parents_first_use",
         || {
@@ -112,9 +114,9 @@ fn child_works_before_and_after_parents_first_use() {
                 let (mine, other) = pair(&own);
                 exchange(&mine, &other);
             };
-            forked(child).succeed();
+            forked(child).assert_success();
             child();
-            forked(child).succeed();
+            forked(child).assert_success();
             let _ = Listener::bind((local_ip(), 0)).unwrap();
         },
     );

@@ -15,7 +15,7 @@ use nix::{
 };
 use rdmsg::{CloseReason, Endpoint, Error, Listener};
 
-use crate::apart::apart;
+use crate::apart;
 
 /// A timeout that is never reached, even on a busy machine. No test waits for it to expire.
 pub(crate) const TIME_LIMIT: Duration = Duration::from_secs(60);
@@ -106,7 +106,7 @@ pub(crate) fn forked(body: impl FnOnce()) -> Forked {
 impl Forked {
     /// Waits until the child has ended. Asserts that it exited with status 0.
     #[track_caller]
-    pub(crate) fn succeed(self) {
+    pub(crate) fn assert_success(self) {
         assert_eq!(
             waitpid(self.0, None).unwrap(),
             WaitStatus::Exited(self.0, 0)
@@ -116,9 +116,9 @@ impl Forked {
 
 /// Runs a test in a separate process, so that its children do not inherit the objects and locks of
 /// other tests. `name` is the name of the test in its module.
-pub(crate) fn alone(module: &str, name: &str, body: impl FnOnce()) {
+pub(crate) fn run_in_own_process(module: &str, name: &str, body: impl FnOnce()) {
     let (_, module) = module.split_once("::").unwrap();
-    apart(&format!("{module}::{name}"), body);
+    apart::run_in_own_process(&format!("{module}::{name}"), body);
 }
 
 #[track_caller]

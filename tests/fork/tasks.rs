@@ -9,7 +9,7 @@ use tokio::{
     runtime::Builder,
 };
 
-use crate::stage::{alone, assert_forked, forked, local_ip};
+use crate::stage::{assert_forked, forked, local_ip, run_in_own_process};
 
 fn block_on<T>(future: impl Future<Output = T>) -> T {
     let runtime = Builder::new_current_thread().enable_all().build();
@@ -18,7 +18,7 @@ fn block_on<T>(future: impl Future<Output = T>) -> T {
 
 #[test]
 fn types_for_tokio_fail_in_child_not_in_parent() {
-    alone(
+    run_in_own_process(
         module_path!(),
         "types_for_tokio_fail_in_child_not_in_parent",
         || {
@@ -64,7 +64,7 @@ fn types_for_tokio_fail_in_child_not_in_parent() {
                     assert_eq!(*other.recv().await.unwrap(), *b"in a child");
                 });
             })
-            .succeed();
+            .assert_success();
             let (mut stream, mut other) = ends.take().unwrap();
             runtime.block_on(async {
                 client.send(b"as before").await.unwrap();

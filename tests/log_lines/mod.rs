@@ -66,12 +66,12 @@ impl Lines {
             .wait_timeout_while(lines, TIME_LIMIT, |lines| !found(lines));
         let is_over = waited.unwrap().1.timed_out();
         assert!(!is_over, "too few log lines contain: {text}");
-        targets::assert_kept();
+        targets::assert_no_violation();
     }
 
     /// Asserts that no line contains the first four bytes of a secret as decimal numbers, as
     /// hexadecimal digits or as text.
-    pub(crate) fn assert_secret(&self, secret: &[u8]) {
+    pub(crate) fn assert_not_logged(&self, secret: &[u8]) {
         let secret = &secret[..4];
         let decimal = format!("{secret:?}");
         let mut hex = String::new();
@@ -93,7 +93,7 @@ impl Log for Lines {
     }
 
     fn log(&self, record: &Record<'_>) {
-        targets::examine(record);
+        targets::record_violation(record);
         let line = record.args().to_string();
         self.lines.lock().unwrap().push((record.level(), line));
         self.added.notify_all();

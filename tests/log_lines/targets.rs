@@ -7,7 +7,7 @@ use log::Record;
 use rdmsg_os::foreign::Target;
 
 /// The lines that violate the contract.
-static FAULTS: Mutex<Vec<String>> = Mutex::new(Vec::new());
+static VIOLATIONS: Mutex<Vec<String>> = Mutex::new(Vec::new());
 
 /// Returns whether a line begins with the name of a connection: `conn`, a space, and the
 /// connection's number. A colon or a space must follow the name.
@@ -21,7 +21,7 @@ fn has_name(text: &str) -> bool {
 
 /// Records a line of the library if the line violates the contract. Does not panic for such a line,
 /// because the library catches panics of a logger.
-pub(crate) fn examine(record: &Record<'_>) {
+pub(crate) fn record_violation(record: &Record<'_>) {
     let (target, text) = (record.target(), record.args().to_string());
     // Ignore other crates, whose targets are their module paths.
     if !target.starts_with("rdm") {
@@ -31,13 +31,13 @@ pub(crate) fn examine(record: &Record<'_>) {
     let of_connections = [Target::Connection, Target::Cm].map(Target::name);
     let is_of_connection = of_connections.contains(&target);
     if !is_known || is_of_connection != has_name(&text) {
-        FAULTS.lock().unwrap().push(format!("{target}: {text}"));
+        VIOLATIONS.lock().unwrap().push(format!("{target}: {text}"));
     }
 }
 
 /// Asserts that no line so far has violated the contract.
 #[track_caller]
-pub(crate) fn assert_kept() {
-    let faults = FAULTS.lock().unwrap();
-    assert!(faults.is_empty(), "{faults:#?}");
+pub(crate) fn assert_no_violation() {
+    let violations = VIOLATIONS.lock().unwrap();
+    assert!(violations.is_empty(), "{violations:#?}");
 }

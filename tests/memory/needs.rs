@@ -2,7 +2,7 @@ use std::{fs, path::Path};
 
 use rdmsg::{Endpoint, Listener};
 
-use crate::apart::apart;
+use crate::apart::run_in_own_process;
 
 /// Returns the names of the threads that the library has started in this process.
 fn threads() -> Vec<String> {
@@ -21,7 +21,7 @@ fn sockets() -> Vec<String> {
 
 #[test]
 fn connections_need_no_thread_and_no_socket() {
-    apart("needs::connections_need_no_thread_and_no_socket", || {
+    run_in_own_process("needs::connections_need_no_thread_and_no_socket", || {
         let before = sockets();
         let listener = Listener::bind("memory://needs nothing").unwrap();
         let named = Endpoint::connect("memory://needs nothing").unwrap();

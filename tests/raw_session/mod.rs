@@ -17,7 +17,7 @@ pub(crate) const RESUMES: u16 = 32;
 /// Codes of rejections.
 pub(crate) const BUSY: u16 = 8;
 pub(crate) const UNKNOWN: u16 = 10;
-pub(crate) const OVER: u16 = 11;
+pub(crate) const SESSION_ENDED: u16 = 11;
 
 /// Kinds of frames.
 pub(crate) const PING: u8 = 3;
@@ -84,7 +84,7 @@ pub(crate) fn epoch_and_received(data: &[u8], id: &[u8; 12]) -> (u32, u32) {
 }
 
 /// Connects and sends a request. Returns the connection and the reply.
-pub(crate) fn ask(address: SocketAddr, features: u16, data: &[u8]) -> (Raw, Answer) {
+pub(crate) fn request_with(address: SocketAddr, features: u16, data: &[u8]) -> (Raw, Answer) {
     let mut raw = Raw::connect(address);
     raw.request(features, data);
     let answer = raw.answer();
@@ -92,14 +92,14 @@ pub(crate) fn ask(address: SocketAddr, features: u16, data: &[u8]) -> (Raw, Answ
 }
 
 /// Connects and sends a request to resume a session. Returns the connection and the reply.
-pub(crate) fn request(
+pub(crate) fn request_resume(
     address: SocketAddr,
     id: &[u8; 12],
     epoch: u32,
     received: u32,
 ) -> (Raw, Answer) {
     let data = resume_data(id, epoch, received);
-    ask(address, SESSION | RESUMES, &data)
+    request_with(address, SESSION | RESUMES, &data)
 }
 
 /// One side of a connection. The test itself produces all bytes that this side sends.
@@ -256,7 +256,7 @@ impl Server {
     }
 
     /// Receives the next request. Returns the connection, and the bytes after the request's hello.
-    fn take(&self) -> (Raw, Vec<u8>) {
+    fn receive_request(&self) -> (Raw, Vec<u8>) {
         let mut raw = Raw::from_stream(self.0.accept().unwrap().0);
         let (kind, data) = raw.read_setup().unwrap();
         assert_eq!(kind, 1);
@@ -266,7 +266,7 @@ impl Server {
     /// Accepts the next request. The reply is a hello with the features `features`, followed by
     /// `data`. Returns the connection, and the bytes after the hello of the request.
     pub(crate) fn accept(&self, features: u16, data: &[u8]) -> (Raw, Vec<u8>) {
-        let (mut raw, asked) = self.take();
+        let (mut raw, asked) = self.receive_request();
         raw.write(&setup(2, &hello(features, data)));
         (raw, asked)
     }
@@ -274,7 +274,7 @@ impl Server {
     /// Accepts the next request like [`accept`](Self::accept), and grants credits for `credits`
     /// messages.
     pub(crate) fn accept_with_credits(&self, credits: u16, data: &[u8]) -> Raw {
-        let (mut raw, _) = self.take();
+        let (mut raw, _) = self.receive_request();
         let mut hello = hello(SESSION, data);
         hello[10..12].copy_from_slice(&credits.to_be_bytes());
         raw.granted = credits.into();
@@ -283,7 +283,7 @@ impl Server {
     }
 
     pub(crate) fn reject(&self, code: u16, own: u64, theirs: u64) {
-        let (mut raw, _) = self.take();
+        let (mut raw, _) = self.receive_request();
         let mut reject = b"rdmR\x03\x18".to_vec();
         reject.extend(code.to_be_bytes());
         reject.extend(own.to_be_bytes());

@@ -22,12 +22,12 @@ fn next(endpoint: &Endpoint) -> Completion {
     endpoint.next_completion_timeout(TIME_LIMIT).unwrap()
 }
 
-/// Writes eight bytes to offset 8 of the remote region `there`, and waits for the completion. The
-/// source of the WRITE is the local region `here`.
-fn write(endpoint: &Endpoint, here: &Region, there: &RemoteRegion, bytes: &[u8; 8]) {
-    here.copy_in(0, bytes);
+/// Writes eight bytes to offset 8 of the remote region `remote`, and waits for the completion. The
+/// source of the WRITE is the local region `local`.
+fn write(endpoint: &Endpoint, local: &Region, remote: &RemoteRegion, bytes: &[u8; 8]) {
+    local.copy_in(0, bytes);
     let operations = endpoint.one_sided();
-    operations.write(here, 0..8, there, 8, 5).unwrap();
+    operations.write(local, 0..8, remote, 8, 5).unwrap();
     assert!(matches!(next(endpoint), Completion::Written(5)));
 }
 
@@ -40,29 +40,29 @@ fn read(region: &Region, offset: usize) -> [u8; 8] {
 #[test]
 fn regions_of_a_lost_connection_are_stale() {
     let (client, server, proxy, _listener) = pair();
-    let (there, remote) = region(&server, &client);
-    let here = client.one_sided().region(8, RemoteAccess::NONE).unwrap();
-    write(&client, &here, &remote, b"a write.");
-    assert_eq!(read(&there, 8), *b"a write.");
+    let (server_region, remote) = region(&server, &client);
+    let local = client.one_sided().region(8, RemoteAccess::NONE).unwrap();
+    write(&client, &local, &remote, b"a write.");
+    assert_eq!(read(&server_region, 8), *b"a write.");
     proxy.cut();
     for side in [&client, &server] {
         while side.statistics().resumes == 0 {
             thread::yield_now();
         }
     }
-    let (again, fresh) = region(&server, &client);
-    let local = client.one_sided().region(8, RemoteAccess::NONE).unwrap();
-    for (here, remote) in [(&here, &fresh), (&local, &remote)] {
-        let stale = client.one_sided().write(here, 0..8, remote, 8, 6);
+    let (new_region, new_remote) = region(&server, &client);
+    let new_local = client.one_sided().region(8, RemoteAccess::NONE).unwrap();
+    for (local, remote) in [(&local, &new_remote), (&new_local, &remote)] {
+        let stale = client.one_sided().write(local, 0..8, remote, 8, 6);
         assert!(matches!(stale, Err(Error::StaleRegion)), "{stale:?}");
     }
-    write(&client, &local, &fresh, b"another.");
+    write(&client, &new_local, &new_remote, b"another.");
     assert_eq!(
-        (read(&there, 8), read(&again, 8)),
+        (read(&server_region, 8), read(&new_region, 8)),
         (*b"a write.", *b"another.")
     );
     assert_eq!(
-        read(&here, 0),
+        read(&local, 0),
         *b"a write.",
         "the local region must stay readable"
     );
@@ -72,13 +72,13 @@ fn regions_of_a_lost_connection_are_stale() {
 #[test]
 fn lost_writes_and_atomics_have_an_unknown_outcome() {
     let (client, server, proxy, _listener) = pair();
-    let (there, remote) = region(&server, &client);
-    let here = client.one_sided().region(24, RemoteAccess::NONE).unwrap();
+    let (server_region, remote) = region(&server, &client);
+    let local = client.one_sided().region(24, RemoteAccess::NONE).unwrap();
     proxy.discard(true);
     let operations = client.one_sided();
-    operations.write(&here, 0..8, &remote, 0, 1).unwrap();
-    operations.read(&here, 8..16, &remote, 0, 2).unwrap();
-    operations.fetch_add(&here, 16, &remote, 0, 1, 3).unwrap();
+    operations.write(&local, 0..8, &remote, 0, 1).unwrap();
+    operations.read(&local, 8..16, &remote, 0, 2).unwrap();
+    operations.fetch_add(&local, 16, &remote, 0, 1, 3).unwrap();
     // The proxy may not have read all bytes of the operations yet. End the connection before the
     // proxy stops discarding, so that the proxy does not forward these bytes.
     proxy.close();
@@ -104,7 +104,11 @@ fn lost_writes_and_atomics_have_an_unknown_outcome() {
     }
     assert_eq!(unknown, [1, 3]);
     assert!(matches!(next(&client), Completion::Resumed { .. }));
-    assert_eq!(read(&there, 0), [0; 8], "no operation may be repeated");
+    assert_eq!(
+        read(&server_region, 0),
+        [0; 8],
+        "no operation may be repeated"
+    );
     client.send(b"goes on").unwrap();
     assert_eq!(server.recv_timeout(TIME_LIMIT).unwrap(), b"goes on");
     client.close().unwrap();
@@ -113,11 +117,11 @@ fn lost_writes_and_atomics_have_an_unknown_outcome() {
 #[test]
 fn writes_with_immediate_data_are_refused() {
     let (client, server, _proxy, _listener) = pair();
-    let (_there, remote) = region(&server, &client);
-    let here = client.one_sided().region(8, RemoteAccess::NONE).unwrap();
+    let (_server_region, remote) = region(&server, &client);
+    let local = client.one_sided().region(8, RemoteAccess::NONE).unwrap();
     let tried = client
         .one_sided()
-        .write_with_imm(&here, 0..8, &remote, 0, 1, 1);
+        .write_with_imm(&local, 0..8, &remote, 0, 1, 1);
     match tried {
         Err(Error::NotSupported { operation, .. }) => assert_eq!(operation, "write_with_imm"),
         other => panic!("{other:?}"),

@@ -34,7 +34,7 @@ pub(crate) fn with_device(name: &str, body: impl FnOnce(&Calls)) {
 fn with_tested_device(name: &str, body: impl FnOnce(&Calls)) {
     with_device(name, |calls| {
         run_lifecycle(&config()).unwrap();
-        calls.clear_notes();
+        calls.clear_recorded();
         body(calls);
     });
 }
@@ -46,7 +46,7 @@ fn connections_take_completion_vectors_in_turn() {
         |calls| {
             let on = |vector| config().with(|c| c.rdma.completion_vector = vector);
             let text = run_lifecycle(&on(Some(u32::MAX))).unwrap_err().to_string();
-            assert_eq!(calls.notes("ibv_create_cq"), [], "{text}");
+            assert_eq!(calls.take_recorded("ibv_create_cq"), [], "{text}");
             let allowed = text.strip_prefix(
                 "invalid configuration: rdma.completion_vector is 4294967295, allowed is 0 to ",
             );
@@ -59,12 +59,12 @@ fn connections_take_completion_vectors_in_turn() {
             }
             for vector in 0..=last {
                 run_lifecycle(&on(Some(vector as u32))).unwrap();
-                assert_eq!(calls.notes("ibv_create_cq"), [vector; 2]);
+                assert_eq!(calls.take_recorded("ibv_create_cq"), [vector; 2]);
             }
             for _ in 0..=last {
                 run_lifecycle(&on(None)).unwrap();
             }
-            let taken = calls.notes("ibv_create_cq");
+            let taken = calls.take_recorded("ibv_create_cq");
             assert_eq!(taken.len() as i64, 2 * (last + 1));
             for pair in taken.windows(2) {
                 assert_eq!(pair[1], (pair[0] + 1) % (last + 1), "{taken:?}");
@@ -120,7 +120,7 @@ fn refused_inline_size_is_followed_by_smaller_ones() {
             run_lifecycle(&config()).unwrap();
             // Software iWARP itself refuses 96 bytes of inline data and more. With such a device,
             // skip the cases whose limit is above 95 bytes.
-            let grants_256 = calls.notes("rdma_create_qp") == [256, 256];
+            let grants_256 = calls.take_recorded("rdma_create_qp") == [256, 256];
             start_log(LevelFilter::Info, &["max_inline"]);
             for (wanted, most, tried) in [
                 (256, 96, &[256, 128, 96][..]),
@@ -136,7 +136,10 @@ fn refused_inline_size_is_followed_by_smaller_ones() {
                 }
                 calls.limit_inline(most);
                 run_lifecycle(&config().with(|c| c.rdma.max_inline = wanted)).unwrap();
-                assert_eq!(calls.notes("rdma_create_qp"), [tried, tried].concat());
+                assert_eq!(
+                    calls.take_recorded("rdma_create_qp"),
+                    [tried, tried].concat()
+                );
                 let lines = logged();
                 match tried {
                     [_] => assert_eq!(lines, [""; 0]),
@@ -166,7 +169,7 @@ fn refused_relaxed_ordering_is_requested_once() {
         |calls| {
             let registered = |ordering| {
                 run_lifecycle(&config().with(|c| c.rdma.relaxed_ordering = ordering)).unwrap();
-                calls.notes("ibv_reg_mr")
+                calls.take_recorded("ibv_reg_mr")
             };
             let all = registered(RelaxedOrdering::On);
             let (read, filled): (Vec<i64>, Vec<i64>) =
@@ -200,7 +203,7 @@ fn connections_ask_for_the_reads_that_they_need() {
     with_device(
         "adapters::connections_ask_for_the_reads_that_they_need",
         |calls| {
-            let of = |send_depth| {
+            let config_with_depth = |send_depth| {
                 config().with(|c| {
                     c.send_depth = Some(send_depth);
                     c.eager_size = Some(1024);
@@ -214,9 +217,13 @@ fn connections_ask_for_the_reads_that_they_need() {
                 // 128 is the limit of both software devices.
                 (1000, 1000, [128, 128], [128, 128]),
             ] {
-                run_lifecycle_with(&of(listening), &of(connecting)).unwrap();
-                let notes = calls.notes("rdma_conn_param").into_iter();
-                let reads: Vec<_> = notes.map(|note| [note >> 8, note & 255]).collect();
+                run_lifecycle_with(
+                    &config_with_depth(listening),
+                    &config_with_depth(connecting),
+                )
+                .unwrap();
+                let values = calls.take_recorded("rdma_conn_param").into_iter();
+                let reads: Vec<_> = values.map(|value| [value >> 8, value & 255]).collect();
                 assert_eq!(reads, [asked, granted], "{listening}, {connecting}");
             }
         },
@@ -244,7 +251,7 @@ fn receives_of_a_connection_are_posted_in_lists() {
                 (50, &[8, 8, 8, 8, 8, 8, 8, 8, 1]),
             ] {
                 run_lifecycle(&config().with(|c| c.receive_window = Some(window))).unwrap();
-                let mut lists = calls.notes("post_recv");
+                let mut lists = calls.take_recorded("post_recv");
                 for _side in 0..2 {
                     assert_eq!(first_lists(&mut lists), expected, "{window}");
                 }
@@ -252,7 +259,7 @@ fn receives_of_a_connection_are_posted_in_lists() {
                 assert!(lists.iter().all(|count| *count == 1), "{lists:?}");
             }
             run_lifecycle(&config().with(|c| c.shared_receive = Some(260))).unwrap();
-            let mut lists = calls.notes("post_srq_recv");
+            let mut lists = calls.take_recorded("post_srq_recv");
             assert_eq!(first_lists(&mut lists), [&[8; 32][..], &[4]].concat());
         },
     );
@@ -265,7 +272,7 @@ fn frames_of_one_message_are_posted_in_one_list() {
         |calls| {
             // Each message of 300,000 bytes is sent in three frames.
             run_lifecycle(&config().with(|c| c.eager_size = Some(128 << 10))).unwrap();
-            let mut lists = calls.notes("post_send");
+            let mut lists = calls.take_recorded("post_send");
             // Ignore lists of two sends: they can be two control frames, such as a Close and a
             // CloseAck.
             lists.retain(|count| *count > 2);
@@ -290,7 +297,7 @@ fn each_queue_pair_has_a_thread_domain_if_granted() {
     with_device(
         "adapters::each_queue_pair_has_a_thread_domain_if_granted",
         |calls| {
-            calls.answer_domains(0, 0);
+            calls.set_domain_replies(0, 0);
             for config in [config(), config().with(|c| c.shared_receive = Some(256))] {
                 run_lifecycle(&config).unwrap();
                 let mut steps: BTreeMap<i64, Vec<i64>> = BTreeMap::new();
@@ -299,9 +306,9 @@ fn each_queue_pair_has_a_thread_domain_if_granted() {
                 // handles of the memory with a delay. With shared receives, both connections use
                 // the same protection domain. Its release is then recorded for both thread domains.
                 while steps.len() < 2 || steps.values().any(|steps| !steps.contains(&7)) {
-                    for note in calls.notes("thread_domain") {
-                        assert!(note > 0, "refused: {note}");
-                        steps.entry(note / 10).or_default().push(note % 10);
+                    for value in calls.take_recorded("thread_domain") {
+                        assert!(value > 0, "refused: {value}");
+                        steps.entry(value / 10).or_default().push(value % 10);
                     }
                     assert!(Instant::now() < end, "{steps:?}");
                     thread::sleep(Duration::from_millis(1));
@@ -315,7 +322,7 @@ fn each_queue_pair_has_a_thread_domain_if_granted() {
                 }
             }
             run_lifecycle(&config().with(|c| c.rdma.thread_domain = false)).unwrap();
-            assert_eq!(calls.notes("thread_domain"), []);
+            assert_eq!(calls.take_recorded("thread_domain"), []);
         },
     );
 }
@@ -345,12 +352,12 @@ fn connection_without_a_thread_domain_works() {
                 (0, NO, &[1, no, 6]),
                 (0, FULL, &[1, full, 6, 1, full, 6]),
             ] {
-                calls.answer_domains(thread_domain, parent_domain);
+                calls.set_domain_replies(thread_domain, parent_domain);
                 run_lifecycle(&config()).unwrap();
-                let notes = calls.notes("thread_domain");
-                let steps: Vec<i64> = notes
+                let values = calls.take_recorded("thread_domain");
+                let steps: Vec<i64> = values
                     .iter()
-                    .map(|note| if *note > 0 { note % 10 } else { *note })
+                    .map(|value| if *value > 0 { value % 10 } else { *value })
                     .collect();
                 assert_eq!(steps, expected, "{thread_domain} {parent_domain}");
                 assert_eq!(logged().len(), 1);
@@ -402,7 +409,7 @@ fn buffers_of_two_mib_request_huge_pages() {
             let client = connector.connect(listener.local_addr()).unwrap();
             let server = listener.accept_timeout(TIME_LIMIT).unwrap();
             exchange(&client, &server).unwrap();
-            let starts = calls.notes("long_mr");
+            let starts = calls.take_recorded("long_mr");
             assert_eq!(starts.len(), count, "{starts:?}");
             let huge = mappings("smaps", is_huge);
             for start in starts {
@@ -462,7 +469,7 @@ fn refused_traffic_class_is_named() {
         for number in 1..=sides {
             calls.fail(call, number);
             let error: Error = run_lifecycle(&classed).unwrap_err();
-            assert!(calls.have_failed(), "{call} {number}");
+            assert!(calls.take_failed(), "{call} {number}");
             texts.push(error.to_string());
             bystander.assert_unaffected();
         }
@@ -480,7 +487,7 @@ fn refused_traffic_class_is_named() {
         calls.fail(call, sides + 1);
         run_lifecycle(&classed).unwrap();
         assert!(
-            !calls.have_failed(),
+            !calls.take_failed(),
             "{call} must be called only {sides} times"
         );
     });

@@ -38,26 +38,26 @@ void fail_call(const char *function, long n)
 }
 
 /* Returns whether the call has failed, and lets all calls pass. */
-int has_failed(void)
+int take_failed(void)
 {
 	atomic_store(&failing, NULL);
 	return atomic_load(&calls_left) <= 0;
 }
 
-#define MOST_NOTES 1024
+#define MAX_RECORDED 1024
 
 /* What calls ask for, in order. The notes go on in `noted` when there is no more room. */
 static struct {
 	const char *function;
 	long value;
-} notes[MOST_NOTES];
+} notes[MAX_RECORDED];
 static atomic_long noted;
 
 /* Copies the values of `function` since the last call, and returns their number. */
-long take_notes(const char *function, long *values)
+long take_recorded(const char *function, long *values)
 {
 	long count = 0, all = atomic_exchange(&noted, 0);
-	for (long i = 0; i < all && i < MOST_NOTES; i++)
+	for (long i = 0; i < all && i < MAX_RECORDED; i++)
 		if (!strcmp(notes[i].function, function))
 			values[count++] = notes[i].value;
 	return count;
@@ -66,7 +66,7 @@ long take_notes(const char *function, long *values)
 static void note(const char *function, long value)
 {
 	long i = atomic_fetch_add(&noted, 1);
-	if (i < MOST_NOTES) {
+	if (i < MAX_RECORDED) {
 		notes[i].function = function;
 		notes[i].value = value;
 	}
@@ -257,7 +257,7 @@ __attribute__((destructor)) static void print_binds(void)
 }
 #endif
 
-void keep_bounds(long are_kept)
+void check_window_bounds(long are_kept)
 {
 	atomic_store(&are_bounds_kept, are_kept);
 }
@@ -308,7 +308,7 @@ static int post_send(void *queue, void *requests, void **bad)
 /* What the provider answers: its own answer (-1), success (0), or an error number. */
 static atomic_long thread_domain_error = -1, parent_domain_error = -1;
 
-void answer_domains(long thread_domain, long parent_domain)
+void set_domain_replies(long thread_domain, long parent_domain)
 {
 	atomic_store(&thread_domain_error, thread_domain);
 	atomic_store(&parent_domain_error, parent_domain);

@@ -11,29 +11,29 @@ use std::{
     sync::LazyLock,
 };
 
-use crate::apart::in_process_of;
+use crate::apart::run_in_process_of;
 
 type FailCall = unsafe extern "C" fn(*const c_char, c_long);
-type HasFailed = unsafe extern "C" fn() -> c_int;
-type TakeNotes = unsafe extern "C" fn(*const c_char, *mut c_long) -> c_long;
-type LimitInline = unsafe extern "C" fn(c_long);
-type AnswerDomains = unsafe extern "C" fn(c_long, c_long);
+type TakeFailed = unsafe extern "C" fn() -> c_int;
+type TakeRecorded = unsafe extern "C" fn(*const c_char, *mut c_long) -> c_long;
+type SetValue = unsafe extern "C" fn(c_long);
+type SetDomainReplies = unsafe extern "C" fn(c_long, c_long);
 type SetNodeFile = unsafe extern "C" fn(*const c_char);
 
 /// The control functions of the preloaded library.
 pub(crate) struct Calls {
     fail_call: FailCall,
-    has_failed: HasFailed,
-    take_notes: TakeNotes,
-    limit_inline: LimitInline,
-    refuse_relaxed: LimitInline,
-    answer_domains: AnswerDomains,
+    take_failed: TakeFailed,
+    take_recorded: TakeRecorded,
+    limit_inline: SetValue,
+    refuse_relaxed: SetValue,
+    set_domain_replies: SetDomainReplies,
     set_node_file: SetNodeFile,
-    keep_bounds: LimitInline,
+    check_window_bounds: SetValue,
 }
 
 /// The maximum number of values that the library records.
-const MAX_NOTES: usize = 1024;
+const MAX_RECORDED: usize = 1024;
 
 /// Runs `body` in a separate process with the preloaded library. `name` is the name of the calling
 /// test.
@@ -43,7 +43,7 @@ pub(crate) fn with_preload(name: &str, body: impl FnOnce()) {
         static LIBRARY: LazyLock<PathBuf> = LazyLock::new(build);
         command.env("LD_PRELOAD", &*LIBRARY);
     }
-    in_process_of(command, name, body);
+    run_in_process_of(command, name, body);
 }
 
 /// Compiles the library, which all tests of this process share. Returns the path of the library.
@@ -68,51 +68,56 @@ impl Calls {
             assert!(!found.is_null(), "{name:?}");
             found
         };
-        let (fail_call, has_failed) = (find(c"fail_call"), find(c"has_failed"));
-        let (take_notes, limit_inline) = (find(c"take_notes"), find(c"limit_inline"));
+        let (fail_call, take_failed) = (find(c"fail_call"), find(c"take_failed"));
+        let (take_recorded, limit_inline) = (find(c"take_recorded"), find(c"limit_inline"));
         let refuse_relaxed = find(c"refuse_relaxed");
-        let (answer_domains, set_node_file) = (find(c"answer_domains"), find(c"set_node_file"));
-        let keep_bounds = find(c"keep_bounds");
+        let (set_domain_replies, set_node_file) =
+            (find(c"set_domain_replies"), find(c"set_node_file"));
+        let check_window_bounds = find(c"check_window_bounds");
         Self {
             // SAFETY: `fail_call` has the type `FailCall` in calls.c.
             fail_call: unsafe { mem::transmute::<*mut libc::c_void, FailCall>(fail_call) },
-            // SAFETY: `has_failed` has the type `HasFailed` in calls.c.
-            has_failed: unsafe { mem::transmute::<*mut libc::c_void, HasFailed>(has_failed) },
-            // SAFETY: `take_notes` has the type `TakeNotes` in calls.c.
-            take_notes: unsafe { mem::transmute::<*mut libc::c_void, TakeNotes>(take_notes) },
-            // SAFETY: `limit_inline` has the type `LimitInline` in calls.c.
-            limit_inline: unsafe { mem::transmute::<*mut libc::c_void, LimitInline>(limit_inline) },
-            // SAFETY: `refuse_relaxed` has the type `LimitInline` in calls.c.
-            refuse_relaxed: unsafe {
-                mem::transmute::<*mut libc::c_void, LimitInline>(refuse_relaxed)
+            // SAFETY: `take_failed` has the type `TakeFailed` in calls.c.
+            take_failed: unsafe { mem::transmute::<*mut libc::c_void, TakeFailed>(take_failed) },
+            // SAFETY: `take_recorded` has the type `TakeRecorded` in calls.c.
+            take_recorded: unsafe {
+                mem::transmute::<*mut libc::c_void, TakeRecorded>(take_recorded)
             },
-            // SAFETY: `answer_domains` has the type `AnswerDomains` in calls.c.
-            answer_domains: unsafe {
-                mem::transmute::<*mut libc::c_void, AnswerDomains>(answer_domains)
+            // SAFETY: `limit_inline` has the type `SetValue` in calls.c.
+            limit_inline: unsafe { mem::transmute::<*mut libc::c_void, SetValue>(limit_inline) },
+            // SAFETY: `refuse_relaxed` has the type `SetValue` in calls.c.
+            refuse_relaxed: unsafe {
+                mem::transmute::<*mut libc::c_void, SetValue>(refuse_relaxed)
+            },
+            // SAFETY: `set_domain_replies` has the type `SetDomainReplies` in calls.c.
+            set_domain_replies: unsafe {
+                mem::transmute::<*mut libc::c_void, SetDomainReplies>(set_domain_replies)
             },
             // SAFETY: `set_node_file` has the type `SetNodeFile` in calls.c.
             set_node_file: unsafe {
                 mem::transmute::<*mut libc::c_void, SetNodeFile>(set_node_file)
             },
-            // SAFETY: `keep_bounds` has the type `LimitInline` in calls.c.
-            keep_bounds: unsafe { mem::transmute::<*mut libc::c_void, LimitInline>(keep_bounds) },
+            // SAFETY: `check_window_bounds` has the type `SetValue` in calls.c.
+            check_window_bounds: unsafe {
+                mem::transmute::<*mut libc::c_void, SetValue>(check_window_bounds)
+            },
         }
     }
 
     /// Returns the values that the library has recorded for calls of `function`. Also clears the
     /// recorded values of all functions.
-    pub(crate) fn notes(&self, function: &str) -> Vec<i64> {
+    pub(crate) fn take_recorded(&self, function: &str) -> Vec<i64> {
         let name = CString::new(function).unwrap();
-        let mut values = vec![0; MAX_NOTES];
+        let mut values = vec![0; MAX_RECORDED];
         // SAFETY: `name` is a C string, and `values` has room for all recorded values.
-        let count = unsafe { (self.take_notes)(name.as_ptr(), values.as_mut_ptr()) };
+        let count = unsafe { (self.take_recorded)(name.as_ptr(), values.as_mut_ptr()) };
         values.truncate(usize::try_from(count).unwrap());
         values
     }
 
     /// Clears the recorded values of all functions.
-    pub(crate) fn clear_notes(&self) {
-        self.notes("");
+    pub(crate) fn clear_recorded(&self) {
+        self.take_recorded("");
     }
 
     /// Makes the device refuse queue pairs with more than `bytes` bytes of inline data.
@@ -123,9 +128,9 @@ impl Calls {
 
     /// Makes the device check that READs are within memory windows. Must be called before rdmsg
     /// opens the device, because rdmsg then tests the windows of the device.
-    pub(crate) fn keep_bounds(&self) {
+    pub(crate) fn check_window_bounds(&self) {
         // SAFETY: the function has no preconditions.
-        unsafe { (self.keep_bounds)(1) };
+        unsafe { (self.check_window_bounds)(1) };
     }
 
     /// Makes the device refuse relaxed ordering.
@@ -136,9 +141,9 @@ impl Calls {
 
     /// Sets the driver's replies to requests for thread domains and for parent domains: 0 grants a
     /// request, and other values are error numbers.
-    pub(crate) fn answer_domains(&self, thread_domain: i32, parent_domain: i32) {
+    pub(crate) fn set_domain_replies(&self, thread_domain: i32, parent_domain: i32) {
         // SAFETY: the function has no preconditions.
-        unsafe { (self.answer_domains)(thread_domain.into(), parent_domain.into()) };
+        unsafe { (self.set_domain_replies)(thread_domain.into(), parent_domain.into()) };
     }
 
     /// Redirects reads of each device's NUMA node file to `file`.
@@ -159,8 +164,8 @@ impl Calls {
 
     /// Makes all later calls succeed. Returns true if the call that was chosen with
     /// [`fail`](Self::fail) has failed.
-    pub(crate) fn have_failed(&self) -> bool {
+    pub(crate) fn take_failed(&self) -> bool {
         // SAFETY: the function has no preconditions.
-        unsafe { (self.has_failed)() != 0 }
+        unsafe { (self.take_failed)() != 0 }
     }
 }

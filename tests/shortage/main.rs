@@ -37,7 +37,7 @@ use rdmsg::{
     observe::Export,
 };
 
-use self::{apart::apart, calls::Calls, tcp_peer::Peer};
+use self::{apart::run_in_own_process, calls::Calls, tcp_peer::Peer};
 
 /// A timeout that is never reached.
 const TIME_LIMIT: Duration = Duration::from_secs(60);
@@ -175,7 +175,7 @@ fn run_lifecycle_with(listening: &Config, connecting: &Config) -> Result<(), Err
 
 #[test]
 fn each_missing_descriptor_fails_only_one_request() {
-    apart("each_missing_descriptor_fails_only_one_request", || {
+    run_in_own_process("each_missing_descriptor_fails_only_one_request", || {
         let (_, most) = getrlimit(Resource::RLIMIT_NOFILE).unwrap();
         setrlimit(Resource::RLIMIT_NOFILE, MAX_FILES as u64, most).unwrap();
         let bystander = Bystander::new();
@@ -195,11 +195,12 @@ fn each_missing_descriptor_fails_only_one_request() {
         }
         assert!(texts.len() >= 8, "{texts:#?}");
         for text in &texts {
-            let is_here = text.contains("Too many open files") && text.contains("LimitNOFILE=");
-            let is_at_peer = text.contains("the peer ran out of resources");
+            let is_local_error =
+                text.contains("Too many open files") && text.contains("LimitNOFILE=");
+            let is_peer_error = text.contains("the peer ran out of resources");
             // The peer's listener accepts the connection only when a descriptor is available again.
-            let waits = text.contains("timed out while waiting for the peer's answer");
-            assert!(is_here || is_at_peer || waits, "{texts:#?}");
+            let is_timeout = text.contains("timed out while waiting for the peer's answer");
+            assert!(is_local_error || is_peer_error || is_timeout, "{texts:#?}");
         }
     });
 }
@@ -217,7 +218,7 @@ fn each_failed_call_fails_only_one_request(functions: &[(&str, &str)], config: &
         loop {
             calls.fail(function, count + 1);
             let result = run_lifecycle(config);
-            if !calls.have_failed() {
+            if !calls.take_failed() {
                 result.unwrap();
                 break;
             }
@@ -225,13 +226,13 @@ fn each_failed_call_fails_only_one_request(functions: &[(&str, &str)], config: &
             bystander.assert_unaffected();
             let Err(error) = result else { continue };
             let text = error.to_string();
-            let is_here = text.contains(function) && text.contains(advice);
+            let is_local_error = text.contains(function) && text.contains(advice);
             // A driver maps memory for its objects. If the mapping fails, the error may name the
             // object instead of the system call.
-            let is_of_driver = *function == "mmap" && text.contains("rdma resource");
-            let is_at_peer = text.contains("the peer ran out of resources");
+            let is_driver_error = *function == "mmap" && text.contains("rdma resource");
+            let is_peer_error = text.contains("the peer ran out of resources");
             assert!(
-                is_here || is_of_driver || is_at_peer,
+                is_local_error || is_driver_error || is_peer_error,
                 "{function}, call {count}: {text}"
             );
         }
@@ -250,11 +251,11 @@ fn each_failed_system_call_fails_only_one_request() {
         ("timerfd_create", "LimitNOFILE="),
         ("mmap", "vm.max_map_count"),
     ];
-    let of_tcp = [("socket", "LimitNOFILE="), ("accept4", "fs.file-max")];
+    let tcp_functions = [("socket", "LimitNOFILE="), ("accept4", "fs.file-max")];
     calls::with_preload("each_failed_system_call_fails_only_one_request", || {
         each_failed_call_fails_only_one_request(&functions, &config());
         if ip_and_transport().1 == Transport::Tcp {
-            each_failed_call_fails_only_one_request(&of_tcp, &config());
+            each_failed_call_fails_only_one_request(&tcp_functions, &config());
         }
     });
 }
@@ -289,7 +290,7 @@ fn export_without_a_thread_leaves_no_socket() {
         let calls = Calls::loaded();
         calls.fail("pthread_create", 1);
         let error = Export::start_at(&path).unwrap_err();
-        assert!(calls.have_failed());
+        assert!(calls.take_failed());
         assert_eq!(error.raw_os_error(), Some(libc::EAGAIN), "{error}");
         assert!(!path.exists());
         drop(Export::start_at(&path).unwrap());
@@ -301,7 +302,7 @@ fn export_without_a_thread_leaves_no_socket() {
 #[test]
 fn listener_accepts_while_it_has_descriptors() {
     const CLIENTS: usize = 12;
-    apart("listener_accepts_while_it_has_descriptors", || {
+    run_in_own_process("listener_accepts_while_it_has_descriptors", || {
         let (_, most) = getrlimit(Resource::RLIMIT_NOFILE).unwrap();
         setrlimit(Resource::RLIMIT_NOFILE, MAX_FILES as u64, most).unwrap();
         let config = config().with(|c| c.transport = TransportChoice::Tcp);

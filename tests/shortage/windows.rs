@@ -35,8 +35,13 @@ fn pair(engine: &Engine) -> (Endpoint, Endpoint) {
 
 /// Sends `count` messages, each after the previous one was received. Returns the values that the
 /// preloaded library has recorded for calls of `function`.
-fn noted(calls: &Calls, (from, to): (&Endpoint, &Endpoint), count: u8, function: &str) -> Vec<i64> {
-    calls.clear_notes();
+fn record_while_sending(
+    calls: &Calls,
+    (from, to): (&Endpoint, &Endpoint),
+    count: u8,
+    function: &str,
+) -> Vec<i64> {
+    calls.clear_recorded();
     for number in 0..count {
         let mut message = vec![number; LEN];
         message[..4].copy_from_slice(b"head");
@@ -49,7 +54,7 @@ fn noted(calls: &Calls, (from, to): (&Endpoint, &Endpoint), count: u8, function:
             "{sent:?}"
         );
     }
-    calls.notes(function)
+    calls.take_recorded(function)
 }
 
 /// Runs `body` with the preloaded library if the device is software RoCE, which supports memory
@@ -71,10 +76,10 @@ fn windows_replace_registrations_of_messages() {
         "windows::windows_replace_registrations_of_messages",
         |calls| {
             let engine = Engine::new().unwrap();
-            calls.keep_bounds();
+            calls.check_window_bounds();
             let (client, server) = pair(&engine);
             let ends = (&client, &server);
-            noted(calls, ends, 10, "");
+            record_while_sending(calls, ends, 10, "");
             let lines = logged();
             assert_eq!(lines.len(), 1, "{lines:?}");
             assert!(
@@ -82,10 +87,13 @@ fn windows_replace_registrations_of_messages() {
                 "{lines:?}"
             );
 
-            assert_eq!(noted(calls, ends, 40, "ibv_reg_mr"), []);
-            assert_eq!(noted(calls, ends, 40, "ibv_dereg_mr"), []);
-            assert_eq!(noted(calls, ends, 40, "bind_mw"), [LEN as i64; 40]);
-            let keys = noted(calls, ends, 40, "local_inv");
+            assert_eq!(record_while_sending(calls, ends, 40, "ibv_reg_mr"), []);
+            assert_eq!(record_while_sending(calls, ends, 40, "ibv_dereg_mr"), []);
+            assert_eq!(
+                record_while_sending(calls, ends, 40, "bind_mw"),
+                [LEN as i64; 40]
+            );
+            let keys = record_while_sending(calls, ends, 40, "local_inv");
             assert_eq!(keys.len(), 40);
             assert!(keys.windows(2).all(|pair| pair[0] != pair[1]), "{keys:?}");
             client.close().unwrap();
@@ -103,8 +111,11 @@ fn windows_without_bounds_are_not_used() {
         for _ in 0..2 {
             let (client, server) = pair(&engine);
             let ends = (&client, &server);
-            noted(calls, ends, 5, "");
-            assert_eq!(noted(calls, ends, 10, "ibv_reg_mr"), [REMOTE_READ; 10]);
+            record_while_sending(calls, ends, 5, "");
+            assert_eq!(
+                record_while_sending(calls, ends, 10, "ibv_reg_mr"),
+                [REMOTE_READ; 10]
+            );
             client.close().unwrap();
         }
         let lines = logged();

@@ -17,14 +17,14 @@ const MIB: usize = 1 << 20;
 /// `Config::stream_buffer` of 4 MiB. Each side uses up to half of this buffer. A stream accepts
 /// less than 4 MiB if the pieces are long but shorter than the eager size, because the sender then
 /// uses little of its half. A stream accepts more than 4 MiB if the final piece is large.
-const TAKEN: std::ops::RangeInclusive<usize> = 2 * MIB..=6 * MIB;
+const ACCEPTED: std::ops::RangeInclusive<usize> = 2 * MIB..=6 * MIB;
 
 /// Returns the maximum duration of a write. If a write takes longer, the test considers the stream
-/// full. `taken` is the number of bytes that the stream has accepted so far. Below the minimum of
-/// [`TAKEN`], the limit is long, because a test that considers a slow stream full counts too few
-/// bytes.
-fn time_limit(taken: usize) -> Duration {
-    if taken < *TAKEN.start() {
+/// full. `accepted` is the number of bytes that the stream has accepted so far. Below the minimum
+/// of [`ACCEPTED`], the limit is long, because a test that considers a slow stream full counts too
+/// few bytes.
+fn time_limit(accepted: usize) -> Duration {
+    if accepted < *ACCEPTED.start() {
         Duration::from_secs(60)
     } else {
         Duration::from_millis(200)
@@ -52,21 +52,24 @@ fn dropped_writes_have_written_no_bytes() {
         for piece in [1000, 64 << 10, MIB] {
             let (mut client, mut server) = streams().await;
             let all = bytes(0, 8 * MIB);
-            let mut taken = 0;
+            let mut accepted = 0;
             // A write that is dropped before it completes has written no bytes.
             loop {
-                let writing = client.write(&all[taken..taken + piece]);
-                let Ok(written) = timeout(time_limit(taken), writing).await else {
+                let writing = client.write(&all[accepted..accepted + piece]);
+                let Ok(written) = timeout(time_limit(accepted), writing).await else {
                     break;
                 };
-                taken += written.unwrap();
+                accepted += written.unwrap();
             }
-            assert!(TAKEN.contains(&taken), "{taken} B in pieces of {piece} B");
+            assert!(
+                ACCEPTED.contains(&accepted),
+                "{accepted} B in pieces of {piece} B"
+            );
             client.shutdown().await.unwrap();
             let mut got = Vec::new();
             server.read_to_end(&mut got).await.unwrap();
-            assert_eq!(got.len(), taken);
-            assert!(got == all[..taken]);
+            assert_eq!(got.len(), accepted);
+            assert!(got == all[..accepted]);
         }
     });
 }
@@ -89,21 +92,24 @@ fn stream_accepts_buffer_size_after_reader_stops() {
             // Write continuously in a task, so that the runtime watches the connection.
             let answering =
                 tokio::spawn(async move { while writing.write(&[7; 1000]).await.is_ok() {} });
-            let mut taken = 20_000;
-            let mut write = async |taken: usize| {
-                let written = requests.write(&all[taken..taken + piece]);
-                timeout(time_limit(taken), written)
+            let mut accepted = 20_000;
+            let mut write = async |accepted: usize| {
+                let written = requests.write(&all[accepted..accepted + piece]);
+                timeout(time_limit(accepted), written)
                     .await
                     .map(Result::unwrap)
             };
-            while let Ok(written) = write(taken).await {
-                taken += written;
+            while let Ok(written) = write(accepted).await {
+                accepted += written;
             }
-            assert!(TAKEN.contains(&taken), "{taken} B in pieces of {piece} B");
+            assert!(
+                ACCEPTED.contains(&accepted),
+                "{accepted} B in pieces of {piece} B"
+            );
             requests.shutdown().await.unwrap();
             reading.read_to_end(&mut got).await.unwrap();
-            assert_eq!(got.len(), taken);
-            assert!(got == all[..taken]);
+            assert_eq!(got.len(), accepted);
+            assert!(got == all[..accepted]);
             answering.abort();
         }
     });
@@ -115,20 +121,23 @@ fn writable_stream_accepts_buffer_size() {
         for piece in [100, 20_000, MIB] {
             let (mut client, mut server) = streams().await;
             let all = bytes(0, 8 * MIB);
-            let mut taken = 0;
-            while let Ok(room) = timeout(time_limit(taken), client.writable()).await {
+            let mut accepted = 0;
+            while let Ok(room) = timeout(time_limit(accepted), client.writable()).await {
                 room.unwrap();
-                match client.try_write(&all[taken..taken + piece]) {
-                    Ok(written) => taken += written,
+                match client.try_write(&all[accepted..accepted + piece]) {
+                    Ok(written) => accepted += written,
                     Err(error) => assert_eq!(error.kind(), ErrorKind::WouldBlock),
                 }
             }
-            assert!(TAKEN.contains(&taken), "{taken} B in pieces of {piece} B");
+            assert!(
+                ACCEPTED.contains(&accepted),
+                "{accepted} B in pieces of {piece} B"
+            );
             client.shutdown().await.unwrap();
-            let mut got = vec![0; taken];
+            let mut got = vec![0; accepted];
             server.readable().await.unwrap();
             server.read_exact(&mut got).await.unwrap();
-            assert!(got == all[..taken]);
+            assert!(got == all[..accepted]);
             assert_eq!(server.read(&mut got).await.unwrap(), 0);
         }
     });

@@ -20,7 +20,7 @@ use rdmsg::{
 use smol::{Timer, block_on, future::or, spawn};
 
 use super::{
-    cut::cut,
+    cut::drop_after_polls,
     stage::{as_number, bytes, ip_and_transport, long_run, message, pair_with, small},
 };
 
@@ -137,7 +137,7 @@ fn future_dropped_at_any_point_loses_nothing() {
         for number in 0..200 {
             // Dropping a pending receive loses no message.
             let times = number as u32 % 4;
-            let before = cut(recv(&server), 0).await;
+            let before = drop_after_polls(recv(&server), 0).await;
             assert!(before.is_none(), "no message was sent yet");
             // The window is two messages, and the grant for a received message may still be in
             // flight. A send may therefore wait. If the future of a waiting send is dropped, the
@@ -146,7 +146,7 @@ fn future_dropped_at_any_point_loses_nothing() {
             let mut sent = 1;
             for part in 1..4 {
                 let message = message(2 * number + part);
-                match cut(send(&client, &message), times).await {
+                match drop_after_polls(send(&client, &message), times).await {
                     Some(result) => result.unwrap(),
                     None => break,
                 }
@@ -154,7 +154,7 @@ fn future_dropped_at_any_point_loses_nothing() {
             }
             for part in 0..sent {
                 let received = loop {
-                    if let Some(received) = cut(recv(&server), times).await {
+                    if let Some(received) = drop_after_polls(recv(&server), times).await {
                         break received.unwrap();
                     }
                     smol::future::yield_now().await;
@@ -174,7 +174,7 @@ fn send_buffer_keeps_message_until_it_is_sent() {
             let mut buffer = SendBuffer::new(&client, 32).unwrap();
             buffer.fill(sent);
             let sending = poll_fn(|cx| client.poll_send(cx, &mut buffer));
-            match cut(sending, 0).await {
+            match drop_after_polls(sending, 0).await {
                 Some(result) => result.unwrap(),
                 None => break buffer,
             }
@@ -206,7 +206,7 @@ fn flushing_and_closing_are_futures_too() {
         let completion = poll_fn(|cx| client.poll_next_completion(cx)).await;
         assert!(matches!(completion, Ok(Completion::Sent(7))));
         assert!(
-            cut(client.flushed(), 0)
+            drop_after_polls(client.flushed(), 0)
                 .await
                 .is_none_or(|done| done.is_ok())
         );
@@ -278,7 +278,7 @@ fn dropped_connect_future_ends_its_connection() {
     block_on(async {
         for times in 0..4 {
             // On a busy machine, the connection may be established before the future is dropped.
-            drop(cut(connector.start(addr).unwrap(), times).await);
+            drop(drop_after_polls(connector.start(addr).unwrap(), times).await);
         }
         drop(connector.start(addr));
         // Wait for at most 4 s until all connections of the engine have ended.
@@ -349,10 +349,10 @@ fn name_is_looked_up_in_another_thread() {
 
 #[test]
 fn unknown_name_fails_the_connect_future() {
-    let more_than_threads: Vec<_> = (0..20)
+    let more_lookups_than_threads: Vec<_> = (0..20)
         .map(|number| Connector::new().start(format!("no-such-host-{number}.invalid:1")))
         .collect();
-    for connecting in more_than_threads {
+    for connecting in more_lookups_than_threads {
         let error = block_on(connecting.unwrap()).unwrap_err();
         assert!(matches!(error, Error::AddressLookup { .. }), "{error:?}");
     }

@@ -7,21 +7,21 @@ use std::{
 };
 
 /// Polls the inner future, and drops it when `left` + 1 further polls have returned `Pending`.
-pub(crate) struct Cut<F> {
+pub(crate) struct DropAfter<F> {
     future: Option<Pin<Box<F>>>,
     left: u32,
 }
 
 /// Polls `future` until it completes, and returns its result. If `times + 1` polls return
 /// `Pending`, drops `future` and returns `None`.
-pub(crate) fn cut<F: Future>(future: F, times: u32) -> Cut<F> {
-    Cut {
+pub(crate) fn drop_after_polls<F: Future>(future: F, times: u32) -> DropAfter<F> {
+    DropAfter {
         future: Some(Box::pin(future)),
         left: times,
     }
 }
 
-impl<F: Future> Future for Cut<F> {
+impl<F: Future> Future for DropAfter<F> {
     type Output = Option<F::Output>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {

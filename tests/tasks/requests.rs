@@ -7,7 +7,7 @@ use rdmsg::{
     tokio::{Endpoint, RequestListener},
 };
 
-use super::{cut::cut, stage::ip_and_transport, tokio::on_each};
+use super::{cut::drop_after_polls, stage::ip_and_transport, tokio::on_each};
 
 async fn listener() -> RequestListener {
     RequestListener::bind((ip_and_transport().0, 0))
@@ -77,7 +77,7 @@ fn dropped_accept_ends_the_request() {
                 let accepting = listener.request().await.unwrap().accept();
                 match times {
                     0 => None, // drops the future before its first poll
-                    _ => cut(accepting, times - 1).await,
+                    _ => drop_after_polls(accepting, times - 1).await,
                 }
             };
             let (accepted, connected) = tokio::join!(serving, connect(&listener, b""));
@@ -118,7 +118,7 @@ fn dropped_wait_loses_no_request() {
         });
         let mut accepted = Vec::new();
         while accepted.len() < 20 {
-            if let Some(request) = cut(listener.request(), 1).await {
+            if let Some(request) = drop_after_polls(listener.request(), 1).await {
                 accepted.push(request.unwrap().accept().await.unwrap());
             }
             tokio::task::yield_now().await;

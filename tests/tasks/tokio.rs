@@ -27,7 +27,7 @@ use tokio_util::{
 };
 
 use super::{
-    cut::cut,
+    cut::drop_after_polls,
     stage::{as_number, bytes, ip_and_transport, long_run, message, small},
 };
 
@@ -218,14 +218,21 @@ fn future_dropped_at_any_point_loses_nothing() {
             let (client, server) = endpoints(&small()).await;
             for number in 0..100 {
                 let times = number as u32 % 4;
-                assert!(cut(server.recv(), 0).await.is_none(), "no message was sent");
-                assert!(cut(server.next_completion(), times).await.is_none());
+                assert!(
+                    drop_after_polls(server.recv(), 0).await.is_none(),
+                    "no message was sent"
+                );
+                assert!(
+                    drop_after_polls(server.next_completion(), times)
+                        .await
+                        .is_none()
+                );
                 // The grant for a received message may still be in flight, so the send may have to
                 // wait.
                 client.send(&message(2 * number)).await.unwrap();
                 let mut sent = 1;
                 for part in 1..4 {
-                    match cut(client.send(&message(2 * number + part)), times).await {
+                    match drop_after_polls(client.send(&message(2 * number + part)), times).await {
                         Some(result) => result.unwrap(),
                         None => break,
                     }
@@ -233,11 +240,11 @@ fn future_dropped_at_any_point_loses_nothing() {
                 }
                 let mut buffer = SendBuffer::new(client.get_ref(), 64).unwrap();
                 buffer.fill(7);
-                let owned = cut(client.send(buffer), times).await;
-                let _ = cut(client.flush(), times).await;
+                let owned = drop_after_polls(client.send(buffer), times).await;
+                let _ = drop_after_polls(client.flush(), times).await;
                 for part in 0..sent {
                     let received = loop {
-                        if let Some(received) = cut(server.recv(), times).await {
+                        if let Some(received) = drop_after_polls(server.recv(), times).await {
                             break received.unwrap();
                         }
                         tokio::task::yield_now().await;
@@ -248,7 +255,7 @@ fn future_dropped_at_any_point_loses_nothing() {
                     assert_eq!(*server.recv().await.unwrap(), [7; 64]);
                 }
             }
-            let _ = cut(client.close(), 0).await;
+            let _ = drop_after_polls(client.close(), 0).await;
             let end = server.recv().await;
             assert!(
                 matches!(end, Err(Error::Disconnected(CloseReason::PeerClosed))),
@@ -270,21 +277,21 @@ fn dropped_accept_and_connect_leak_no_connection() {
         let addr = listener.local_addr();
         let connector = Connector::new();
         for times in 0..4 {
-            assert!(cut(listener.accept(), times).await.is_none());
+            assert!(drop_after_polls(listener.accept(), times).await.is_none());
         }
         let connecting = tokio::spawn(async move {
             for times in 0..4 {
                 // On a busy machine, the connection may be established before the future is
                 // dropped. In this case, the endpoint is dropped.
                 let connecting = Endpoint::connect_with(&connector, addr);
-                drop(cut(connecting, times).await);
+                drop(drop_after_polls(connecting, times).await);
             }
             let endpoint = Endpoint::connect_with(&connector, addr).await.unwrap();
             endpoint.send(b"wanted").await.unwrap();
             endpoint.flush().await.unwrap();
         });
         let _accepted = loop {
-            let Some(accepted) = cut(listener.accept(), 2).await else {
+            let Some(accepted) = drop_after_polls(listener.accept(), 2).await else {
                 tokio::task::yield_now().await;
                 continue;
             };
@@ -545,7 +552,7 @@ fn connection_survives_a_blocked_runtime() {
     let (client, server) = runtime.block_on(async {
         let (client, server) = endpoints(&config).await;
         // Poll the receive, so that the runtime watches the connection.
-        assert!(cut(server.recv(), 1).await.is_none());
+        assert!(drop_after_polls(server.recv(), 1).await.is_none());
         (client.into_inner(), server)
     });
     // For longer than `keepalive_timeout`, no thread drives the runtime.
@@ -613,7 +620,7 @@ fn batch_waits_for_room_and_dropped_batch_is_unsent() {
             let sending = client.send_batch(&batch[sent..]);
             if round % 2 == 1 {
                 sent += sending.await.unwrap();
-            } else if let Some(some) = cut(sending, round % 3).await {
+            } else if let Some(some) = drop_after_polls(sending, round % 3).await {
                 sent += some.unwrap();
             }
         }

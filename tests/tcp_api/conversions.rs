@@ -9,13 +9,13 @@ use std::{
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use super::{
-    Listener, StdListener, StdStream, Stream, any,
+    Listener, StdListener, StdStream, Stream, free_address,
     lines::{ends, runtime},
 };
 
 /// Returns both ends of a stream as types for blocking threads, the connecting end first.
 fn std_ends() -> (StdStream, StdStream) {
-    let listener = StdListener::bind(any()).unwrap();
+    let listener = StdListener::bind(free_address()).unwrap();
     let addr = listener.local_addr().unwrap();
     let client = thread::spawn(move || StdStream::connect(addr).unwrap());
     let (server, _) = listener.accept().unwrap();
@@ -107,7 +107,7 @@ fn stream_moves_to_another_runtime() {
 #[test]
 fn listener_converts_to_std_and_back() {
     runtime(1).block_on(async {
-        let listener = Listener::bind(any()).await.unwrap();
+        let listener = Listener::bind(free_address()).await.unwrap();
         let addr = listener.local_addr().unwrap();
         let std = listener.into_std().unwrap();
         assert_eq!(std.local_addr().unwrap(), addr);
@@ -115,7 +115,7 @@ fn listener_converts_to_std_and_back() {
         let listener = Listener::from_std(std).unwrap();
         let (client, accepted) = tokio::join!(Stream::connect(addr), listener.accept());
         assert_eq!(accepted.unwrap().1, client.unwrap().local_addr().unwrap());
-        let std = StdListener::bind(any()).unwrap();
+        let std = StdListener::bind(free_address()).unwrap();
         std.set_nonblocking(true).unwrap();
         let addr = std.local_addr().unwrap();
         let listener: Listener = std.try_into().unwrap();

@@ -1,23 +1,24 @@
 //! Tests each method of std's and tokio's TCP types with one line of code. Also tests the semantics
 //! of readiness. These tests run against the TCP types and against this crate's types. This crate's
 //! types use TCP on this machine, and RDMA in the lab, where `LAB_ADDR` is the address of a device.
-//! The modules `ours`, `room` and `threads` contain further tests of this crate's types.
+//! The modules `auto_traits`, `differences` and `write_readiness` contain further tests of this
+//! crate's types.
 
 #![expect(clippy::duplicate_mod, reason = "pairs of modules share a file")]
 
 use std::net::{IpAddr, SocketAddr};
 
-mod ours;
 #[cfg(feature = "tokio")]
-mod room;
+mod auto_traits;
+mod differences;
 #[cfg(feature = "tokio")]
-mod threads;
+mod write_readiness;
 
 #[path = "."]
 mod std_over_std {
     use std::net::{TcpListener as Listener, TcpStream as Stream};
 
-    use super::any_tcp as any;
+    use super::free_tcp_address as free_address;
 
     #[path = "std_lines.rs"]
     mod lines;
@@ -27,7 +28,7 @@ mod std_over_std {
 mod std_over_rdmsg {
     use rdmsg::{Stream, StreamListener as Listener};
 
-    use super::any_rdmsg as any;
+    use super::free_rdmsg_address as free_address;
 
     #[path = "std_lines.rs"]
     mod lines;
@@ -43,10 +44,10 @@ mod tokio_over_tokio {
         tcp::{OwnedReadHalf, ReuniteError},
     };
 
-    use super::any_tcp as any;
+    use super::free_tcp_address as free_address;
 
     /// The final words of the error that `reunite` returns for halves of different streams.
-    const PART: &str = "from the same socket";
+    const REUNITE_ERROR_END: &str = "from the same socket";
 
     #[path = "conversions.rs"]
     mod conversions;
@@ -68,10 +69,10 @@ mod tokio_over_rdmsg {
         tokio::{OwnedReadHalf, ReuniteError, Stream, StreamListener as Listener},
     };
 
-    use super::any_rdmsg as any;
+    use super::free_rdmsg_address as free_address;
 
     /// The final words of the error that `reunite` returns for halves of different streams.
-    const PART: &str = "of the same stream";
+    const REUNITE_ERROR_END: &str = "of the same stream";
 
     #[path = "conversions.rs"]
     mod conversions;
@@ -87,16 +88,16 @@ mod tokio_over_rdmsg {
 }
 
 /// Returns an address of this machine with port 0, which selects a free port.
-fn any_tcp() -> SocketAddr {
+fn free_tcp_address() -> SocketAddr {
     ([127, 0, 0, 1], 0).into()
 }
 
 /// Returns an address for rdmsg's types with port 0, which selects a free port. In the lab, the
 /// address belongs to an RDMA device. Outside the lab, the address is 127.0.0.1.
-fn any_rdmsg() -> SocketAddr {
+fn free_rdmsg_address() -> SocketAddr {
     match std::env::var("LAB_ADDR") {
         Ok(address) => (address.parse::<IpAddr>().unwrap(), 0).into(),
-        Err(_) => any_tcp(),
+        Err(_) => free_tcp_address(),
     }
 }
 

@@ -12,11 +12,11 @@ use std::{
     time::Duration,
 };
 
-use super::{Listener, Stream, any};
+use super::{Listener, Stream, free_address};
 use crate::has_ttl;
 
 fn ends() -> (Listener, Stream, Stream) {
-    let listener = Listener::bind(any()).unwrap();
+    let listener = Listener::bind(free_address()).unwrap();
     let addr = listener.local_addr().unwrap();
     let client = thread::spawn(move || Stream::connect(addr).unwrap());
     let (server, _) = listener.accept().unwrap();
@@ -25,8 +25,8 @@ fn ends() -> (Listener, Stream, Stream) {
 
 /// Calls `connect` while a thread accepts. Returns the number of bytes that the accepted stream
 /// receives.
-fn called(connect: impl FnOnce(SocketAddr) -> Stream) -> usize {
-    let listener = Listener::bind(any()).unwrap();
+fn connect_and_count(connect: impl FnOnce(SocketAddr) -> Stream) -> usize {
+    let listener = Listener::bind(free_address()).unwrap();
     let addr = listener.local_addr().unwrap();
     let accepting = thread::spawn(move || {
         let mut got = Vec::new();
@@ -38,7 +38,7 @@ fn called(connect: impl FnOnce(SocketAddr) -> Stream) -> usize {
 }
 
 fn ip() -> IpAddr {
-    any().ip()
+    free_address().ip()
 }
 
 fn v4() -> Ipv4Addr {
@@ -77,11 +77,11 @@ lines! { (listener, client, server);
     bind_string_and_port: host(Listener::bind((ip().to_string(), 0))) => ip();
     bind_ip_and_port: host(Listener::bind((ip(), 0))) => ip();
     bind_ipv4_and_port: host(Listener::bind((v4(), 0))) => ip();
-    bind_by_type: host(Listener::bind::<SocketAddr>(any())) => ip();
-    bind_address: host(Listener::bind(any())) => ip();
+    bind_by_type: host(Listener::bind::<SocketAddr>(free_address())) => ip();
+    bind_address: host(Listener::bind(free_address())) => ip();
     bind_address_v4: host(Listener::bind(SocketAddrV4::new(v4(), 0))) => ip();
-    bind_reference: host(Listener::bind(&any())) => ip();
-    bind_addresses: host(Listener::bind(&[any(), any()][..])) => ip();
+    bind_reference: host(Listener::bind(&free_address())) => ip();
+    bind_addresses: host(Listener::bind(&[free_address(), free_address()][..])) => ip();
     bind_in_use: Listener::bind(listener.local_addr().unwrap()).unwrap_err().kind()
         => ErrorKind::AddrInUse;
     listener_local_addr: listener.local_addr().unwrap() => client.peer_addr().unwrap();
@@ -96,7 +96,7 @@ lines! { (listener, client, server);
         listener.incoming().next().unwrap().unwrap_err().kind()
     } => ErrorKind::WouldBlock;
     listener_take_error: listener.take_error().unwrap().is_none() => true;
-    listener_ttl: match has_ttl(any()) {
+    listener_ttl: match has_ttl(free_address()) {
         true => {
             listener.set_ttl(17).unwrap();
             let addr = listener.local_addr().unwrap();
@@ -108,22 +108,27 @@ lines! { (listener, client, server);
         false => (17, 17),
     } => (17, 17);
     listener_ttl_of_zero: listener.set_ttl(0).is_err() => true;
-    connect_text: called(|addr| Stream::connect(&*addr.to_string()).unwrap()) => 4;
-    connect_string: called(|addr| Stream::connect(addr.to_string()).unwrap()) => 4;
-    connect_text_and_port: called(|addr| {
+    connect_text: connect_and_count(|addr| Stream::connect(&*addr.to_string()).unwrap()) => 4;
+    connect_string: connect_and_count(|addr| Stream::connect(addr.to_string()).unwrap()) => 4;
+    connect_text_and_port: connect_and_count(|addr| {
         Stream::connect((&*addr.ip().to_string(), addr.port())).unwrap()
     }) => 4;
-    connect_ip_and_port: called(|addr| Stream::connect((addr.ip(), addr.port())).unwrap()) => 4;
-    connect_address: called(|addr| Stream::connect(addr).unwrap()) => 4;
-    connect_by_type: called(|addr| Stream::connect::<SocketAddr>(addr).unwrap()) => 4;
-    connect_reference: called(|addr| Stream::connect(&addr).unwrap()) => 4;
-    connect_addresses: called(|addr| Stream::connect(&[addr][..]).unwrap()) => 4;
-    connect_timeout: called(|addr| Stream::connect_timeout(&addr, SECOND * 60).unwrap()) => 4;
-    connect_timeout_of_an_hour: called(|addr| {
+    connect_ip_and_port: connect_and_count(|addr| {
+        Stream::connect((addr.ip(), addr.port())).unwrap()
+    }) => 4;
+    connect_address: connect_and_count(|addr| Stream::connect(addr).unwrap()) => 4;
+    connect_by_type: connect_and_count(|addr| Stream::connect::<SocketAddr>(addr).unwrap()) => 4;
+    connect_reference: connect_and_count(|addr| Stream::connect(&addr).unwrap()) => 4;
+    connect_addresses: connect_and_count(|addr| Stream::connect(&[addr][..]).unwrap()) => 4;
+    connect_timeout: connect_and_count(|addr| {
+        Stream::connect_timeout(&addr, SECOND * 60).unwrap()
+    }) => 4;
+    connect_timeout_of_an_hour: connect_and_count(|addr| {
         Stream::connect_timeout(&addr, SECOND * 3600).unwrap()
     }) => 4;
-    connect_timeout_of_zero: Stream::connect_timeout(&any(), Duration::ZERO).unwrap_err().kind()
-        => ErrorKind::InvalidInput;
+    connect_timeout_of_zero: {
+        Stream::connect_timeout(&free_address(), Duration::ZERO).unwrap_err().kind()
+    } => ErrorKind::InvalidInput;
     peer_addr: client.peer_addr().unwrap() => server.local_addr().unwrap();
     local_addr: client.local_addr().unwrap().ip() => ip();
     shutdown: {
@@ -158,7 +163,7 @@ lines! { (listener, client, server);
         client.set_nodelay(nodelay).unwrap();
         client.nodelay().unwrap()
     }) => [true, false];
-    ttl: match has_ttl(any()) {
+    ttl: match has_ttl(free_address()) {
         true => {
             client.set_ttl(42).unwrap();
             client.try_clone().unwrap().ttl().unwrap()

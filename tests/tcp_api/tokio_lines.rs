@@ -14,7 +14,7 @@ use tokio::{
     runtime::{Builder, Runtime},
 };
 
-use super::{Listener, Stream, any};
+use super::{Listener, Stream, free_address};
 use crate::has_ttl;
 
 /// Returns a runtime with `threads` threads.
@@ -47,7 +47,7 @@ pub(super) async fn ends() -> (Listener, Stream, Stream) {
 
 /// Returns a listener and both ends of a stream. The accepted end has not been read.
 pub(super) async fn fresh_ends() -> (Listener, Stream, Stream) {
-    let listener = Listener::bind(any()).await.unwrap();
+    let listener = Listener::bind(free_address()).await.unwrap();
     let addr = listener.local_addr().unwrap();
     let (client, accepted) = tokio::join!(Stream::connect(addr), listener.accept());
     (listener, client.unwrap(), accepted.unwrap().0)
@@ -58,7 +58,7 @@ fn at(listener: &Listener) -> SocketAddr {
 }
 
 /// Connects while the listener accepts. Returns true if both results belong to the same connection.
-async fn called(
+async fn connects_to(
     listener: &Listener,
     connecting: impl Future<Output = std::io::Result<Stream>>,
 ) -> bool {
@@ -86,18 +86,18 @@ const SECOND: Duration = Duration::from_secs(1);
 const BOTH: Interest = Interest::READABLE.add(Interest::WRITABLE);
 
 lines! { (listener, client, server);
-    bind_text: Listener::bind(&*format!("{}:0", any().ip())).await.is_ok() => true;
-    bind_string: Listener::bind(format!("{}:0", any().ip())).await.is_ok() => true;
-    bind_host_and_port: Listener::bind((any().ip(), 0)).await.is_ok() => true;
-    bind_addresses: Listener::bind(&[any()][..]).await.is_ok() => true;
-    accept: called(&listener, Stream::connect(at(&listener))).await => true;
+    bind_text: Listener::bind(&*format!("{}:0", free_address().ip())).await.is_ok() => true;
+    bind_string: Listener::bind(format!("{}:0", free_address().ip())).await.is_ok() => true;
+    bind_host_and_port: Listener::bind((free_address().ip(), 0)).await.is_ok() => true;
+    bind_addresses: Listener::bind(&[free_address()][..]).await.is_ok() => true;
+    accept: connects_to(&listener, Stream::connect(at(&listener))).await => true;
     poll_accept: {
         let addr = listener.local_addr().unwrap();
         let accepting = poll_fn(|cx| listener.poll_accept(cx));
         tokio::join!(Stream::connect(addr), accepting).1.is_ok()
     } => true;
     listener_local_addr: listener.local_addr().unwrap() => client.peer_addr().unwrap();
-    listener_ttl: match has_ttl(any()) {
+    listener_ttl: match has_ttl(free_address()) {
         true => {
             listener.set_ttl(17).unwrap();
             let addr = listener.local_addr().unwrap();
@@ -106,13 +106,17 @@ lines! { (listener, client, server);
         }
         false => (17, 17),
     } => (17, 17);
-    connect_text: called(&listener, Stream::connect(&*at(&listener).to_string())).await => true;
-    connect_string: called(&listener, Stream::connect(at(&listener).to_string())).await => true;
-    connect_host_and_port: {
-        called(&listener, Stream::connect((any().ip(), at(&listener).port()))).await
+    connect_text: {
+        connects_to(&listener, Stream::connect(&*at(&listener).to_string())).await
     } => true;
-    connect_addresses: called(&listener, Stream::connect(&[at(&listener)][..])).await => true;
-    local_addr: client.local_addr().unwrap().ip() => any().ip();
+    connect_string: {
+        connects_to(&listener, Stream::connect(at(&listener).to_string())).await
+    } => true;
+    connect_host_and_port: {
+        connects_to(&listener, Stream::connect((free_address().ip(), at(&listener).port()))).await
+    } => true;
+    connect_addresses: connects_to(&listener, Stream::connect(&[at(&listener)][..])).await => true;
+    local_addr: client.local_addr().unwrap().ip() => free_address().ip();
     peer_addr: client.peer_addr().unwrap() => server.local_addr().unwrap();
     take_error: client.take_error().unwrap().is_none() => true;
     peek: {
@@ -184,7 +188,7 @@ lines! { (listener, client, server);
         client.set_zero_linger().unwrap();
         client.linger().unwrap()
     } => Some(Duration::ZERO);
-    ttl: match has_ttl(any()) {
+    ttl: match has_ttl(free_address()) {
         true => {
             client.set_ttl(42).unwrap();
             client.ttl().unwrap()
@@ -196,7 +200,7 @@ lines! { (listener, client, server);
         let (read, mut write) = client.split();
         write.write_all(b"abc").await.unwrap();
         (read.peer_addr().unwrap(), write.local_addr().unwrap().ip())
-    } => (server.local_addr().unwrap(), any().ip());
+    } => (server.local_addr().unwrap(), free_address().ip());
     split_read_half: {
         server.write_all(b"abc").await.unwrap();
         let (mut read, _) = client.split();
@@ -226,7 +230,7 @@ lines! { (listener, client, server);
             read.peer_addr().unwrap(),
             read.local_addr().unwrap().ip(),
         )
-    } => (true, 6, 1, 2, 1, server.local_addr().unwrap(), any().ip());
+    } => (true, 6, 1, 2, 1, server.local_addr().unwrap(), free_address().ip());
     owned_read_half_poll_peek: {
         server.write_all(b"abc").await.unwrap();
         let (mut read, _write) = client.into_split();
@@ -244,7 +248,7 @@ lines! { (listener, client, server);
             write.peer_addr().unwrap(),
             write.local_addr().unwrap().ip(),
         )
-    } => (true, 4, 3, server.local_addr().unwrap(), any().ip());
+    } => (true, 4, 3, server.local_addr().unwrap(), free_address().ip());
     reunite_by_the_read_half: {
         let (read, write) = client.into_split();
         read.reunite(write).is_ok()

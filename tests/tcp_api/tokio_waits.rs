@@ -12,7 +12,7 @@ use std::{
 use tokio::io::{AsyncReadExt, AsyncWriteExt, Interest, Ready};
 
 use super::{
-    PART, ReuniteError, Stream, delivered,
+    REUNITE_ERROR_END, ReuniteError, Stream, delivered,
     lines::{ends, fresh_ends, run_on},
 };
 
@@ -382,7 +382,7 @@ fn reunite_joins_only_halves_of_one_stream() {
         let error = client_write.reunite(server_read).unwrap_err();
         assert_eq!(
             error.to_string(),
-            format!("tried to reunite halves that are not {PART}")
+            format!("tried to reunite halves that are not {REUNITE_ERROR_END}")
         );
         let ReuniteError(server_read, client_write) = error;
         client = client_write.reunite(client_read).unwrap();

@@ -35,19 +35,19 @@ impl Lateness {
     /// Starts measuring. Some of the threads wait once, for `length`.
     pub(crate) fn of(length: Duration) -> Self {
         let stop = Arc::new(AtomicBool::new(false));
-        let long = (0..4).map(|_| thread::spawn(move || late_by(length)));
+        let long = (0..4).map(|_| thread::spawn(move || wake_delay(length)));
         let short = (0..2).map(|_| {
             let stop = Arc::clone(&stop);
             thread::spawn(move || {
                 let mut worst = Duration::ZERO;
-                late_by(length.saturating_sub(BEFORE));
+                wake_delay(length.saturating_sub(BEFORE));
                 while !stop.load(Ordering::Relaxed) {
-                    worst = worst.max(late_by(SHORT));
+                    worst = worst.max(wake_delay(SHORT));
                 }
                 worst
             })
         });
-        let busy = thread::spawn(move || late_by(length) + late_with(WORK));
+        let busy = thread::spawn(move || wake_delay(length) + scheduling_delay(WORK));
         Self {
             threads: long.chain(short).chain([busy]).collect(),
             stop,
@@ -66,7 +66,7 @@ impl Lateness {
 }
 
 /// Waits for the time `length`. Returns the delay of the wake-up.
-fn late_by(length: Duration) -> Duration {
+fn wake_delay(length: Duration) -> Duration {
     let started = Instant::now();
     loop {
         // The thread may wake before the time has passed.
@@ -80,7 +80,7 @@ fn late_by(length: Duration) -> Duration {
 
 /// Spins until this thread has used `work` of processor time. Returns the time for which the thread
 /// waited for a processor.
-fn late_with(work: Duration) -> Duration {
+fn scheduling_delay(work: Duration) -> Duration {
     let (started, begun) = (Instant::now(), processor_time());
     while processor_time() - begun < work {
         hint::spin_loop();

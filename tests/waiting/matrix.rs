@@ -107,7 +107,7 @@ enum OtherUser {
     /// A thread in `recv` or `read`.
     Thread,
     /// A thread in `next_completion`.
-    Clone,
+    NextCompletion,
     /// A group that contains the endpoint.
     Group,
     /// A task on a runtime that a thread drives.
@@ -115,7 +115,7 @@ enum OtherUser {
     /// A task on a runtime that no thread drives.
     IdleTask,
     /// A thread in poll(2).
-    Loop,
+    EventLoop,
 }
 
 const ON_MESSAGES: [Call; 17] = [
@@ -149,17 +149,17 @@ const ON_BYTES: [CallOnBytes; 5] = [
 const OTHER_USERS: [OtherUser; 7] = [
     OtherUser::Alone,
     OtherUser::Thread,
-    OtherUser::Clone,
+    OtherUser::NextCompletion,
     OtherUser::Group,
     OtherUser::Task,
     OtherUser::IdleTask,
-    OtherUser::Loop,
+    OtherUser::EventLoop,
 ];
 
 impl Call {
     /// Returns true if the call works while the endpoint is in a group. The group then receives all
     /// messages and completions of the endpoint.
-    fn is_in_group(self) -> bool {
+    fn works_in_group(self) -> bool {
         let receives = [
             Self::Recv,
             Self::NextCompletion,
@@ -171,7 +171,7 @@ impl Call {
     }
 
     /// Returns true if the call is made on the group itself.
-    fn is_of_group(self) -> bool {
+    fn is_group_call(self) -> bool {
         [Self::GroupRecv, Self::GroupNextCompletion].contains(&self)
     }
 
@@ -182,15 +182,15 @@ impl Call {
     }
 
     /// Returns true if the call is tested together with `other_user`.
-    fn is_with(self, other_user: OtherUser) -> bool {
+    fn is_tested_with(self, other_user: OtherUser) -> bool {
         match other_user {
-            OtherUser::Alone => !self.is_of_group(),
-            OtherUser::Group => self.is_in_group() && !self.is_variant(),
+            OtherUser::Alone => !self.is_group_call(),
+            OtherUser::Group => self.works_in_group() && !self.is_variant(),
             OtherUser::Thread
-            | OtherUser::Clone
+            | OtherUser::NextCompletion
             | OtherUser::Task
             | OtherUser::IdleTask
-            | OtherUser::Loop => !self.is_of_group() && !self.is_variant(),
+            | OtherUser::EventLoop => !self.is_group_call() && !self.is_variant(),
         }
     }
 
@@ -355,12 +355,14 @@ impl Others {
         });
     }
 
-    fn join_messages(&mut self, other_user: OtherUser, endpoint: &Endpoint) -> Option<Group> {
+    fn start_on_endpoint(&mut self, other_user: OtherUser, endpoint: &Endpoint) -> Option<Group> {
         let endpoint = endpoint.clone();
         match other_user {
             OtherUser::Alone => {}
             OtherUser::Thread => self.spawn(move || while endpoint.recv().is_ok() {}),
-            OtherUser::Clone => self.spawn(move || while endpoint.next_completion().is_ok() {}),
+            OtherUser::NextCompletion => {
+                self.spawn(move || while endpoint.next_completion().is_ok() {})
+            }
             OtherUser::Group => {
                 let group = Group::new();
                 group.add(&endpoint).unwrap();
@@ -385,7 +387,7 @@ impl Others {
                 });
                 is_waiting.recv().unwrap();
             }
-            OtherUser::Loop => {
+            OtherUser::EventLoop => {
                 endpoint.event_fd(Interest::Readable).unwrap();
                 self.spawn(move || {
                     let fd = endpoint.event_fd(Interest::Readable).unwrap();
@@ -402,7 +404,7 @@ impl Others {
         None
     }
 
-    fn join_bytes(&self, other_user: OtherUser, stream: &Stream) {
+    fn start_on_stream(&self, other_user: OtherUser, stream: &Stream) {
         let mut stream = stream.try_clone().unwrap();
         match other_user {
             OtherUser::Thread => self.spawn(move || {
@@ -415,10 +417,10 @@ impl Others {
                 let _ = smol::block_on(reading);
             }),
             OtherUser::Alone
-            | OtherUser::Clone
+            | OtherUser::NextCompletion
             | OtherUser::Group
             | OtherUser::IdleTask
-            | OtherUser::Loop => {}
+            | OtherUser::EventLoop => {}
         }
     }
 }
@@ -524,13 +526,13 @@ fn prepare(state: &dyn Peers, others: &mut Others, calls: &mut Vec<(String, Prep
     for other_user in OTHER_USERS {
         for call in ON_MESSAGES
             .into_iter()
-            .filter(|call| call.is_with(other_user))
+            .filter(|call| call.is_tested_with(other_user))
         {
             let endpoint = state.endpoint();
             if call.needs_room() {
                 fill(&endpoint);
             }
-            let group = others.join_messages(other_user, &endpoint);
+            let group = others.start_on_endpoint(other_user, &endpoint);
             calls.push((name(&call, other_user), on_messages(call, endpoint, group)));
         }
     }
@@ -545,7 +547,7 @@ fn prepare(state: &dyn Peers, others: &mut Others, calls: &mut Vec<(String, Prep
             if writes {
                 fill_bytes(&mut stream);
             }
-            others.join_bytes(other_user, &stream);
+            others.start_on_stream(other_user, &stream);
             calls.push((name(&call, other_user), on_bytes(call, stream)));
         }
     }

@@ -115,7 +115,7 @@ impl State {
 type Peer = (TcpStream, std::vec::IntoIter<u8>);
 
 /// Peers that are connected to one engine. All of them are in the same state.
-pub(crate) struct Trickling {
+pub(crate) struct SlowPeers {
     name: String,
     state: State,
     engine: Engine,
@@ -127,7 +127,7 @@ pub(crate) struct Trickling {
     thread: Option<JoinHandle<()>>,
 }
 
-impl Trickling {
+impl SlowPeers {
     pub(crate) fn new(state: State) -> Self {
         let engine = Engine::new().unwrap();
         let config = state.config();
@@ -161,7 +161,7 @@ impl Trickling {
     }
 }
 
-impl Peers for Trickling {
+impl Peers for SlowPeers {
     fn name(&self) -> &str {
         &self.name
     }
@@ -212,7 +212,7 @@ impl Peers for Trickling {
     }
 }
 
-impl Drop for Trickling {
+impl Drop for SlowPeers {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Relaxed);
         if let Some(thread) = self.thread.take() {

@@ -30,7 +30,7 @@ const ROLE: &str = "WAITING_ROLE";
 const MARK: &str = "for the test: ";
 
 /// The name of the thread that a test stops.
-const VICTIM: &str = "victim";
+const RECEIVER: &str = "receiver";
 
 /// The numbers of the system calls in which a thread waits for data on a connection: recvfrom(2)
 /// over TCP, poll(2) otherwise. Architectures without poll(2) have only ppoll(2).
@@ -47,7 +47,7 @@ const WAITING_CALLS: [libc::c_long; 3] = [
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Role {
     /// Accepts connections and receives nothing.
-    Keeps,
+    AcceptsOnly,
     /// Accepts connections. A separate thread receives on the first connection.
     Receives,
     /// Does the same as `Receives`, but the receiving thread never sleeps.
@@ -70,7 +70,7 @@ impl Process {
                 "--ignored",
                 "--exact",
                 "--nocapture",
-                "process::plays_its_role",
+                "process::run_child_role",
             ])
             .env(ROLE, format!("{role:?}"))
             .stdin(Stdio::piped())
@@ -107,8 +107,8 @@ impl Process {
     }
 
     /// Stops the receiving thread, as a debugger does.
-    pub(crate) fn stop_victim(&self) -> Stopped {
-        let tid = self.victim();
+    pub(crate) fn stop_receiver(&self) -> Stopped {
+        let tid = self.receiver();
         ptrace::seize(tid, ptrace::Options::empty()).unwrap();
         ptrace::interrupt(tid).unwrap();
         let status = waitpid(tid, Some(WaitPidFlag::__WALL)).unwrap();
@@ -118,11 +118,11 @@ impl Process {
 
     /// Stops the receiving thread while it waits for completion events or bytes. The thread then
     /// holds no lock that other connections need.
-    pub(crate) fn stop_sleeping_victim(&self) -> Stopped {
-        let call = format!("/proc/{}/task/{}/syscall", self.pid(), self.victim());
+    pub(crate) fn stop_sleeping_receiver(&self) -> Stopped {
+        let call = format!("/proc/{}/task/{}/syscall", self.pid(), self.receiver());
         loop {
             self.await_sleep();
-            let stopped = self.stop_victim();
+            let stopped = self.stop_receiver();
             // A probe may wake the thread between the two calls above. If the thread is not in a
             // system call, the kernel prints `running` or -1 instead of the number of a call.
             let call = fs::read_to_string(&call).unwrap();
@@ -135,7 +135,7 @@ impl Process {
 
     /// Waits until the receiving thread sleeps.
     fn await_sleep(&self) {
-        let tid = self.victim();
+        let tid = self.receiver();
         let stat = format!("/proc/{}/task/{tid}/stat", self.pid());
         let mut asleep = 0;
         while asleep < 5 {
@@ -146,20 +146,20 @@ impl Process {
         }
     }
 
-    fn victim(&self) -> Pid {
+    fn receiver(&self) -> Pid {
         let tasks = format!("/proc/{}/task", self.pid());
         for _ in 0..TIME_LIMIT.as_millis() {
             for task in fs::read_dir(&tasks).unwrap() {
                 let task = task.unwrap();
                 let name = fs::read_to_string(task.path().join("comm")).unwrap_or_default();
-                if name.trim_end() == VICTIM {
+                if name.trim_end() == RECEIVER {
                     let tid = task.file_name().into_string().unwrap();
                     return Pid::from_raw(tid.parse().unwrap());
                 }
             }
             thread::sleep(Duration::from_millis(1));
         }
-        panic!("the child process must have a thread with the name {VICTIM}");
+        panic!("the child process must have a thread with the name {RECEIVER}");
     }
 }
 
@@ -183,20 +183,20 @@ fn print_line(line: impl std::fmt::Display) {
 
 #[test]
 #[ignore = "other tests run this test in a child process"]
-fn plays_its_role() {
+fn run_child_role() {
     let role = env::var(ROLE).expect("the parent process must set the role");
     // The kernel kills this process when the test thread that started this process ends, even if
     // this process is stopped.
     set_pdeathsig(Signal::SIGKILL).unwrap();
     match &*role {
-        "Keeps" => keep(),
+        "AcceptsOnly" => accept_only(),
         "Receives" => receive(&probing()),
         "ReceivesBusily" => receive(&probing().with(|c| c.polling = Polling::Busy)),
         other => panic!("unknown role: {other}"),
     }
 }
 
-fn keep() {
+fn accept_only() {
     let config = unprobed().with(|c| {
         c.receive_window = Some(4);
         c.send_depth = Some(4);
@@ -225,7 +225,7 @@ fn receive(config: &Config) {
     let listener = builder.bind((ip_and_transport().0, 0)).unwrap();
     print_line(listener.local_addr());
     let first = listener.accept().unwrap();
-    let victim = move |endpoint: Endpoint| {
+    let receiver = move |endpoint: Endpoint| {
         let mut count = 0;
         while endpoint.recv().is_ok() {
             count += 1;
@@ -234,7 +234,7 @@ fn receive(config: &Config) {
         // Wait until the test kills this process.
         let _ = std::io::stdin().read(&mut [0]);
     };
-    let thread = thread::Builder::new().name(VICTIM.into());
-    thread.spawn(move || victim(first)).unwrap();
+    let thread = thread::Builder::new().name(RECEIVER.into());
+    thread.spawn(move || receiver(first)).unwrap();
     let _kept: Vec<_> = listener.incoming().collect();
 }

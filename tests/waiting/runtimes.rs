@@ -21,7 +21,7 @@ const LARGE: usize = 4 << 20;
 #[derive(Clone, Copy, Debug)]
 enum Idle {
     /// `block_on` has returned.
-    Left,
+    Returned,
     /// A task blocks the runtime's thread.
     Blocked,
 }
@@ -53,7 +53,7 @@ fn with_idle_runtime<T: Send>(
             );
         };
         let (task, worker) = match idle {
-            Idle::Left => {
+            Idle::Returned => {
                 let task = runtime.block_on(receive_all(endpoint));
                 let worker = begin();
                 wait();
@@ -77,7 +77,7 @@ fn with_idle_runtime<T: Send>(
 /// endpoint. Does so for each [`Idle`] reason, once with and once without a busy connection between
 /// the same engines. All cases run concurrently. Asserts that each task receives `expected`
 /// messages.
-fn at_each_standstill(
+fn with_each_idle_runtime(
     near: &Config,
     far: &Config,
     expected: usize,
@@ -85,7 +85,7 @@ fn at_each_standstill(
 ) {
     let run = &run;
     thread::scope(|scope| {
-        for idle in [Idle::Left, Idle::Blocked] {
+        for idle in [Idle::Returned, Idle::Blocked] {
             for busy in [false, true] {
                 let name = format!("{idle:?}, busy: {busy}");
                 let case = move || {
@@ -110,14 +110,14 @@ fn at_each_standstill(
 #[test]
 fn flushes_towards_an_idle_runtime() {
     let config = Config::default();
-    at_each_standstill(&config, &config, 20, |near| flush_promptly(near, 20));
+    with_each_idle_runtime(&config, &config, 20, |near| flush_promptly(near, 20));
 }
 
 #[test]
 fn closes_towards_an_idle_runtime() {
     // If the engine did not poll, the close would fail after `close_timeout`.
     let config = unprobed().with(|c| c.close_timeout = PROMPT);
-    at_each_standstill(&config, &unprobed(), 1, |near| {
+    with_each_idle_runtime(&config, &unprobed(), 1, |near| {
         near.send(b"the last").unwrap();
         near.close().unwrap();
     });
@@ -127,7 +127,7 @@ fn closes_towards_an_idle_runtime() {
 fn sends_a_large_message_to_an_idle_runtime() {
     let config = unprobed();
     let message = vec![7; LARGE];
-    at_each_standstill(&config, &config, 1, |near| {
+    with_each_idle_runtime(&config, &config, 1, |near| {
         near.send(&message).unwrap();
         near.flush_timeout(PROMPT).unwrap();
     });
@@ -139,7 +139,7 @@ fn answers_probes_next_to_an_idle_runtime() {
         c.keepalive_interval = Some(Duration::from_millis(100));
         c.keepalive_timeout = Duration::from_millis(1000);
     });
-    at_each_standstill(&near, &unprobed(), 0, |near| {
+    with_each_idle_runtime(&near, &unprobed(), 0, |near| {
         let silence = near.recv_timeout(Duration::from_millis(2500));
         assert!(matches!(silence, Err(Error::TimedOut)), "{silence:?}");
     });

@@ -31,7 +31,7 @@ struct Silent {
 
 impl Silent {
     fn new(connector: Connector) -> Self {
-        let mut process = Process::start(Role::Keeps);
+        let mut process = Process::start(Role::AcceptsOnly);
         let engine = Engine::new().unwrap();
         Self {
             messages: process.addr(),
@@ -171,7 +171,7 @@ fn reports_a_stopped_process_in_time() {
 }
 
 /// Connects twice to a process whose receiving thread receives on the first connection.
-fn victim_and_other(role: Role) -> (Process, Connector, SocketAddr, [Endpoint; 2]) {
+fn receiver_and_other(role: Role) -> (Process, Connector, SocketAddr, [Endpoint; 2]) {
     let mut process = Process::start(role);
     let addr = process.addr();
     let connector = Connector::new().config(&unprobed());
@@ -188,8 +188,8 @@ fn victim_and_other(role: Role) -> (Process, Connector, SocketAddr, [Endpoint; 2
 
 #[test]
 fn serves_others_while_a_thread_in_recv_is_stopped() {
-    let (mut process, connector, addr, [first, other]) = victim_and_other(Role::Receives);
-    let stopped = process.stop_sleeping_victim();
+    let (mut process, connector, addr, [first, other]) = receiver_and_other(Role::Receives);
+    let stopped = process.stop_sleeping_receiver();
     // The stopped thread cannot receive this message.
     first.send(b"for the stopped one").unwrap();
     for _ in 0..10 {
@@ -210,13 +210,13 @@ fn serves_others_while_a_thread_in_recv_is_stopped() {
 #[test]
 fn serves_others_while_a_busy_thread_is_stopped() {
     const ROUNDS: usize = 20;
-    let (mut process, connector, addr, [first, other]) = victim_and_other(Role::ReceivesBusily);
+    let (mut process, connector, addr, [first, other]) = receiver_and_other(Role::ReceivesBusily);
     let mut blocked = 0;
     for _ in 0..ROUNDS {
         // During this pause, the receiving thread of the child process polls an empty queue. The
         // thread holds the poll lock during each poll, so it may be stopped with the lock held.
         thread::sleep(Duration::from_millis(5));
-        let stopped = process.stop_victim();
+        let stopped = process.stop_receiver();
         first.send(b"for the stopped one").unwrap();
         // During this pause, the engine's thread starts to poll, because the stopped thread
         // cannot do so.

@@ -55,7 +55,7 @@ pub struct Devices {
 /// A weak reference to a [`Devices`] list, which does not keep the list's devices open.
 pub(super) struct WeakDevices(Weak<Inner>);
 
-/// A device list whose devices are counted in [`OPEN`].
+/// A device list whose devices are counted in [`OPEN_DEVICES`].
 struct Inner {
     list: List,
 }
@@ -68,8 +68,8 @@ struct List {
     process: Process,
 }
 
-// SAFETY: the list does not change after its devices are counted in `OPEN`, and any thread may call
-// `rdma_get_devices` and `rdma_free_devices`.
+// SAFETY: the list does not change after its devices are counted in `OPEN_DEVICES`, and any thread
+// may call `rdma_get_devices` and `rdma_free_devices`.
 unsafe impl Send for List {}
 // SAFETY: all methods of a shared `List` only read the list.
 unsafe impl Sync for List {}
@@ -85,7 +85,7 @@ struct Held {
 
 /// This module's record of the devices that librdmacm has open in this process.
 #[derive(Default)]
-struct Open {
+struct OpenDevices {
     /// The devices that at least one list contains. The key is the address of the `ibv_context`.
     held: BTreeMap<usize, Held>,
     /// The user and group ids with which the devices' descriptors were opened, or `None` before the
@@ -95,10 +95,10 @@ struct Open {
 
 /// The record of open devices. A thread holds this lock while it creates a list and while it
 /// changes [`Held::lists`], so that no other thread sees a list that is not counted yet.
-static OPEN: PerProcess<Mutex<Open>> = PerProcess::new(Mutex::default);
+static OPEN_DEVICES: PerProcess<Mutex<OpenDevices>> = PerProcess::new(Mutex::default);
 
-fn open() -> MutexGuard<'static, Open> {
-    lock(OPEN.get())
+fn lock_open_devices() -> MutexGuard<'static, OpenDevices> {
+    lock(OPEN_DEVICES.get())
 }
 
 /// Replaces the descriptors of software devices with descriptors that this process has opened with
@@ -116,8 +116,8 @@ fn open() -> MutexGuard<'static, Open> {
 /// The driver of a hardware adapter stores a part of the state in the process's memory. Therefore a
 /// child continues to use the inherited descriptors of the adapter. The kernel allows this, because
 /// such a driver uses ioctl(2).
-pub(super) fn own_descriptors() -> Result<(), OsError> {
-    let mut open = open();
+pub(super) fn reopen_software_devices() -> Result<(), OsError> {
+    let mut open = lock_open_devices();
     let credentials = (geteuid(), getegid());
     let must_replace = match open.credentials {
         None => Process::is_child(),
@@ -126,11 +126,11 @@ pub(super) fn own_descriptors() -> Result<(), OsError> {
     if must_replace {
         // If there is no device, `List::get` returns an error, and no descriptor needs to be
         // replaced.
-        for context in List::get().iter().flat_map(List::all) {
+        for context in List::get().iter().flat_map(List::as_slice) {
             if let Some(context) = NonNull::new(*context) {
                 // SAFETY: the list keeps the device open, so `context` is valid. This process has
                 // no object on the device.
-                unsafe { renew(context) }?;
+                unsafe { replace_descriptors(context) }?;
             }
         }
     }
@@ -148,25 +148,25 @@ impl Devices {
     /// Returns the errors of `rdma_get_devices`, for example `ENODEV` if the kernel has no RDMA
     /// support.
     pub fn get() -> Result<Self, OsError> {
-        own_descriptors()?;
-        let mut open = open();
+        reopen_software_devices()?;
+        let mut open = lock_open_devices();
         let list = List::get()?;
-        Ok(Self::enter(list, &mut open.held))
+        Ok(Self::new_counted(list, &mut open.held))
     }
 
     /// Returns a list that contains only `raw`, the device of an id. Returns `None` if the device
     /// was removed.
     ///
     /// This list does not block the removal of other devices.
-    pub(super) fn only(raw: *mut ffi::ibv_context) -> Result<Option<Self>, OsError> {
-        let mut open = open();
+    pub(super) fn get_only(raw: *mut ffi::ibv_context) -> Result<Option<Self>, OsError> {
+        let mut open = lock_open_devices();
         let mut list = List::get()?;
         let found = list.keep_only(raw)?;
-        Ok(found.then(|| Self::enter(list, &mut open.held)))
+        Ok(found.then(|| Self::new_counted(list, &mut open.held)))
     }
 
-    fn enter(list: List, held: &mut BTreeMap<usize, Held>) -> Self {
-        for raw in list.all() {
+    fn new_counted(list: List, held: &mut BTreeMap<usize, Held>) -> Self {
+        for raw in list.as_slice() {
             held.entry(raw.addr()).or_default().lists += 1;
         }
         Self {
@@ -181,11 +181,11 @@ impl Devices {
     /// # Safety
     ///
     /// The id exists during the call.
-    pub(super) unsafe fn removed(raw: *mut ffi::ibv_context) {
+    pub(super) unsafe fn handle_removal(raw: *mut ffi::ibv_context) {
         let Some(context) = NonNull::new(raw) else {
             return;
         };
-        let mut open = open();
+        let mut open = lock_open_devices();
         match open.held.get_mut(&raw.addr()) {
             Some(device) => device.removed = true,
             // SAFETY: the caller guarantees that the id exists, so librdmacm does not free the
@@ -199,7 +199,7 @@ impl Devices {
     pub fn contexts(&self) -> Vec<Context> {
         self.inner
             .list
-            .all()
+            .as_slice()
             .iter()
             .filter_map(|raw| NonNull::new(*raw))
             .map(|raw| self.context(raw))
@@ -212,7 +212,7 @@ impl Devices {
         let raw = NonNull::new(raw)?;
         self.inner
             .list
-            .all()
+            .as_slice()
             .contains(&raw.as_ptr())
             .then(|| self.context(raw))
     }
@@ -245,11 +245,11 @@ impl fmt::Debug for Devices {
 impl Drop for Inner {
     fn drop(&mut self) {
         if !self.list.process.is_this() {
-            // This process is a forked child, whose `OPEN` does not count this list.
+            // This process is a forked child, whose `OPEN_DEVICES` does not count this list.
             return;
         }
-        let Open { held, .. } = &mut *open();
-        for raw in self.list.all() {
+        let OpenDevices { held, .. } = &mut *lock_open_devices();
+        for raw in self.list.as_slice() {
             let Some(device) = held.get_mut(&raw.addr()) else {
                 continue;
             };
@@ -283,7 +283,7 @@ impl List {
         })
     }
 
-    fn all(&self) -> &[*mut ffi::ibv_context] {
+    fn as_slice(&self) -> &[*mut ffi::ibv_context] {
         // SAFETY: `start` points to `len` entries that librdmacm allocated. The list changes only
         // through `&mut self`.
         unsafe { slice::from_raw_parts(self.start.as_ptr(), self.len) }
@@ -292,7 +292,7 @@ impl List {
     /// If the list contains `raw`, removes all other devices from the list and returns true. If
     /// not, returns false.
     fn keep_only(&mut self, raw: *mut ffi::ibv_context) -> Result<bool, OsError> {
-        let mut others = self.all().to_vec();
+        let mut others = self.as_slice().to_vec();
         others.retain(|other| *other != raw);
         let found = others.len() < self.len;
         if !found || others.is_empty() {
@@ -345,7 +345,7 @@ impl Drop for List {
 }
 
 /// The vendor ids that `ibv_query_device` returns for software RoCE and software iWARP.
-pub(crate) const SOFTWARE: [u32; 2] = [0xff_ffff, 0x62_6d74];
+pub(crate) const SOFTWARE_VENDOR_IDS: [u32; 2] = [0xff_ffff, 0x62_6d74];
 
 /// Opens the device of `context` a second time, and replaces the descriptors of `context` with the
 /// new descriptors. Does nothing if the device is not a software device.
@@ -353,7 +353,7 @@ pub(crate) const SOFTWARE: [u32; 2] = [0xff_ffff, 0x62_6d74];
 /// # Safety
 ///
 /// The context is open, and this process uses no object on it.
-unsafe fn renew(context: NonNull<ffi::ibv_context>) -> Result<(), OsError> {
+unsafe fn replace_descriptors(context: NonNull<ffi::ibv_context>) -> Result<(), OsError> {
     let mut attr = MaybeUninit::zeroed();
     // SAFETY: the caller guarantees that `context` is open, and `attr` is a local variable.
     let ret = unsafe { ffi::ibv_query_device(context.as_ptr(), attr.as_mut_ptr()) };
@@ -361,7 +361,7 @@ unsafe fn renew(context: NonNull<ffi::ibv_context>) -> Result<(), OsError> {
     // SAFETY: `ibv_device_attr` consists of integers. `attr` was zeroed, and the call above has
     // filled it in.
     let vendor = unsafe { attr.assume_init() }.vendor_id;
-    if !SOFTWARE.contains(&vendor) {
+    if !SOFTWARE_VENDOR_IDS.contains(&vendor) {
         return Ok(());
     }
     // SAFETY: the caller guarantees that `context` is open.
@@ -387,7 +387,7 @@ unsafe fn renew(context: NonNull<ffi::ibv_context>) -> Result<(), OsError> {
 }
 
 /// Makes librdmacm close a removed device. If librdmacm cannot create a list, usually because no
-/// device is left, calls [`detach`].
+/// device is left, calls [`disable_descriptors`].
 ///
 /// # Safety
 ///
@@ -398,12 +398,13 @@ unsafe fn release(context: NonNull<ffi::ibv_context>) {
         // When librdmacm created this list, it marked the device as removed. librdmacm closes the
         // device when the last reference to it is dropped.
         Ok(list) => drop(list),
-        // SAFETY: the caller of `release` guarantees the conditions of `detach` on `context`.
-        Err(none_left) => match unsafe { detach(context) } {
+        // SAFETY: the caller of `release` guarantees the conditions of `disable_descriptors` on
+        // `context`.
+        Err(list_error) => match unsafe { disable_descriptors(context) } {
             Ok(()) => debug!(
                 Rdma,
                 "closed the descriptors of a removed device, because librdmacm cannot list the \
-                 devices: {none_left}"
+                 devices: {list_error}"
             ),
             Err(error) => error!(
                 Rdma,
@@ -420,7 +421,7 @@ unsafe fn release(context: NonNull<ffi::ibv_context>) {
 /// # Safety
 ///
 /// The same as for [`release`].
-unsafe fn detach(context: NonNull<ffi::ibv_context>) -> Result<(), OsError> {
+unsafe fn disable_descriptors(context: NonNull<ffi::ibv_context>) -> Result<(), OsError> {
     let unusable = File::options()
         .read(true)
         .custom_flags(libc::O_PATH)

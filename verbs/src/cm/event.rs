@@ -226,7 +226,7 @@ impl EventChannel {
             let device = unsafe { (*id).verbs };
             // SAFETY: the event's id exists, because no id of this channel is destroyed while the
             // lock is held.
-            unsafe { Devices::removed(device) };
+            unsafe { Devices::handle_removal(device) };
         }
         // SAFETY: `raw` is acknowledged only here, and `event` does not point into it.
         let ret = unsafe { ffi::rdma_ack_cm_event(raw) };

@@ -15,7 +15,7 @@ use rdma_status::OsError;
 
 use super::{
     Devices,
-    devices::{WeakDevices, own_descriptors},
+    devices::{WeakDevices, reopen_software_devices},
 };
 use crate::{
     sys::{self, Unshared, cvt_ptr, ffi, lock},
@@ -45,8 +45,8 @@ struct Inner {
     /// thread holds this lock while it reads an event, and during each call on an id of this
     /// channel.
     ///
-    /// A thread that holds this lock acquires only two other locks: the lock of `devices::OPEN`
-    /// and, when it migrates an id, the lock of the other channel.
+    /// A thread that holds this lock acquires only two other locks: the lock of
+    /// `devices::OPEN_DEVICES` and, when it migrates an id, the lock of the other channel.
     lock: Mutex<()>,
     /// The devices that this channel's ids use. They are cached because librdmacm needs a long time
     /// to list devices.
@@ -74,7 +74,7 @@ impl EventChannel {
     #[doc(alias = "rdma_create_event_channel")]
     pub fn new() -> Result<Self, OsError> {
         ffi::open_libraries()?;
-        own_descriptors()?;
+        reopen_software_devices()?;
         // SAFETY: `rdma_create_event_channel` has no preconditions.
         let raw = unsafe { ffi::rdma_create_event_channel() };
         let raw = cvt_ptr("rdma_create_event_channel", raw)?;
@@ -103,11 +103,11 @@ impl EventChannel {
         // Each element refers to a list of devices. A list that still exists keeps its devices
         // open. Two open devices have different addresses, so the device with the address `raw` in
         // such a list is the id's device.
-        let used = devices.iter().filter_map(WeakDevices::upgrade);
-        if let Some(found) = used.filter_map(|used| used.find(raw)).next() {
+        let lists = devices.iter().filter_map(WeakDevices::upgrade);
+        if let Some(found) = lists.filter_map(|list| list.find(raw)).next() {
             return Ok(Some(found));
         }
-        let Some(device) = Devices::only(raw)? else {
+        let Some(device) = Devices::get_only(raw)? else {
             return Ok(None);
         };
         devices.retain(|other| other.upgrade().is_some());

@@ -50,7 +50,7 @@ mod id;
 mod owned_id;
 mod private_data;
 
-pub(crate) use self::devices::SOFTWARE;
+pub(crate) use self::devices::SOFTWARE_VENDOR_IDS;
 pub use self::{
     addr_info::{AddrInfo, AddrInfoHints},
     conn_param::{ConnEventParam, ConnParam, UdEventParam},

@@ -30,12 +30,12 @@ pub(super) struct OwnedId {
 struct IdState {
     /// The channel on which the id's events are reported.
     channel: EventChannel,
-    local: Local,
+    local: LocalState,
 }
 
 /// The part of an id's state that librdmacm does not expose.
 #[derive(Default)]
-pub(super) struct Local {
+pub(super) struct LocalState {
     /// True after a call of `rdma_listen`. From then on, the id's channel may contain connect
     /// requests.
     pub(super) listens: bool,
@@ -54,7 +54,7 @@ impl OwnedId {
     pub(super) fn new(raw: NonNull<ffi::rdma_cm_id>, channel: &EventChannel) -> Self {
         let state = IdState {
             channel: channel.clone(),
-            local: Local::default(),
+            local: LocalState::default(),
         };
         Self {
             raw,
@@ -90,7 +90,7 @@ impl OwnedId {
     }
 
     /// Runs `f` while no other thread uses the id or reads one of its events.
-    pub(super) fn with<T>(&self, f: impl FnOnce(*mut ffi::rdma_cm_id, &mut Local) -> T) -> T {
+    pub(super) fn with<T>(&self, f: impl FnOnce(*mut ffi::rdma_cm_id, &mut LocalState) -> T) -> T {
         let mut state = self.state();
         let IdState { channel, local } = &mut *state;
         let _lock = channel.lock();
@@ -190,7 +190,7 @@ pub(super) struct Groups(Vec<SocketAddr>);
 
 impl Groups {
     /// Records that the id has requested to join `group`.
-    pub(super) fn joined(&mut self, group: SocketAddr) {
+    pub(super) fn record_join(&mut self, group: SocketAddr) {
         self.0.push(group);
     }
 

@@ -13,10 +13,10 @@ mod fd;
 pub(crate) mod library;
 #[cfg(feature = "linked")]
 pub(crate) mod linked;
-pub(crate) mod newer;
+pub(crate) mod memory_windows;
+pub(crate) mod optional_functions;
 pub(crate) mod sockaddr;
 pub(crate) mod verbs_ext;
-pub(crate) mod windows;
 
 #[cfg(not(feature = "linked"))]
 pub(crate) use dlopen as ffi;

@@ -49,7 +49,7 @@ pub(crate) fn from_std(addr: SocketAddr) -> libc::sockaddr_storage {
 /// An address that was not set has the family `AF_UNSPEC`, so the result is `None`.
 pub(crate) fn to_std(storage: &libc::sockaddr_storage) -> Option<SocketAddr> {
     let start = ptr::from_ref(storage);
-    match c_int_family(storage) {
+    match family(storage) {
         libc::AF_INET => {
             // SAFETY: `start` points to a `sockaddr_storage`, which is sufficiently large and
             // aligned for every socket address. Every bit pattern is a valid `sockaddr_in`.
@@ -84,14 +84,14 @@ pub(crate) unsafe fn from_ptr(addr: *const libc::sockaddr, len: usize) -> Option
     // SAFETY: the caller guarantees that `addr` is valid for reads of `len` bytes. `storage` is a
     // local variable of at least `len` bytes.
     unsafe { ptr::copy_nonoverlapping(addr.cast::<u8>(), (&raw mut storage).cast(), len) };
-    let needed = match c_int_family(&storage) {
+    let needed = match family(&storage) {
         libc::AF_INET => size_of::<libc::sockaddr_in>(),
         _ => size_of::<libc::sockaddr_in6>(),
     };
     if len < needed { None } else { to_std(&storage) }
 }
 
-fn c_int_family(storage: &libc::sockaddr_storage) -> libc::c_int {
+fn family(storage: &libc::sockaddr_storage) -> libc::c_int {
     libc::c_int::from(storage.ss_family)
 }
 

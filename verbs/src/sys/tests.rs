@@ -56,7 +56,7 @@ fn fail_with_ebadf() -> libc::c_int {
 }
 
 /// Compares constants of [`rdma_status`] with the C enumerators of the same names.
-macro_rules! same_numbers {
+macro_rules! assert_same_values {
     ($ours:ident, $theirs:ident, $prefix:literal: $($name:ident = $c_name:ident),* $(,)?) => {
         $( assert_eq!(
             $ours::$name.raw(),
@@ -70,7 +70,7 @@ macro_rules! same_numbers {
 
 #[test]
 fn wc_status_matches_the_header() {
-    same_numbers!(WcStatus, ibv_wc_status, "IBV_WC_":
+    assert_same_values!(WcStatus, ibv_wc_status, "IBV_WC_":
         SUCCESS = IBV_WC_SUCCESS,
         LOC_LEN_ERR = IBV_WC_LOC_LEN_ERR,
         LOC_QP_OP_ERR = IBV_WC_LOC_QP_OP_ERR,
@@ -100,7 +100,7 @@ fn wc_status_matches_the_header() {
 
 #[test]
 fn cm_event_type_matches_the_header() {
-    same_numbers!(CmEventType, rdma_cm_event_type, "RDMA_CM_EVENT_":
+    assert_same_values!(CmEventType, rdma_cm_event_type, "RDMA_CM_EVENT_":
         ADDR_RESOLVED = RDMA_CM_EVENT_ADDR_RESOLVED,
         ADDR_ERROR = RDMA_CM_EVENT_ADDR_ERROR,
         ROUTE_RESOLVED = RDMA_CM_EVENT_ROUTE_RESOLVED,

@@ -89,7 +89,7 @@ unsafe fn extended_context(
 /// `None` if the driver lacks it.
 ///
 /// The caller guarantees that `$context` is open.
-macro_rules! op {
+macro_rules! driver_operation {
     ($context:expr, $op:ident) => {
         // SAFETY: the caller of this macro guarantees that `$context` is open.
         unsafe { extended_context($context, offset_of!(ffi::verbs_context, $op)) }
@@ -112,7 +112,7 @@ pub(crate) unsafe fn ibv_query_port(
     port_num: u8,
     attr: *mut ffi::ibv_port_attr,
 ) -> libc::c_int {
-    match op!(context, query_port) {
+    match driver_operation!(context, query_port) {
         // SAFETY: the driver has set this operation. The caller guarantees that `context` and
         // `attr` are valid, and the size is the size of `*attr`.
         Some(op) => unsafe { op(context, port_num, attr, size_of::<ffi::ibv_port_attr>()) },
@@ -132,7 +132,7 @@ pub(crate) unsafe fn ibv_query_device_ex(
     context: *mut ffi::ibv_context,
     attr: *mut ffi::ibv_device_attr_ex,
 ) -> libc::c_int {
-    let ret = op!(context, query_device_ex).map_or(libc::EOPNOTSUPP, |op| {
+    let ret = driver_operation!(context, query_device_ex).map_or(libc::EOPNOTSUPP, |op| {
         let size = size_of::<ffi::ibv_device_attr_ex>();
         // SAFETY: the driver has set this operation. The caller guarantees that `context` and
         // `attr` are valid, and `size` is the size of `*attr`.
@@ -155,7 +155,7 @@ pub(crate) unsafe fn ibv_create_cq_ex(
     context: *mut ffi::ibv_context,
     attr: *mut ffi::ibv_cq_init_attr_ex,
 ) -> *mut ffi::ibv_cq_ex {
-    match op!(context, create_cq_ex) {
+    match driver_operation!(context, create_cq_ex) {
         // SAFETY: the driver has set this operation, and the caller fulfils its requirements.
         Some(op) => unsafe { op(context, attr) },
         None => not_supported(),
@@ -174,7 +174,7 @@ pub(crate) unsafe fn ibv_create_qp_ex(
     context: *mut ffi::ibv_context,
     attr: *mut ffi::ibv_qp_init_attr_ex,
 ) -> *mut ffi::ibv_qp {
-    match op!(context, create_qp_ex) {
+    match driver_operation!(context, create_qp_ex) {
         // SAFETY: the driver has set this operation, and the caller fulfils its requirements.
         Some(op) => unsafe { op(context, attr) },
         None => not_supported(),
@@ -195,7 +195,7 @@ pub(crate) unsafe fn ibv_advise_mr(
     // SAFETY: the caller guarantees that `pd` exists, so its context is open.
     let context = unsafe { (*pd).context };
     let count = sg_list.len() as u32;
-    op!(context, advise_mr).map_or(libc::EOPNOTSUPP, |op| {
+    driver_operation!(context, advise_mr).map_or(libc::EOPNOTSUPP, |op| {
         // SAFETY: the driver has set this operation, and the caller fulfils its requirements.
         unsafe { op(pd, advice, flags, sg_list.as_mut_ptr(), count) }
     })
@@ -210,7 +210,7 @@ pub(crate) unsafe fn ibv_alloc_dm(
     context: *mut ffi::ibv_context,
     attr: &mut ffi::ibv_alloc_dm_attr,
 ) -> *mut ffi::ibv_dm {
-    match op!(context, alloc_dm) {
+    match driver_operation!(context, alloc_dm) {
         // SAFETY: the driver has set this operation, and the caller fulfils its requirements.
         Some(op) => unsafe { op(context, attr) },
         None => not_supported(),
@@ -227,7 +227,7 @@ pub(crate) unsafe fn ibv_free_dm(dm: *mut ffi::ibv_dm) -> libc::c_int {
     // SAFETY: the caller guarantees that `dm` exists, so its context is open.
     let context = unsafe { (*dm).context };
     // SAFETY: the driver has set this operation, and the caller fulfils its requirements.
-    op!(context, free_dm).map_or(libc::EOPNOTSUPP, |op| unsafe { op(dm) })
+    driver_operation!(context, free_dm).map_or(libc::EOPNOTSUPP, |op| unsafe { op(dm) })
 }
 
 /// Calls `ibv_reg_dm_mr(3)` for all `length` bytes of `dm`. Returns a new region, or null with
@@ -244,7 +244,7 @@ pub(crate) unsafe fn ibv_reg_dm_mr(
 ) -> *mut ffi::ibv_mr {
     // SAFETY: the caller guarantees that `pd` exists, so its context is open.
     let context = unsafe { (*pd).context };
-    match op!(context, reg_dm_mr) {
+    match driver_operation!(context, reg_dm_mr) {
         // SAFETY: the driver has set this operation, and the caller fulfils its requirements.
         Some(op) => unsafe { op(pd, dm, 0, length, access) },
         None => not_supported(),
@@ -260,7 +260,7 @@ pub(crate) unsafe fn ibv_alloc_td(
     context: *mut ffi::ibv_context,
     attr: &mut ffi::ibv_td_init_attr,
 ) -> *mut ffi::ibv_td {
-    match op!(context, alloc_td) {
+    match driver_operation!(context, alloc_td) {
         // SAFETY: the driver has set this operation, and the caller fulfils its requirements.
         Some(op) => unsafe { op(context, attr) },
         None => not_supported(),
@@ -277,7 +277,7 @@ pub(crate) unsafe fn ibv_dealloc_td(td: *mut ffi::ibv_td) -> libc::c_int {
     // SAFETY: the caller guarantees that `td` exists, so its context is open.
     let context = unsafe { (*td).context };
     // SAFETY: the driver has set this operation, and the caller fulfils its requirements.
-    op!(context, dealloc_td).map_or(libc::EOPNOTSUPP, |op| unsafe { op(td) })
+    driver_operation!(context, dealloc_td).map_or(libc::EOPNOTSUPP, |op| unsafe { op(td) })
 }
 
 /// Calls `ibv_alloc_parent_domain(3)`, which returns a new domain, or null with `errno` set.
@@ -289,7 +289,7 @@ pub(crate) unsafe fn ibv_alloc_parent_domain(
     context: *mut ffi::ibv_context,
     attr: &mut ffi::ibv_parent_domain_init_attr,
 ) -> *mut ffi::ibv_pd {
-    match op!(context, alloc_parent_domain) {
+    match driver_operation!(context, alloc_parent_domain) {
         // SAFETY: the driver has set this operation, and the caller fulfils its requirements.
         Some(op) => unsafe { op(context, attr) },
         None => not_supported(),
@@ -350,7 +350,7 @@ mod tests {
         let find = |context: &mut ffi::verbs_context| {
             let raw =
                 (&raw mut *context).wrapping_byte_add(offset_of!(ffi::verbs_context, context));
-            op!(raw.cast(), query_port).is_some()
+            driver_operation!(raw.cast(), query_port).is_some()
         };
         assert!(find(&mut context()));
         let mut old = context();

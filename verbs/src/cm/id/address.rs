@@ -61,7 +61,7 @@ impl CmId {
             // that is large enough for any address, and `src` is null or points to such a variable.
             unsafe { ffi::rdma_resolve_addr(id, src, (&raw mut dst).cast(), time_limit(timeout)) }
         })?;
-        self.complete("rdma_resolve_addr", &[CmEventType::ADDR_RESOLVED])
+        self.wait_if_sync("rdma_resolve_addr", &[CmEventType::ADDR_RESOLVED])
     }
 
     /// Resolves the route to the address that [`resolve_addr`](Self::resolve_addr) has resolved.
@@ -78,7 +78,7 @@ impl CmId {
             // SAFETY: `id` exists and has a device, and the lock of its channel is held.
             unsafe { ffi::rdma_resolve_route(id, time_limit(timeout)) }
         })?;
-        self.complete("rdma_resolve_route", &[CmEventType::ROUTE_RESOLVED])
+        self.wait_if_sync("rdma_resolve_route", &[CmEventType::ROUTE_RESOLVED])
     }
 
     /// Returns the local address, or `None` if the id is not bound yet.

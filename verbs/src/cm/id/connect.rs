@@ -121,7 +121,7 @@ impl CmId {
             // local variable that points into `param`, which outlives the call.
             unsafe { ffi::rdma_connect(id, &raw mut raw) }
         })?;
-        self.complete(
+        self.wait_if_sync(
             CALL,
             &[CmEventType::ESTABLISHED, CmEventType::CONNECT_RESPONSE],
         )
@@ -156,7 +156,7 @@ impl CmId {
         if datagram {
             return Ok(());
         }
-        self.complete(CALL, &[CmEventType::ESTABLISHED])
+        self.wait_if_sync(CALL, &[CmEventType::ESTABLISHED])
     }
 
     /// Rejects a connection request. The peer's program receives `private_data`.
@@ -170,7 +170,7 @@ impl CmId {
     /// [`rdma_reject(3)`](https://man7.org/linux/man-pages/man3/rdma_reject.3.html).
     #[doc(alias = "rdma_reject")]
     pub fn reject(&mut self, private_data: &[u8]) -> Result<(), OsError> {
-        self.reject_by("rdma_reject", ffi::rdma_reject, private_data)
+        self.reject_with("rdma_reject", ffi::rdma_reject, private_data)
     }
 
     /// Rejects a connection request because of its options of [enhanced connection
@@ -183,10 +183,10 @@ impl CmId {
     /// Returns the errors of [`reject`](Self::reject).
     #[doc(alias = "rdma_reject_ece")]
     pub fn reject_ece(&mut self, private_data: &[u8]) -> Result<(), OsError> {
-        self.reject_by("rdma_reject_ece", ffi::rdma_reject_ece, private_data)
+        self.reject_with("rdma_reject_ece", ffi::rdma_reject_ece, private_data)
     }
 
-    fn reject_by(
+    fn reject_with(
         &mut self,
         name: &'static str,
         reject: Reject,
@@ -230,7 +230,7 @@ impl CmId {
             unsafe { ffi::rdma_disconnect(id) }
         })?;
         if self.mode.is_connected() {
-            self.complete(CALL, &[CmEventType::DISCONNECTED])?;
+            self.wait_if_sync(CALL, &[CmEventType::DISCONNECTED])?;
         }
         Ok(())
     }

@@ -75,10 +75,10 @@ impl CmId {
         let mut addr = sockaddr::from_std(group);
         self.inner.with(|id, local| {
             cvt(call, join(id, (&raw mut addr).cast()))?;
-            local.groups.joined(group);
+            local.groups.record_join(group);
             Ok::<_, OsError>(())
         })?;
-        self.complete(call, &[CmEventType::MULTICAST_JOIN])
+        self.wait_if_sync(call, &[CmEventType::MULTICAST_JOIN])
     }
 
     /// Leaves a multicast group.

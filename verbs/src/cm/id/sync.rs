@@ -147,7 +147,7 @@ impl CmId {
 
     /// Completes an operation of a synchronous id: waits for one of the events in `wanted` or for a
     /// failure. Does nothing if the id is asynchronous.
-    pub(super) fn complete(
+    pub(super) fn wait_if_sync(
         &mut self,
         call: &'static str,
         wanted: &[CmEventType],

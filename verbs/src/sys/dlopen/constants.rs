@@ -1,6 +1,6 @@
 //! Constants of `infiniband/verbs.h` and `rdma/rdma_cma.h`.
 
-use super::define::{arguments, bits, enumerations};
+use super::define::{argument_enum, bits, enumerations};
 
 /// Flags of `rdma_addrinfo`, defined as macros in `rdma/rdma_cma.h`.
 pub(crate) const RAI_PASSIVE: u32 = 1 << 0;
@@ -110,7 +110,7 @@ enumerations! {
     }
 }
 
-arguments! {
+argument_enum! {
     ibv_event_type {
         IBV_EVENT_CQ_ERR = 0,
         IBV_EVENT_QP_FATAL = 1,

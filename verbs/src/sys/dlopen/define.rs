@@ -115,7 +115,7 @@ macro_rules! bits {
 
 /// Declares a C enumeration that C functions take as an argument. The enumeration becomes a Rust
 /// enum, so that callers can pass only declared values.
-macro_rules! arguments {
+macro_rules! argument_enum {
     ($name:ident { $( $constant:ident = $value:literal ),* $(,)? }) => {
         #[allow(dead_code, reason = "complete declaration, partly unused")]
         #[repr(u32)]
@@ -124,17 +124,19 @@ macro_rules! arguments {
 
         #[cfg(all(test, feature = "linked"))]
         #[test]
-        fn arguments_match_the_headers() {
+        fn argument_enum_matches_the_header() {
             use $crate::sys::linked;
             $( assert_eq!($name::$constant as u32, linked::$name::$constant as u32); )*
         }
     };
 }
 
-pub(super) use {all_fields, arguments, bits, declare, enumerations, types};
+pub(super) use {all_fields, argument_enum, bits, declare, enumerations, types};
 
 #[cfg(all(test, feature = "linked"))]
-pub(super) use self::compared::{Field, Layout, bare, compare, layout, placeholder};
+pub(super) use self::compared::{
+    Field, Layout, compare, layout, placeholder, without_module_paths,
+};
 
 #[cfg(all(test, feature = "linked"))]
 mod compared {
@@ -168,13 +170,13 @@ mod compared {
                 name,
                 offset: offset.cast_signed(),
                 size: size_of::<F>(),
-                type_name: bare(type_name::<F>()),
+                type_name: without_module_paths(type_name::<F>()),
             }
         }
     }
 
     /// Returns the name of a type without its module path.
-    pub(in crate::sys::dlopen) fn bare(name: &str) -> String {
+    pub(in crate::sys::dlopen) fn without_module_paths(name: &str) -> String {
         let words = name.split_inclusive(|c: char| !c.is_alphanumeric() && c != '_' && c != ':');
         let last = |word: &str| word.rsplit("::").next().unwrap_or_default().to_owned();
         words.map(last).collect()
@@ -213,7 +215,7 @@ mod compared {
         if kind == "opaque" {
             return;
         }
-        let operation = bare(type_name::<super::super::Operation>());
+        let operation = without_module_paths(type_name::<super::super::Operation>());
         for (ours, theirs) in ours.fields.iter().zip(&mut theirs.fields) {
             if ours.type_name == operation && theirs.type_name.starts_with("Option<unsafe extern") {
                 theirs.type_name.clone_from(&operation);
@@ -263,12 +265,20 @@ mod compared {
             std::panic::catch_unwind(|| compare(&what, ours, theirs)).is_ok()
         };
         let all: fn() -> Layout = || layout!(Theirs, a b c);
-        let (front, ends) = (|| layout!(Theirs, a b), || layout!(Theirs, a c));
+        let (first_two, first_and_last) = (|| layout!(Theirs, a b), || layout!(Theirs, a c));
         assert!(is_same("struct T", all, all));
-        assert!(!is_same("struct T", || layout!(Missing, a c), ends));
+        assert!(!is_same(
+            "struct T",
+            || layout!(Missing, a c),
+            first_and_last
+        ));
         assert!(!is_same("struct T", || layout!(Retyped, a b c), all));
-        assert!(!is_same("struct T", || layout!(Shorter, a b), front));
-        assert!(is_same("growing T", || layout!(Shorter, a b), front));
-        assert!(!is_same("growing T", || layout!(Missing, a c), ends));
+        assert!(!is_same("struct T", || layout!(Shorter, a b), first_two));
+        assert!(is_same("growing T", || layout!(Shorter, a b), first_two));
+        assert!(!is_same(
+            "growing T",
+            || layout!(Missing, a c),
+            first_and_last
+        ));
     }
 }

@@ -70,7 +70,7 @@ macro_rules! functions {
         fn functions_match_the_headers() {
             use std::any::type_name_of_val;
 
-            use crate::sys::{dlopen::define::{bare, placeholder}, linked};
+            use crate::sys::{dlopen::define::{placeholder, without_module_paths}, linked};
 
             let functions = functions().unwrap();
             $( $( {
@@ -78,8 +78,8 @@ macro_rules! functions {
                 let theirs =
                     linked::$name as unsafe extern "C" fn($( placeholder!($argument) ),*) -> _;
                 assert_eq!(
-                    bare(type_name_of_val(&ours)),
-                    bare(type_name_of_val(&theirs)),
+                    without_module_paths(type_name_of_val(&ours)),
+                    without_module_paths(type_name_of_val(&theirs)),
                     "{} must have the type in the headers",
                     stringify!($name),
                 );

@@ -28,13 +28,16 @@ macro_rules! operations {
         fn operations_match_the_header() {
             use std::any::type_name_of_val;
 
-            use crate::sys::{dlopen::define::{bare, placeholder}, linked};
+            use crate::sys::{dlopen::define::{placeholder, without_module_paths}, linked};
 
             $( {
                 let ours: unsafe fn($of $(, $type )*) -> c_int = $name;
                 let theirs = linked::$name
                     as unsafe fn(placeholder!($object) $(, placeholder!($argument) )*) -> _;
-                assert_eq!(bare(type_name_of_val(&ours)), bare(type_name_of_val(&theirs)));
+                assert_eq!(
+                    without_module_paths(type_name_of_val(&ours)),
+                    without_module_paths(type_name_of_val(&theirs)),
+                );
             } )*
         }
     };

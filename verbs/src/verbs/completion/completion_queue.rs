@@ -256,7 +256,7 @@ fn raw_channel(
         return Ok((ptr::null_mut(), ptr::null_mut()));
     };
     let invalid = OsError::new(call, libc::EINVAL);
-    if !channel.context().is(context) {
+    if !channel.context().is_same_device(context) {
         return Err(invalid);
     }
     let cookie = usize::try_from(cookie).map_err(|_| invalid)?;

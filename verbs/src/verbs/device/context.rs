@@ -17,7 +17,7 @@ use super::{
     identity::{self, NodeType, TransportType},
 };
 use crate::{
-    cm::SOFTWARE,
+    cm::SOFTWARE_VENDOR_IDS,
     sys::{PerProcess, Process, cvt_errno, ffi, lock, log_destroy_error, verbs_ext},
 };
 
@@ -59,7 +59,7 @@ unsafe impl Sync for Inner {}
 
 /// The counters of [`Context::next_comp_vector`], one per device name. A counter starts at the
 /// process id. Each call increments the counter of its device.
-static TAKEN_VECTORS: PerProcess<Mutex<BTreeMap<String, u32>>> = PerProcess::new(Mutex::default);
+static NEXT_VECTORS: PerProcess<Mutex<BTreeMap<String, u32>>> = PerProcess::new(Mutex::default);
 
 impl Context {
     /// Takes ownership of an open device.
@@ -285,12 +285,12 @@ impl Context {
     /// processes with few queues would all use the same vectors.
     #[must_use]
     pub fn next_comp_vector(&self) -> u32 {
-        let mut taken = lock(TAKEN_VECTORS.get());
-        let taken = taken
+        let mut counters = lock(NEXT_VECTORS.get());
+        let counter = counters
             .entry(self.device_name())
             .or_insert_with(std::process::id);
-        *taken = taken.wrapping_add(1);
-        *taken % self.num_comp_vectors().max(1)
+        *counter = counter.wrapping_add(1);
+        *counter % self.num_comp_vectors().max(1)
     }
 
     /// Returns the descriptor that is readable while an asynchronous event is pending.
@@ -318,7 +318,7 @@ impl Context {
                 !Process::is_child()
                     || self
                         .query_device()
-                        .is_ok_and(|attr| SOFTWARE.contains(&attr.vendor_id()))
+                        .is_ok_and(|attr| SOFTWARE_VENDOR_IDS.contains(&attr.vendor_id()))
             }
         }
     }
@@ -346,7 +346,7 @@ impl Context {
 
     /// Returns true if `self` and `other` refer to the same open device. A program cannot combine
     /// objects of different open devices.
-    pub(crate) fn is(&self, other: &Self) -> bool {
+    pub(crate) fn is_same_device(&self, other: &Self) -> bool {
         self.inner.raw == other.inner.raw
     }
 

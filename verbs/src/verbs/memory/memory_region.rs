@@ -17,7 +17,7 @@ use crate::{
     sys::{
         Process,
         consts::{IBV_ACCESS_OPTIONAL_RANGE, IBV_ADVISE_MR_FLAG_FLUSH},
-        cvt_errno, cvt_ptr, ffi, log_destroy_error, newer, verbs_ext,
+        cvt_errno, cvt_ptr, ffi, log_destroy_error, optional_functions, verbs_ext,
     },
     verbs::bit_flags::bit_flags,
 };
@@ -280,7 +280,7 @@ impl MemoryRegion {
         access: AccessFlags,
     ) -> Result<Self, OsError> {
         const CALL: &str = "ibv_reg_dm_mr";
-        if !memory.context().is(pd.context()) {
+        if !memory.context().is_same_device(pd.context()) {
             return Err(OsError::new(CALL, libc::EINVAL));
         }
         let access = access.bits() | ffi::ibv_access_flags::IBV_ACCESS_ZERO_BASED.0;
@@ -294,7 +294,7 @@ impl MemoryRegion {
         };
         // SAFETY: `raw` was just registered for the `len` bytes of `memory`, and no other code owns
         // `raw`.
-        Ok(unsafe { Self::outside(raw, pd, len, 0, location) })
+        Ok(unsafe { Self::from_raw_outside_process(raw, pd, len, 0, location) })
     }
 
     /// Registers `len` bytes of a dma-buf that another driver, for example a GPU driver, exports.
@@ -349,7 +349,7 @@ impl MemoryRegion {
         iova: u64,
         access: AccessFlags,
     ) -> Result<Self, OsError> {
-        let register = newer::ibv_reg_dmabuf_mr()?;
+        let register = optional_functions::ibv_reg_dmabuf_mr()?;
         // SAFETY: `register` is the function `ibv_reg_dmabuf_mr` itself.
         unsafe { Self::of_dmabuf_by(register, pd, fd, offset, len, iova, access) }
     }
@@ -360,7 +360,7 @@ impl MemoryRegion {
     ///
     /// `register` behaves as `ibv_reg_dmabuf_mr` does.
     unsafe fn of_dmabuf_by(
-        register: newer::RegDmabufMr,
+        register: optional_functions::RegDmabufMr,
         pd: &ProtectionDomain,
         fd: BorrowedFd<'_>,
         offset: u64,
@@ -378,7 +378,7 @@ impl MemoryRegion {
         let raw = cvt_ptr(CALL, raw)?;
         // SAFETY: `raw` was just registered for `len` bytes of a dma-buf, and no other code owns
         // `raw`.
-        Ok(unsafe { Self::outside(raw, pd, len, iova, Location::DmaBuf) })
+        Ok(unsafe { Self::from_raw_outside_process(raw, pd, len, iova, Location::DmaBuf) })
     }
 
     /// Creates a region whose bytes are outside the memory of the process.
@@ -386,7 +386,7 @@ impl MemoryRegion {
     /// # Safety
     ///
     /// `raw` is the registration of `len` bytes of `location` in `pd`, and no other code owns it.
-    unsafe fn outside(
+    unsafe fn from_raw_outside_process(
         raw: NonNull<ffi::ibv_mr>,
         pd: &ProtectionDomain,
         len: usize,

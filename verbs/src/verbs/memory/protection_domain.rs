@@ -4,7 +4,7 @@ use std::{fmt, ptr::NonNull, sync::Arc};
 
 use rdma_status::OsError;
 
-use super::thread_domain::ParentOf;
+use super::thread_domain::CombinedDomains;
 use crate::{
     sys::{Process, cvt_errno, cvt_ptr, ffi, log_destroy_error},
     verbs::device::Context,
@@ -27,7 +27,7 @@ struct Inner {
     process: Process,
     /// The two domains that this domain combines, or `None` if this domain is not a parent domain.
     /// The two domains are freed after this domain.
-    parent_of: Option<ParentOf>,
+    combined: Option<CombinedDomains>,
     context: Context,
 }
 
@@ -56,13 +56,13 @@ impl ProtectionDomain {
     pub(super) fn from_raw(
         raw: NonNull<ffi::ibv_pd>,
         context: &Context,
-        parent_of: Option<ParentOf>,
+        combined: Option<CombinedDomains>,
     ) -> Self {
         Self {
             inner: Arc::new(Inner {
                 raw,
                 process: Process::this(),
-                parent_of,
+                combined,
                 context: context.clone(),
             }),
         }
@@ -77,8 +77,8 @@ impl ProtectionDomain {
     /// Returns the two domains that this domain combines, or `None` if this domain is not a parent
     /// domain.
     #[inline]
-    pub(super) fn parent_of(&self) -> Option<&ParentOf> {
-        self.inner.parent_of.as_ref()
+    pub(super) fn combined(&self) -> Option<&CombinedDomains> {
+        self.inner.combined.as_ref()
     }
 
     /// Returns true if `self` and `other` refer to the same domain.
@@ -126,7 +126,7 @@ impl ProtectionDomain {
         let inner = Arc::new(Inner {
             raw: NonNull::dangling(),
             process: Process::this(),
-            parent_of: None,
+            combined: None,
             context,
         });
         let _leaked = ManuallyDrop::new(Arc::clone(&inner));

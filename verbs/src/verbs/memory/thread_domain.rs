@@ -63,7 +63,7 @@ unsafe impl Sync for Inner {}
 
 /// The domains that a parent domain combines. They are freed in the order of the fields, after the
 /// parent domain.
-pub(super) struct ParentOf {
+pub(super) struct CombinedDomains {
     td: ThreadDomain,
     _pd: ProtectionDomain,
 }
@@ -118,7 +118,7 @@ impl ProtectionDomain {
     pub fn with_thread_domain(&self, td: &ThreadDomain) -> Result<Self, OsError> {
         const CALL: &str = "ibv_alloc_parent_domain";
         let context = self.context();
-        if !td.inner.context.is(context) || self.thread_domain().is_some() {
+        if !td.inner.context.is_same_device(context) || self.thread_domain().is_some() {
             return Err(OsError::new(CALL, libc::EINVAL));
         }
         let mut attr = ffi::ibv_parent_domain_init_attr {
@@ -132,15 +132,11 @@ impl ProtectionDomain {
         // SAFETY: `context` keeps the device open, and both domains exist and belong to this
         // device.
         let raw = unsafe { verbs_ext::ibv_alloc_parent_domain(context.as_ptr(), &mut attr) };
-        let parent_of = ParentOf {
+        let combined = CombinedDomains {
             td: td.clone(),
             _pd: self.clone(),
         };
-        Ok(Self::from_raw(
-            cvt_ptr(CALL, raw)?,
-            context,
-            Some(parent_of),
-        ))
+        Ok(Self::from_raw(cvt_ptr(CALL, raw)?, context, Some(combined)))
     }
 
     /// Returns the thread domain to which the queue pairs of this domain belong, or `None` if they
@@ -148,7 +144,7 @@ impl ProtectionDomain {
     #[must_use]
     #[inline]
     pub fn thread_domain(&self) -> Option<&ThreadDomain> {
-        self.parent_of().map(|parent_of| &parent_of.td)
+        self.combined().map(|combined| &combined.td)
     }
 }
 

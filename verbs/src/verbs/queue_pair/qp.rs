@@ -72,10 +72,10 @@ pub(crate) trait QpOwner: Send + Sync {
 // SAFETY: libibverbs allows any thread to use and to destroy a queue pair.
 unsafe impl Send for QueuePair {}
 // SAFETY: drivers lock each queue in `ibv_post_send` and `ibv_post_recv`. If the queue pair has a
-// thread domain, drivers do not lock the queues, but `serialise` locks the domain. The other calls
-// may run concurrently. Completion queues have no thread domain, so drivers lock the state that
-// polling and posting share. Other threads may change the field `state` of the C object, but this
-// type reads only fields that never change.
+// thread domain, drivers do not lock the queues, but `lock_thread_domain` locks the domain. The
+// other calls may run concurrently. Completion queues have no thread domain, so drivers lock the
+// state that polling and posting share. Other threads may change the field `state` of the C object,
+// but this type reads only fields that never change.
 unsafe impl Sync for QueuePair {}
 
 impl QueuePair {
@@ -198,7 +198,7 @@ impl QueuePair {
     /// if the queue pair cannot send in its current state.
     #[doc(alias = "ibv_post_send")]
     pub fn post_send(&self, requests: &[SendWr<'_>]) -> Result<(), PostError> {
-        let _guard = self.serialise();
+        let _guard = self.lock_thread_domain();
         lock(&self.send_queue).post(requests, self.pd.context(), |wr, bad_wr| {
             if let Some(ops) = self.send_ops {
                 // SAFETY: `ops` belongs to this queue pair, which exists and supports these
@@ -231,7 +231,7 @@ impl QueuePair {
         if !is_connected || self.send_ops.is_some() {
             return Err(OsError::new(CALL, libc::EINVAL));
         }
-        let _guard = self.serialise();
+        let _guard = self.lock_thread_domain();
         let _posting = lock(&self.send_queue);
         let mut bad_wr = ptr::null_mut();
         // SAFETY: the queue pair exists and supports the request, and `wr` and `bad_wr` are local
@@ -263,7 +263,7 @@ impl QueuePair {
                 error: OsError::new(CALL, libc::EINVAL),
             });
         }
-        let _guard = self.serialise();
+        let _guard = self.lock_thread_domain();
         lock(&self.recv_queue).post(CALL, requests, self.cap.max_recv_sge, |wr, bad_wr| {
             // SAFETY: the queue pair exists, and the chain from `wr` is complete. Its memory
             // regions stay alive until the queue pair is destroyed.
@@ -272,7 +272,7 @@ impl QueuePair {
     }
 
     /// Locks the queue pair's thread domain. Does nothing if the queue pair has no thread domain.
-    fn serialise(&self) -> Option<MutexGuard<'_, ()>> {
+    fn lock_thread_domain(&self) -> Option<MutexGuard<'_, ()>> {
         self.pd.thread_domain().map(ThreadDomain::lock)
     }
 
@@ -365,7 +365,7 @@ impl QueuePair {
     #[doc(alias = "ibv_modify_qp")]
     pub fn modify(&self, attr: &QpAttr) -> Result<(), ModifyError> {
         let (mut raw, mask) = attr.to_raw();
-        let _guard = self.serialise();
+        let _guard = self.lock_thread_domain();
         // SAFETY: the queue pair exists. `raw` is a local variable, and all members that `mask`
         // names are set.
         let ret =

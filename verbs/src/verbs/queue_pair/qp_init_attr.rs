@@ -95,9 +95,11 @@ impl<'a> QpInitAttr<'a> {
     /// not check this. Also returns `EINVAL` if the type is not RC, UC or UD.
     pub(crate) fn check(&self, call: &'static str, pd: &ProtectionDomain) -> Result<(), OsError> {
         let context = pd.context();
-        let same_device = self.send_cq.context().is(context)
-            && self.recv_cq.context().is(context)
-            && self.srq.is_none_or(|srq| srq.pd().context().is(context));
+        let same_device = self.send_cq.context().is_same_device(context)
+            && self.recv_cq.context().is_same_device(context)
+            && self
+                .srq
+                .is_none_or(|srq| srq.pd().context().is_same_device(context));
         // Other types of queue pairs require attributes that this structure lacks.
         let known_type = matches!(self.qp_type, QpType::RC | QpType::UC | QpType::UD);
         if same_device && known_type {

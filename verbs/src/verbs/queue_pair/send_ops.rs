@@ -123,15 +123,17 @@ unsafe fn post_one(qp: *mut ffi::ibv_qp_ex, qp_type: QpType, wr: &ffi::ibv_send_
     // `qp`.
     unsafe { (*qp).wr_flags = wr.send_flags };
     // SAFETY: both members of the union are `u32`, and the union is initialised.
-    let extra = unsafe { wr.imm_data_invalidated_rkey_union.imm_data };
+    let imm_data_or_rkey = unsafe { wr.imm_data_invalidated_rkey_union.imm_data };
     // SAFETY: the member `rdma` consists of integers, and the union is initialised.
     let ffi::rdma_t { remote_addr, rkey } = unsafe { wr.wr.rdma };
     match wr.opcode {
         c::IBV_WR_SEND => call!(qp.wr_send()),
-        c::IBV_WR_SEND_WITH_IMM => call!(qp.wr_send_imm(extra)),
-        c::IBV_WR_SEND_WITH_INV => call!(qp.wr_send_inv(extra)),
+        c::IBV_WR_SEND_WITH_IMM => call!(qp.wr_send_imm(imm_data_or_rkey)),
+        c::IBV_WR_SEND_WITH_INV => call!(qp.wr_send_inv(imm_data_or_rkey)),
         c::IBV_WR_RDMA_WRITE => call!(qp.wr_rdma_write(rkey, remote_addr)),
-        c::IBV_WR_RDMA_WRITE_WITH_IMM => call!(qp.wr_rdma_write_imm(rkey, remote_addr, extra)),
+        c::IBV_WR_RDMA_WRITE_WITH_IMM => {
+            call!(qp.wr_rdma_write_imm(rkey, remote_addr, imm_data_or_rkey));
+        }
         c::IBV_WR_RDMA_READ => call!(qp.wr_rdma_read(rkey, remote_addr)),
         opcode => {
             // SAFETY: the member `atomic` consists of integers, and the union is initialised.

@@ -64,7 +64,7 @@ impl SendQueue {
             {
                 // Drivers assume that the handle belongs to the device of the queue pair, and do
                 // not check this.
-                if !handle.pd().context().is(context) {
+                if !handle.pd().context().is_same_device(context) {
                     return Err(libc::EINVAL);
                 }
                 handles.entry(handle.id()).or_insert_with(|| handle.clone());
@@ -162,12 +162,12 @@ impl SendOp {
     #[inline(always)]
     pub(crate) fn encode(self, wr: &mut ffi::ibv_send_wr) {
         wr.opcode = self.opcode();
-        let extra = &mut wr.imm_data_invalidated_rkey_union;
+        let imm_data_or_rkey = &mut wr.imm_data_invalidated_rkey_union;
         match self {
             Self::SendWithImm(imm_data) | Self::WriteWithImm(_, imm_data) => {
-                extra.imm_data = imm_data.to_be()
+                imm_data_or_rkey.imm_data = imm_data.to_be()
             }
-            Self::SendWithInv(rkey) => extra.invalidated_rkey = rkey,
+            Self::SendWithInv(rkey) => imm_data_or_rkey.invalidated_rkey = rkey,
             Self::Send
             | Self::Write(_)
             | Self::Read(_)

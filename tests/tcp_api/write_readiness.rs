@@ -12,7 +12,7 @@ use rdmsg::{
 };
 use tokio::{io::AsyncReadExt, runtime::Builder};
 
-use super::any_rdmsg;
+use super::free_rdmsg_address;
 
 const LONG: usize = 1 << 20;
 
@@ -44,7 +44,7 @@ fn refused_write_waits_for_room_of_its_length() {
         limits.held = LONG as u64;
         let engine = Engine::with_limits(limits).unwrap();
         let listener = Listener::builder().engine(&engine);
-        let listener = listener.bind_stream(any_rdmsg()).unwrap();
+        let listener = listener.bind_stream(free_rdmsg_address()).unwrap();
         let listener = StreamListener::from_std(listener).unwrap();
         let addr = listener.local_addr().unwrap();
         let (client, accepted) = tokio::join!(Stream::connect(addr), listener.accept());

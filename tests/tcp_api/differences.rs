@@ -9,10 +9,10 @@ use std::{
 
 use rdmsg::{Stream, StreamListener, ToAddresses, Transport};
 
-use super::any_rdmsg;
+use super::free_rdmsg_address;
 
 fn ends() -> (StreamListener, Stream, Stream) {
-    ends_at("", any_rdmsg())
+    ends_at("", free_rdmsg_address())
 }
 
 /// Connects two ends over the transport of `scheme`, or over the default transport if `scheme` is
@@ -41,11 +41,14 @@ fn bind_looked_up<A: ToSocketAddrs>(address: A) -> StreamListener {
 #[test]
 fn functions_that_are_generic_over_addresses_bind() {
     for listener in [
-        bind((any_rdmsg().ip(), 0)),
-        bind(any_rdmsg().to_string()),
-        bind_looked_up(any_rdmsg().to_string()),
+        bind((free_rdmsg_address().ip(), 0)),
+        bind(free_rdmsg_address().to_string()),
+        bind_looked_up(free_rdmsg_address().to_string()),
     ] {
-        assert_eq!(listener.local_addr().unwrap().ip(), any_rdmsg().ip());
+        assert_eq!(
+            listener.local_addr().unwrap().ip(),
+            free_rdmsg_address().ip()
+        );
     }
 }
 
@@ -119,7 +122,7 @@ fn a_time_to_live_is_refused_over_rdma() {
         assert!(error.to_string().contains("over RDMA"), "{error}");
     } else {
         assert!(
-            any_rdmsg().ip().is_loopback(),
+            free_rdmsg_address().ip().is_loopback(),
             "the connection must use the expected transport"
         );
         client.set_ttl(64).unwrap();
@@ -130,7 +133,7 @@ fn a_time_to_live_is_refused_over_rdma() {
 
 #[test]
 fn listener_lives_until_last_handle_is_dropped() {
-    let listener = StreamListener::bind(any_rdmsg()).unwrap();
+    let listener = StreamListener::bind(free_rdmsg_address()).unwrap();
     let addr = listener.local_addr().unwrap();
     let clone = listener.try_clone().unwrap();
     drop(listener);

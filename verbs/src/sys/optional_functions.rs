@@ -24,14 +24,14 @@ pub(crate) type RegDmabufMr = unsafe extern "C" fn(
     access: c_int,
 ) -> *mut ffi::ibv_mr;
 
-struct Newer {
+struct OptionalFunctions {
     reg_dmabuf_mr: Result<RegDmabufMr, OsError>,
     /// The library that contains the functions. It must stay open while the function pointers are
     /// used.
     _library: Library,
 }
 
-impl Newer {
+impl OptionalFunctions {
     fn open(file: &'static str) -> Result<Self, OsError> {
         let library = library(file)?;
         Ok(Self {
@@ -48,11 +48,11 @@ impl Newer {
 ///
 /// Returns `ELIBBAD` with the name of the function if the library is older than rdma-core 34.
 pub(crate) fn ibv_reg_dmabuf_mr() -> Result<RegDmabufMr, OsError> {
-    static NEWER: PerProcess<Result<Newer, OsError>> =
-        PerProcess::new(|| Newer::open("libibverbs.so.1"));
+    static FUNCTIONS: PerProcess<Result<OptionalFunctions, OsError>> =
+        PerProcess::new(|| OptionalFunctions::open("libibverbs.so.1"));
 
-    match NEWER.get() {
-        Ok(newer) => newer.reg_dmabuf_mr,
+    match FUNCTIONS.get() {
+        Ok(functions) => functions.reg_dmabuf_mr,
         Err(error) => Err(*error),
     }
 }
@@ -63,7 +63,7 @@ mod tests {
 
     #[test]
     fn missing_function_is_named_in_the_error() {
-        let old = Newer::open("libc.so.6").unwrap();
+        let old = OptionalFunctions::open("libc.so.6").unwrap();
         assert_eq!(
             old.reg_dmabuf_mr.err(),
             Some(OsError::new("ibv_reg_dmabuf_mr", libc::ELIBBAD))

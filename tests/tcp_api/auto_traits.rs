@@ -3,18 +3,18 @@
 
 use std::panic::{RefUnwindSafe, UnwindSafe};
 
-fn everywhere<T: Send + Sync + Unpin + UnwindSafe + RefUnwindSafe>() {}
+fn assert_auto_traits<T: Send + Sync + Unpin + UnwindSafe + RefUnwindSafe>() {}
 
-macro_rules! everywhere {
+macro_rules! assert_auto_traits {
     ($($theirs:ty, $ours:ty;)*) => { $(
-        everywhere::<$theirs>();
-        everywhere::<$ours>();
+        assert_auto_traits::<$theirs>();
+        assert_auto_traits::<$ours>();
     )* };
 }
 
 #[test]
 fn types_are_send_sync_and_unwind_safe() {
-    everywhere! {
+    assert_auto_traits! {
         std::net::TcpStream, rdmsg::Stream;
         std::net::TcpListener, rdmsg::StreamListener;
         tokio::net::TcpStream, rdmsg::tokio::Stream;
@@ -69,7 +69,7 @@ fn from_std_refuses_while_another_handle_exists() {
         .build()
         .unwrap();
     runtime.block_on(async {
-        let listener = rdmsg::StreamListener::bind(super::any_rdmsg()).unwrap();
+        let listener = rdmsg::StreamListener::bind(super::free_rdmsg_address()).unwrap();
         let addr = listener.local_addr().unwrap();
         let client = std::thread::spawn(move || rdmsg::Stream::connect(addr).unwrap());
         let (server, _) = listener.accept().unwrap();
