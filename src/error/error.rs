@@ -520,8 +520,8 @@ impl Error {
         Self::Os(OsError::new("pthread_create", errno))
     }
 
-    /// Converts the error of a failed call. Failures with a known remedy become a variant whose text
-    /// states the remedy. All others become [`Error::Os`].
+    /// Converts the error of a failed call. A failure with a known remedy becomes a variant whose
+    /// text states the remedy. Any other failure becomes [`Error::Os`].
     pub(crate) fn from_os(error: OsError) -> Self {
         match (error.call, error.errno) {
             // The kernel returns EPERM if the process is not permitted to lock any memory.
