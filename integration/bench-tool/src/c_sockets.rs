@@ -85,25 +85,17 @@ impl CSocket {
             Side::Server => "zmq_bind",
             Side::Client => "zmq_connect",
         };
-        // SAFETY: the functions have these types in zmq.h.
-        let (new_context, new, set, attach, send, recv) = unsafe {
-            (
-                function::<ZmqNewContext>(zmq, "zmq_ctx_new")?,
-                function::<ZmqNew>(zmq, "zmq_socket")?,
-                function::<ZmqSet>(zmq, "zmq_setsockopt")?,
-                function::<ZmqAttach>(zmq, attach)?,
-                function::<ZmqSend>(zmq, "zmq_send")?,
-                function::<ZmqRecv>(zmq, "zmq_recv")?,
-            )
-        };
         let timeout = c_int::try_from(SILENCE.as_millis())?;
         let (value, len) = ((&raw const timeout).cast(), size_of_val(&timeout));
-        // SAFETY: the first two calls return the context and the socket that the next calls use.
-        // The pointers are valid during the calls, and only this thread uses the socket.
-        let (socket, failed) = unsafe {
-            let socket = new(new_context(), ZMQ_PAIR);
-            let failed = set(socket, ZMQ_RCVTIMEO, value, len) + attach(socket, url.as_ptr());
-            (socket, failed)
+        // SAFETY: the functions have these types in zmq.h. The pointers are valid during the calls,
+        // and only this thread uses the socket.
+        let (socket, failed, send, recv) = unsafe {
+            let context = function::<ZmqNewContext>(zmq, "zmq_ctx_new")?();
+            let socket = function::<ZmqNew>(zmq, "zmq_socket")?(context, ZMQ_PAIR);
+            let set = function::<ZmqSet>(zmq, "zmq_setsockopt")?(socket, ZMQ_RCVTIMEO, value, len);
+            let failed = set + function::<ZmqAttach>(zmq, attach)?(socket, url.as_ptr());
+            let send = function::<ZmqSend>(zmq, "zmq_send")?;
+            (socket, failed, send, function::<ZmqRecv>(zmq, "zmq_recv")?)
         };
         ensure!(failed == 0, "libzmq cannot use {url:?}");
         Ok(Self {
@@ -127,23 +119,18 @@ impl CSocket {
             Side::Server => "nng_listen",
             Side::Client => "nng_dial",
         };
-        // SAFETY: the functions have these types in nng.h.
-        let (new, set, attach, send, recv) = unsafe {
-            (
-                function::<NngNew>(nng, "nng_pair0_open")?,
-                function::<NngSet>(nng, "nng_socket_set_ms")?,
-                function::<NngAttach>(nng, attach)?,
-                function::<NngSend>(nng, "nng_send")?,
-                function::<NngRecv>(nng, "nng_recv")?,
-            )
-        };
         let timeout = i32::try_from(SILENCE.as_millis())?;
         let mut socket = NngSocket(0);
-        // SAFETY: the first call opens the socket, and the pointers are valid during the calls.
-        let failed = unsafe {
-            let opened = new(&raw mut socket);
-            let set = set(socket, c"recv-timeout".as_ptr(), timeout);
-            opened + set + attach(socket, url.as_ptr(), ptr::null_mut(), 0)
+        // SAFETY: the functions have these types in nng.h. The first call opens the socket, and the
+        // pointers are valid during the calls.
+        let (failed, send, recv) = unsafe {
+            let opened = function::<NngNew>(nng, "nng_pair0_open")?(&raw mut socket);
+            let name = c"recv-timeout".as_ptr();
+            let set = function::<NngSet>(nng, "nng_socket_set_ms")?(socket, name, timeout);
+            let attach = function::<NngAttach>(nng, attach)?;
+            let failed = opened + set + attach(socket, url.as_ptr(), ptr::null_mut(), 0);
+            let send = function::<NngSend>(nng, "nng_send")?;
+            (failed, send, function::<NngRecv>(nng, "nng_recv")?)
         };
         ensure!(failed == 0, "libnng cannot use {url:?}");
         Ok(Self {

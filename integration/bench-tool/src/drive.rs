@@ -4,7 +4,6 @@ use std::{
     env, fs,
     path::{Path, PathBuf},
     process::{Command, ExitCode},
-    thread::available_parallelism,
     time::{Duration, Instant},
 };
 
@@ -88,20 +87,12 @@ pub(crate) fn compare(tasks: &[Task], write: bool) -> Result<ExitCode> {
 
 /// Compares the default way of waiting with the other ways, and prints the table.
 pub(crate) fn polling(lab: bool, write: bool) -> Result<ExitCode> {
-    let load = fs::read_to_string("/proc/loadavg")?;
-    let note = format!(
-        "before the measurement, this machine had a load average of {} and {} processors",
-        load.split(' ').next().unwrap_or_default(),
-        available_parallelism()?
-    );
-    eprintln!("bench: {note}");
     let here = [
         Task::new(Part::OneProcessor, "polling one-processor"),
         Task::new(Part::Loaded, "polling loaded"),
         Task::new(Part::Free, "polling free"),
     ];
     let mut report = run(&here, None)?;
-    report.notes.insert(0, note);
     if lab {
         let counted = Launch::new(COUNTED, QUICK_LIMIT);
         let task = Task::new(Part::Counted, "polling counted");

@@ -17,7 +17,7 @@ use tokio::{
 use toolbox::{Side, open_fds, status_kib};
 
 use crate::{
-    conduct::work,
+    kernel::work,
     many,
     measure::Measure,
     messages::{Carrier, runtime},

@@ -25,11 +25,6 @@ const CALLS: u64 = 200;
 /// this program is longer.
 const CALLERS: u32 = 60;
 
-/// The numbers of round trips in two runs. The difference between the instruction counts of the two
-/// runs excludes the instructions before the first round trip.
-const LESS: u64 = 100;
-const MORE: u64 = 300;
-
 /// Creates the copy of this program without debug information.
 pub(crate) fn prepare() -> Result<()> {
     let installed = Command::new("valgrind").arg("--version").output();
@@ -89,20 +84,9 @@ fn add_calls_of(conductor: &mut Conductor, manner: Manner, suffix: &str, limits:
     }
 }
 
-/// Measures the number of instructions that a client executes per round trip.
-pub(crate) fn round_trip(conductor: &mut Conductor, run: &Run) -> Result<f64> {
-    let mut executed = |count| {
-        let profile = run_in_callgrind(conductor, &Run { count, ..*run }, "")?;
-        callgrind::total(&profile)
-    };
-    let (less, more) = (executed(LESS)?, executed(MORE)?);
-    let each = more.saturating_sub(less) as f64 / (MORE - LESS) as f64;
-    // Our client also executes unmeasured round trips at the start: a tenth of the measured number.
-    let rounds = match run.program {
-        Program::Rdmsg(_) => 1.1,
-        _ => 1.0,
-    };
-    Ok(each / rounds)
+/// Returns the number of instructions that a client executes.
+pub(crate) fn executed(conductor: &mut Conductor, run: &Run) -> Result<f64> {
+    Ok(callgrind::total(&run_in_callgrind(conductor, run, "")?)? as f64)
 }
 
 /// Runs the client under callgrind. Returns callgrind's output.

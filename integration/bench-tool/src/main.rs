@@ -20,6 +20,7 @@ mod conduct;
 mod drive;
 mod idle;
 mod instructions;
+mod kernel;
 mod manner;
 mod many;
 mod measure;

@@ -52,7 +52,7 @@ pub(crate) enum Measure {
     /// The instructions that one process executes per round trip, without the kernel
     #[value(name = "instructions a round trip")]
     Loop,
-    /// The largest step of a sweep: see [`crate::sweep::Step`]
+    /// The largest step of a sweep: see [`crate::sweep::Sweep`]
     #[value(name = "worst step of 60 sizes")]
     Step,
 }
