@@ -28,7 +28,7 @@ pub use crate::{
     host::Host,
     link::Link,
     listening::Listening,
-    process::{Ended, Line, Process},
+    process::{Ended, Line, Process, Unkillable},
 };
 
 /// Returns this host's current time in milliseconds since 1970.

@@ -7,6 +7,7 @@ use std::{
 
 use anyhow::{Result, anyhow, bail, ensure};
 use nix::sys::signal::Signal;
+use thiserror::Error;
 
 use crate::{
     Deadline,
@@ -40,6 +41,16 @@ pub struct Process {
     status: Option<i32>,
     /// Whether the connection to the agent is lost.
     lost: bool,
+}
+
+/// The error if a program still runs some time after SIGKILL: a thread of the program is blocked in
+/// the kernel, and the host may have to be restarted.
+#[derive(Debug, Error)]
+#[error("program {id} still runs after SIGKILL; its kernel stack: {stack}")]
+pub struct Unkillable {
+    id: u32,
+    /// The kernel stack of the program's main thread, if the program runs on this host.
+    stack: String,
 }
 
 /// One line that a program has printed.
@@ -193,9 +204,8 @@ impl Process {
     ///
     /// # Errors
     ///
-    /// If the connection to the agent is lost. If the program does not end within 15 s (longer on a
-    /// slow machine) after SIGKILL, because it is blocked in a system call. For a program on this
-    /// host, this error contains the kernel stack of the program.
+    /// If the connection to the agent is lost. [`Unkillable`] if the program does not end within 15 s
+    /// (longer on a slow machine) after SIGKILL.
     pub fn kill(&mut self) -> Result<Ended> {
         if let Some(ended) = self.end(Duration::ZERO)? {
             return Ok(ended);
@@ -204,9 +214,13 @@ impl Process {
         // case, `end` returns an error below.
         let _ = self.signal(Signal::SIGKILL);
         let Some(ended) = self.end(DEATH)? else {
-            let stack = format!("/proc/{}/stack", self.id);
-            let stack = self.link.is_here().then(|| fs::read_to_string(stack));
-            bail!("program {} still runs after SIGKILL: {stack:?}", self.id)
+            let id = self.id;
+            let stack = match self.link.is_here() {
+                true => fs::read_to_string(format!("/proc/{id}/stack"))
+                    .unwrap_or_else(|error| error.to_string()),
+                false => "unknown, because the program runs on another host".to_owned(),
+            };
+            bail!(Unkillable { id, stack })
         };
         let status = None;
         Ok(Ended { status, ..ended })

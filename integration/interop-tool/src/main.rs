@@ -18,7 +18,7 @@ use std::{
 use anyhow::{Error, Result, ensure};
 use clap::Parser;
 use toolbox::{
-    Lab, LabDevice, Launch,
+    LAB_STOPPED, Lab, LabDevice, Launch, Unkillable,
     agent::{self, Host},
     slowness,
 };
@@ -34,7 +34,8 @@ use crate::case::{Case, Placeholders};
 /// reason. The cases of the program "valkey" run the clients of rdmsg-valkey against the server of
 /// Valkey. integration/valkey builds this server.
 ///
-/// Prints a table with the result of each pair. The exit status is 0 if all cases passed.
+/// Prints a table with the result of each pair. The exit status is 0 if all cases passed, and 123 if
+/// a program did not end after SIGKILL, because the kernel of its virtual machine has blocked it.
 #[derive(Parser)]
 #[command(bin_name = "integration/interop", verbatim_doc_comment)]
 struct Options {
@@ -136,6 +137,14 @@ fn compare(options: &Options, lab: &Lab) -> Result<ExitCode> {
         let start = Instant::now();
         let result = run::run(case, &mut agent);
         let seconds = format!("{:.1}", start.elapsed().as_secs_f64());
+        if let Err(error) = &result
+            && error.is::<Unkillable>()
+        {
+            // The kernel of a guest has blocked the program for good, so the guests are unusable.
+            show(&seconds, "stopped");
+            println!("{error:#}");
+            return Ok(ExitCode::from(LAB_STOPPED));
+        }
         show(&seconds, if result.is_ok() { "ok" } else { "FAILED" });
         count += 1;
         if let Err(error) = result {

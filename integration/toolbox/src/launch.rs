@@ -17,7 +17,7 @@ pub const LAB_FAILED: i32 = 125;
 
 /// The exit status of `integration/lab exec` if a guest has stopped responding. The result of the
 /// command is then unknown.
-pub const LAB_STOPPED: i32 = 123;
+pub const LAB_STOPPED: u8 = 123;
 
 /// The advice that is printed if the lab has failed.
 pub const NO_LAB: &str = "There is no RDMA device, and the lab failed: see above. To set up \

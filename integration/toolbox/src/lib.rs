@@ -36,8 +36,8 @@ pub mod agent {
 }
 
 pub use hosts::{
-    Deadline, Ended, Host, Line, Listening, Process, check_help, clock_millis, lock, retry,
-    slowness, words,
+    Deadline, Ended, Host, Line, Listening, Process, Unkillable, check_help, clock_millis, lock,
+    retry, slowness, words,
 };
 pub use pattern::{check, pattern, random, read_sequence, sequence, write_sequence};
 

@@ -123,7 +123,7 @@ impl Steps {
     /// the output reports a failure, runs the command once more.
     fn run(&self, track: &str, command: &mut Command) -> Result<()> {
         let (mut status, has_failed) = run_once(track, command)?;
-        if status.code() == Some(LAB_STOPPED) && !has_failed {
+        if status.code() == Some(LAB_STOPPED.into()) && !has_failed {
             self.repeated.fetch_add(1, Ordering::Relaxed);
             println!(
                 "\n=== {track}| REPEATED: a guest stopped responding; the command runs once more"
