@@ -151,8 +151,10 @@ impl SendRing {
     }
 
     /// Frees the slot of a send that has completed, and all slots that were assigned before it.
-    /// Returns true if any freed slot held data. If no freed slot held data, the result can still
-    /// be true, but only while a slot in use holds data.
+    ///
+    /// Returns true if a freed slot held data, unless `slot` was assigned after all data: such a
+    /// completion may report data that arrived long ago. If no freed slot held data, the result can
+    /// still be true, but only while a slot in use holds data.
     pub(super) fn complete(&mut self, slot: u32) -> bool {
         let after = (self.next + self.slots - slot - 1) % self.slots;
         // A slot that is not in use cannot complete. If a faulty device reports such a completion,
@@ -164,7 +166,7 @@ impl SendRing {
         if data {
             self.first_data = if self.last_data > done { done + 1 } else { 0 };
         }
-        data
+        data && done <= self.last_data
     }
 }
 

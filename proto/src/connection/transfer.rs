@@ -662,7 +662,7 @@ impl Transfer {
         // data frames only while the peer's library grants credit. The acknowledgement of a control
         // frame is no sign of life, because the peer's device receives control frames even after
         // the library has stopped. After a Ping, the sign of life is the peer's Pong, not the
-        // acknowledgement.
+        // acknowledgement, even if it also completes older data frames.
         if self.ring.complete(slot) && acknowledges {
             self.activity.on_connection += 1;
         }

@@ -123,6 +123,39 @@ fn bytes_acked_by_peer_device_are_a_sign_of_life() {
     assert_eq!(pair.reason(A), &CloseReason::KeepaliveTimeout);
 }
 
+/// The Ping's completion also covers data that the device acknowledged long before, because most
+/// frames have no completion of their own.
+#[test]
+fn ack_of_a_ping_after_data_is_no_sign_of_life() {
+    let wide = Params {
+        window: 16,
+        send_slots: 16,
+        ..alive()
+    };
+    for count in 1..=16 {
+        let mut pair = Pair::established(wide.clone(), wide.clone());
+        for _ in 0..count {
+            assert!(pair.send(A));
+        }
+        pair.run_until_idle();
+        stop(&mut pair, B);
+        let start = pair.now;
+        while pair.sides[A].ended.is_none() {
+            let steps = [Step::Wire(A), Step::Ack(A), Step::Cq(A)];
+            match steps.into_iter().find(|step| pair.can(*step)) {
+                Some(step) => pair.take(step),
+                None => assert!(pair.pass()),
+            }
+        }
+        assert_eq!(pair.reason(A), &CloseReason::KeepaliveTimeout);
+        let noticed = pair.now - start;
+        assert!(
+            noticed <= INTERVAL + TIMEOUT,
+            "after {count} messages: after {noticed:?}"
+        );
+    }
+}
+
 /// The time between two Pings of a connection, while the peer gives signs of life on other
 /// connections only.
 const PING_PERIOD: Duration = Duration::from_secs(16);
