@@ -1,49 +1,52 @@
-//! Keeps an engine running while foreign code blocks its thread.
+//! Keeps an engine running while a call blocks its thread.
 //!
-//! The engine's thread owns the reactor, and collects calls of foreign code: wakers and log lines.
-//! Between two steps of the reactor, this thread puts the reactor into [`Custody`], runs the
-//! foreign code, and takes the reactor back. If the code returns quickly, these actions cost two
-//! short critical sections and no thread switch. A second thread, the relief thread, checks the
-//! custody every [`FOREIGN_CALL_LIMIT`]. If two consecutive checks find the same foreign code
-//! running, the relief thread takes the reactor and becomes the engine's thread. The replaced
-//! thread ends when the foreign code returns:
+//! The engine's thread owns the reactor, and collects the calls that may block: foreign code, which
+//! is wakers and log lines, and the destruction of ended connections, for which the kernel may wait
+//! for the network. Between two steps of the reactor, this thread puts the reactor and the calls
+//! into [`Custody`], runs the calls one after another, and takes the reactor back. If the calls
+//! return quickly, custody costs a short critical section per call and no thread switch. A second
+//! thread, the relief thread, checks the custody every [`CALL_LIMIT`]. If two consecutive checks
+//! find the same call running, the relief thread becomes the engine's thread: it runs the remaining
+//! calls, and then takes the reactor. The replaced thread ends when its call returns:
 //!
 //! ```text
 //!            put                     take back
-//!   serves ──────> runs foreign code ─────────> serves
-//!                        │ the relief thread took the reactor
-//!                        └────────────────────> ends
+//!   serves ──────> runs the calls ─────────> serves
+//!                        │ the relief thread has taken over
+//!                        └─────────────────> ends
 //! ```
 //!
-//! A waker or a logger that blocks therefore delays the engine once, for at most two times
-//! [`FOREIGN_CALL_LIMIT`]. If the replaced thread was merely descheduled, the replacement does no
-//! harm.
+//! A call that blocks therefore delays the engine once, for at most two times [`CALL_LIMIT`]. If
+//! the replaced thread was merely descheduled, the replacement does no harm.
 //!
 //! Only one thread at a time runs the foreign code of a connection
 //! ([`PendingWork`](foreign::PendingWork)), and only one thread at a time writes log lines. If a
 //! waker never returns, it blocks one thread, and the connection's other wakers wait. Other
 //! connections are not affected.
 //!
-//! The relief thread starts at the first call of foreign code. It never starts in a program that
-//! uses only blocking calls and does not log.
+//! The relief thread starts at the first collected call. It never starts in a program that uses
+//! only blocking calls over TCP and does not log.
 
 use std::{
-    collections::HashMap,
+    collections::{HashMap, VecDeque},
     io,
     sync::{Arc, Condvar, Mutex, MutexGuard},
     thread::{self, JoinHandle, ThreadId},
     time::Duration,
 };
 
-use crate::os::{foreign, lock, unpoisoned};
+use crate::os::{
+    foreign::{self, ForeignCall},
+    lock, unpoisoned,
+};
 
-/// The interval between two checks of the relief thread. Foreign code may run for one to two
-/// intervals before the relief thread takes the reactor. An ordinary waker returns much earlier.
-/// Even a delay of two intervals is too short to affect a peer.
-const FOREIGN_CALL_LIMIT: Duration = Duration::from_millis(10);
+/// The interval between two checks of the relief thread. A call may run for one to two intervals
+/// before the relief thread takes over. An ordinary waker returns much earlier. Even a delay of two
+/// intervals is too short to affect a peer.
+const CALL_LIMIT: Duration = Duration::from_millis(10);
 
-/// If the relief thread finds no new foreign code in more than this number of consecutive checks,
-/// it sleeps until the engine's thread runs foreign code again.
+/// If the relief thread finds no new call in more than this number of consecutive checks, it sleeps
+/// until the engine's thread runs calls again.
 const IDLE_CHECKS: u32 = 100;
 
 /// The operations of a reactor that [`Custody`] calls.
@@ -55,7 +58,7 @@ pub(super) trait Work: Send {
     fn step(&mut self);
 }
 
-/// Holds the reactor while the engine's thread runs foreign code.
+/// Holds the reactor while the engine's thread runs the collected calls.
 pub(super) struct Custody {
     state: Mutex<State>,
     /// Notified when the engine has ended, or when the sleeping relief thread must wake up.
@@ -67,10 +70,11 @@ pub(super) struct Custody {
 
 struct State {
     reactor: Option<Box<dyn Work>>,
-    /// The number of times that a thread has put the reactor into custody.
-    puts: u64,
-    /// The thread that last put the reactor into custody; `None` after the relief thread has taken
-    /// the reactor.
+    /// The calls that have not begun.
+    calls: VecDeque<Arc<dyn ForeignCall>>,
+    /// The number of calls that have begun, plus the number of times that all calls had returned.
+    progress: u64,
+    /// The engine's thread, which runs the calls.
     holder: Option<ThreadId>,
     relief: Relief,
     ended: bool,
@@ -79,14 +83,13 @@ struct State {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Relief {
     None,
-    /// The relief thread checks the engine's thread every [`FOREIGN_CALL_LIMIT`].
+    /// The relief thread checks the engine's thread every [`CALL_LIMIT`].
     Watches,
     Sleeps,
 }
 
 /// A guard that marks the engine as ended when the engine's thread returns or panics. If the relief
-/// thread has taken the reactor, the engine continues, and the guard of the replaced thread does
-/// nothing.
+/// thread has taken over, the engine continues, and the guard of the replaced thread does nothing.
 struct EndGuard<'a> {
     custody: &'a Custody,
     is_over: bool,
@@ -98,7 +101,8 @@ impl Custody {
         let custody = Arc::new(Self {
             state: Mutex::new(State {
                 reactor: None,
-                puts: 0,
+                calls: VecDeque::new(),
+                progress: 0,
                 holder: None,
                 relief: Relief::None,
                 ended: false,
@@ -124,7 +128,7 @@ impl Custody {
         Ok(())
     }
 
-    /// Runs the engine until it ends or until the relief thread takes the reactor.
+    /// Runs the engine until it ends or until the relief thread takes over.
     fn serve(self: &Arc<Self>, reactor: Box<dyn Work>) {
         let mut guard = EndGuard {
             custody: self,
@@ -135,13 +139,12 @@ impl Custody {
         foreign::collect(true);
         while reactor.is_running() {
             reactor.step();
-            let foreign_calls = foreign::take_foreign_calls();
-            if foreign_calls.is_empty() {
+            let calls = foreign::take_foreign_calls();
+            if calls.is_empty() {
                 continue;
             }
-            self.put(reactor);
-            run(foreign_calls);
-            let Some(back) = self.take_back() else {
+            self.put(reactor, calls);
+            let Some(back) = self.run_calls() else {
                 guard.is_over = true;
                 return;
             };
@@ -150,19 +153,24 @@ impl Custody {
         drop(reactor);
     }
 
-    fn put(self: &Arc<Self>, reactor: Box<dyn Work>) {
+    fn put(self: &Arc<Self>, reactor: Box<dyn Work>, calls: Vec<Arc<dyn ForeignCall>>) {
         let mut state = lock(&self.state);
         state.reactor = Some(reactor);
-        state.puts += 1;
+        state.calls = calls.into();
         state.holder = Some(thread::current().id());
+        self.watch(&mut state);
+    }
+
+    /// Makes the relief thread check the engine's thread.
+    fn watch(self: &Arc<Self>, state: &mut State) {
         match state.relief {
             Relief::Watches => {}
             Relief::Sleeps => {
                 state.relief = Relief::Watches;
                 self.changed.notify_all();
             }
-            // If the relief thread cannot be started, the engine does not continue until the
-            // foreign code returns.
+            // If the relief thread cannot be started, the engine does not continue until the calls
+            // return.
             Relief::None => {
                 if self.spawn("rdmsg-relief", Self::relieve).is_ok() {
                     state.relief = Relief::Watches;
@@ -171,44 +179,61 @@ impl Custody {
         }
     }
 
-    /// Takes the reactor out of custody. Returns `None` if the relief thread has already taken it.
-    fn take_back(&self) -> Option<Box<dyn Work>> {
-        let mut state = lock(&self.state);
-        if state.holder != Some(thread::current().id()) {
-            return None;
-        }
-        state.reactor.take()
+    /// Runs the calls in custody, and then takes the reactor out of custody. Returns `None` if the
+    /// relief thread has replaced the calling thread.
+    fn run_calls(&self) -> Option<Box<dyn Work>> {
+        let this_thread = Some(thread::current().id());
+        foreign::collect(false);
+        let reactor = loop {
+            let mut state = lock(&self.state);
+            if state.holder != this_thread {
+                break None;
+            }
+            state.progress += 1;
+            let Some(call) = state.calls.pop_front() else {
+                break state.reactor.take();
+            };
+            drop(state);
+            call.run();
+        };
+        foreign::collect(true);
+        reactor
     }
 
     /// Runs the relief thread.
     fn relieve(self: &Arc<Self>) {
         let (mut seen, mut idle) = (0, 0);
         let mut state = lock(&self.state);
-        let reactor = loop {
+        loop {
             if state.ended {
                 return;
             }
-            let is_overdue = state.reactor.is_some() && state.puts == seen;
-            if is_overdue && let Some(reactor) = state.reactor.take() {
-                break reactor;
+            if state.reactor.is_some() && state.progress == seen {
+                break;
             }
-            idle = if state.puts == seen { idle + 1 } else { 0 };
-            seen = state.puts;
+            idle = if state.progress == seen { idle + 1 } else { 0 };
+            seen = state.progress;
             state = self.wait_for_change(state, idle > IDLE_CHECKS);
-        };
-        state.relief = Relief::None;
+        }
         // The replaced thread may be blocked forever, so `join` must not wait for it.
-        if let Some(holder) = state.holder.take() {
-            lock(&self.threads).remove(&holder);
+        if let Some(replaced) = state.holder.replace(thread::current().id()) {
+            lock(&self.threads).remove(&replaced);
+        }
+        // This thread now needs a relief thread itself.
+        state.relief = Relief::None;
+        if !state.calls.is_empty() {
+            self.watch(&mut state);
         }
         drop(state);
         foreign::collect(true);
         debug!(
             Engine,
-            "engine: a waker or the logger has blocked the engine's thread for at least \
-             {FOREIGN_CALL_LIMIT:?}; another thread takes over"
+            "engine: a waker, the logger, or the destruction of a connection has blocked the \
+             engine's thread for at least {CALL_LIMIT:?}; another thread takes over"
         );
-        self.serve(reactor);
+        if let Some(reactor) = self.run_calls() {
+            self.serve(reactor);
+        }
     }
 
     fn wait_for_change<'a>(
@@ -217,15 +242,15 @@ impl Custody {
         sleeps: bool,
     ) -> MutexGuard<'a, State> {
         if !sleeps {
-            return unpoisoned(self.changed.wait_timeout(state, FOREIGN_CALL_LIMIT)).0;
+            return unpoisoned(self.changed.wait_timeout(state, CALL_LIMIT)).0;
         }
         state.relief = Relief::Sleeps;
         let is_needless = |state: &mut State| !state.ended && state.relief == Relief::Sleeps;
         unpoisoned(self.changed.wait_while(state, is_needless))
     }
 
-    /// Waits until the engine and its threads have ended, except for threads that are blocked in
-    /// foreign code. Fails if one of the threads panicked.
+    /// Waits until the engine and its threads have ended, except for replaced threads, whose calls
+    /// may block forever. Fails if one of the threads panicked.
     pub(super) fn join(&self) -> thread::Result<()> {
         let state = lock(&self.state);
         drop(self.changed.wait_while(state, |state| !state.ended));
@@ -240,10 +265,10 @@ impl Custody {
     }
 }
 
-fn run(foreign_calls: Vec<Arc<dyn foreign::ForeignCall>>) {
+fn run(calls: Vec<Arc<dyn ForeignCall>>) {
     foreign::collect(false);
-    for foreign_call in foreign_calls {
-        foreign_call.run();
+    for call in calls {
+        call.run();
     }
     foreign::collect(true);
 }
@@ -253,16 +278,16 @@ impl Drop for EndGuard<'_> {
         if self.is_over {
             return;
         }
-        let foreign_calls = foreign::take_foreign_calls();
-        if !foreign_calls.is_empty() {
-            // The remaining foreign code may block this thread. A program that waits for the end of
-            // the engine must not wait for this code. This thread therefore first removes itself
-            // from the threads that `join` awaits.
+        let calls = foreign::take_foreign_calls();
+        if !calls.is_empty() {
+            // The remaining calls may block this thread. A program that waits for the end of the
+            // engine must not wait for them. This thread therefore first removes itself from the
+            // threads that `join` awaits.
             lock(&self.custody.threads).remove(&thread::current().id());
         }
         lock(&self.custody.state).ended = true;
         self.custody.changed.notify_all();
-        run(foreign_calls);
+        run(calls);
     }
 }
 
@@ -366,6 +391,34 @@ mod tests {
         assert!(custody.join().is_ok(), "join must not await foreign code");
         assert!(drops.recv().is_ok());
         drop(leave);
+    }
+
+    #[test]
+    fn calls_behind_a_blocked_call_run() {
+        let (custody, steps, drops) = start();
+        let (leave, left) = channel::<()>();
+        let (calls, called) = channel();
+        let step = move || {
+            for _ in 0..2 {
+                let calls = calls.clone();
+                foreign::call_once(move || calls.send(thread::current().id()).unwrap());
+            }
+            foreign::call_once(move || assert!(left.recv().is_err()));
+            for _ in 0..2 {
+                let calls = calls.clone();
+                foreign::call_once(move || calls.send(thread::current().id()).unwrap());
+            }
+        };
+        steps.send(Box::new(step)).unwrap();
+        let ran: Vec<_> = (0..4).map(|_| called.recv().unwrap()).collect();
+        assert_eq!(ran[0], ran[1]);
+        assert_ne!(ran[1], ran[2], "the relief thread must run the calls");
+        assert_eq!(ran[2], ran[3]);
+        assert_eq!(thread_of(&steps), ran[3]);
+        drop(leave);
+        drop(steps);
+        assert!(custody.join().is_ok());
+        assert!(drops.recv().is_ok());
     }
 
     #[test]
