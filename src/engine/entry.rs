@@ -14,6 +14,7 @@ use super::{
 };
 use crate::{
     config::Config,
+    error::Error,
     link::{Inbox, Inflow, Link, Owner, PeerPath},
     poll::{Epolls, Registration},
     proto::{
@@ -100,6 +101,23 @@ impl Role {
 }
 
 impl Entry {
+    /// Destroys the objects of a connection that has ended: the queue pair, the completion queue,
+    /// the buffers, and then the id.
+    pub(super) fn destroy(self) {
+        self.link.uninstall();
+    }
+
+    /// If a caller waits for the connection, sends it the reason why the connection failed.
+    pub(super) fn report_failure(&mut self, reason: CloseReason) {
+        if let Some(reply) = self.reply.take() {
+            let error = self
+                .id
+                .take_problem()
+                .unwrap_or_else(|| Error::from_connect(self.peer, self.id.transport(), reason));
+            reply.send(Err(error));
+        }
+    }
+
     /// Executes one operation of the connection manager that the state machine requested.
     pub(super) fn execute(
         &mut self,

@@ -39,9 +39,8 @@ use super::{
 };
 use crate::{
     config::Config,
-    error::Error,
     link::{Ended, Link, PeerPath, PeerPaths, Peers, Side, inbox},
-    os::{failed, millis},
+    os::{failed, foreign, millis},
     poll::{Attended, Epolls, Mailbox, Notice, Reliance},
     proto::{CloseReason, CmCall, CmInput, CmOp, Connection, Host, SessionId},
     status::OsError,
@@ -485,7 +484,6 @@ impl Reactor {
         let turns = entry.role.choose(&mut self.connects, &mut self.accepts);
         turns.leave(key);
         entry.link.end_watch();
-        entry.link.uninstall();
         self.forget_session(&mut entry);
         self.registration
             .connection_closed(entry.config.longest_close());
@@ -494,25 +492,26 @@ impl Reactor {
         }
         if let Role::TryRdma(key) = entry.role {
             self.record_trial(key, &reason);
-            return self.report_drained();
-        }
-        // The sum includes only counters, and not the memory of messages that the application
-        // holds.
-        self.past.all += entry.link.statistics().counters();
-        if let Some(request) = self.request_to_repeat(&mut entry, &reason) {
-            self.connect_again(entry, request, reason);
-            return self.report_drained();
-        }
-        self.past.ended += 1;
-        if let Some(reply) = entry.reply.take() {
-            let error = entry
-                .id
-                .take_problem()
-                .unwrap_or_else(|| Error::from_connect(entry.peer, entry.id.transport(), reason));
-            reply.send(Err(error));
+        } else {
+            // The sum includes only counters, and not the memory of messages that the application
+            // holds.
+            self.past.all += entry.link.statistics().counters();
+            match self.request_to_repeat(&mut entry, &reason) {
+                Some(request) => self.connect_again(&mut entry, request, reason),
+                None => {
+                    self.past.ended += 1;
+                    entry.report_failure(reason);
+                }
+            }
         }
         self.report_drained();
-        // Dropping the entry destroys the queue pair and then the id.
+        if entry.id.transport() == Transport::Rdma {
+            // The kernel may wait for the network when it destroys the queue pair and the id. Other
+            // connections must not wait for it, so this is a collected call: see `relief`.
+            foreign::call_once(move || entry.destroy());
+        } else {
+            entry.destroy();
+        }
     }
 }
 
@@ -577,11 +576,7 @@ impl Drop for Reactor {
         for (_, mut entry) in self.links.drain() {
             entry.link.end_watch();
             entry.link.with_core(|core| core.cut_off(reason.clone()));
-            if let Some(reply) = entry.reply.take() {
-                let transport = entry.id.transport();
-                let error = Error::from_connect(entry.peer, transport, reason.clone());
-                reply.send(Err(error));
-            }
+            entry.report_failure(reason.clone());
             if entry.link.try_release() {
                 entry.link.uninstall();
             }

@@ -1,5 +1,5 @@
-/* A preloaded library that makes the n-th call of one function fail, refuses inline data and
- * relaxed ordering as some devices do, has thread domains and a NUMA node and keeps READs within
+/* A preloaded library that makes the n-th call of one function fail, blocks the calls of another,
+ * refuses inline data and relaxed ordering as some devices do, has thread domains and a NUMA node and keeps READs within
  * memory windows as others do, and notes the values that some calls ask for. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -86,6 +86,39 @@ static int fails(const char *function)
 	return name && !strcmp(name, function) && atomic_fetch_sub(&calls_left, 1) == 1;
 }
 
+static pthread_mutex_t of_blocking = PTHREAD_MUTEX_INITIALIZER;
+static pthread_cond_t unblocked = PTHREAD_COND_INITIALIZER;
+static const char *_Atomic blocking;
+static atomic_long blocked;
+
+/* Makes each call of `function` from here on wait. With NULL, lets the waiting calls go on. */
+void block_calls(const char *function)
+{
+	pthread_mutex_lock(&of_blocking);
+	atomic_store(&blocking, function);
+	pthread_cond_broadcast(&unblocked);
+	pthread_mutex_unlock(&of_blocking);
+}
+
+/* Returns the number of calls that wait. */
+long blocked_calls(void)
+{
+	return atomic_load(&blocked);
+}
+
+static void wait_if_blocked(const char *function)
+{
+	const char *name = atomic_load(&blocking);
+	if (!name || strcmp(name, function))
+		return;
+	pthread_mutex_lock(&of_blocking);
+	atomic_fetch_add(&blocked, 1);
+	while (atomic_load(&blocking) == name)
+		pthread_cond_wait(&unblocked, &of_blocking);
+	atomic_fetch_sub(&blocked, 1);
+	pthread_mutex_unlock(&of_blocking);
+}
+
 /* A function here, and the one of the same name behind it. */
 struct wrapped {
 	const char *name;
@@ -137,6 +170,7 @@ void *dlsym(void *handle, const char *name)
 			next_##name = real_dlsym(RTLD_NEXT, #name);           \
 		next = (result(*) parameters)next_##name;                     \
 		before;                                                       \
+		wait_if_blocked(#name);                                       \
 		if (fails(#name)) {                                           \
 			errno = error;                                        \
 			return failure;                                       \
@@ -529,9 +563,11 @@ WRAP_AFTER(if (level || option) return next(id, level, option, value, size),
 	   int, rdma_set_option, EINVAL, -1,
 	   (void *id, int level, int option, void *value, size_t size),
 	   (id, level, option, value, size))
-/* The fourth word of an rdma_cm_id is its queue pair, whose third one is its domain. */
-WRAP_AFTER(note_queue_pair(((void ***)id)[3][2], QUEUE_PAIR_DESTROYED),
-	   void, rdma_destroy_qp, 0, , (void *id), (id))
+WRAP(int, rdma_destroy_id, EINVAL, -1, (void *id), (id))
+/* The third word of a queue pair is its domain. */
+WRAP_AFTER(note_queue_pair(((void **)qp)[2], QUEUE_PAIR_DESTROYED),
+	   int, ibv_destroy_qp, EBUSY, EBUSY, (void *qp), (qp))
+WRAP(int, ibv_destroy_cq, EBUSY, EBUSY, (void *cq), (cq))
 WRAP_AFTER(watch(context), void *, ibv_alloc_pd, ENOMEM, NULL, (void *context), (context))
 WRAP_AFTER(if (free_parent(pd)) return 0, int, ibv_dealloc_pd, EBUSY, EBUSY, (void *pd), (pd))
 OBJECT(ibv_create_comp_channel, (void *context), (context))

@@ -1,5 +1,5 @@
-//! Controls a preloaded library. The library replaces C functions, makes their calls fail on
-//! request, and records values of the calls.
+//! Controls a preloaded library. The library replaces C functions, makes their calls fail or block
+//! on request, and records values of the calls.
 
 use std::{
     env,
@@ -8,12 +8,15 @@ use std::{
     os::unix::ffi::OsStrExt,
     path::{Path, PathBuf},
     process::Command,
+    ptr,
     sync::LazyLock,
 };
 
 use crate::apart::run_in_process_of;
 
 type FailCall = unsafe extern "C" fn(*const c_char, c_long);
+type BlockCalls = unsafe extern "C" fn(*const c_char);
+type BlockedCalls = unsafe extern "C" fn() -> c_long;
 type TakeFailed = unsafe extern "C" fn() -> c_int;
 type TakeRecorded = unsafe extern "C" fn(*const c_char, *mut c_long) -> c_long;
 type SetValue = unsafe extern "C" fn(c_long);
@@ -24,6 +27,8 @@ type SetNodeFile = unsafe extern "C" fn(*const c_char);
 pub(crate) struct Calls {
     fail_call: FailCall,
     take_failed: TakeFailed,
+    block_calls: BlockCalls,
+    blocked_calls: BlockedCalls,
     take_recorded: TakeRecorded,
     limit_inline: SetValue,
     refuse_relaxed: SetValue,
@@ -69,6 +74,7 @@ impl Calls {
             found
         };
         let (fail_call, take_failed) = (find(c"fail_call"), find(c"take_failed"));
+        let (block_calls, blocked_calls) = (find(c"block_calls"), find(c"blocked_calls"));
         let (take_recorded, limit_inline) = (find(c"take_recorded"), find(c"limit_inline"));
         let refuse_relaxed = find(c"refuse_relaxed");
         let (set_domain_replies, set_node_file) =
@@ -79,6 +85,12 @@ impl Calls {
             fail_call: unsafe { mem::transmute::<*mut libc::c_void, FailCall>(fail_call) },
             // SAFETY: `take_failed` has the type `TakeFailed` in calls.c.
             take_failed: unsafe { mem::transmute::<*mut libc::c_void, TakeFailed>(take_failed) },
+            // SAFETY: `block_calls` has the type `BlockCalls` in calls.c.
+            block_calls: unsafe { mem::transmute::<*mut libc::c_void, BlockCalls>(block_calls) },
+            // SAFETY: `blocked_calls` has the type `BlockedCalls` in calls.c.
+            blocked_calls: unsafe {
+                mem::transmute::<*mut libc::c_void, BlockedCalls>(blocked_calls)
+            },
             // SAFETY: `take_recorded` has the type `TakeRecorded` in calls.c.
             take_recorded: unsafe {
                 mem::transmute::<*mut libc::c_void, TakeRecorded>(take_recorded)
@@ -160,6 +172,26 @@ impl Calls {
         let name = CString::new(function).unwrap().into_raw();
         // SAFETY: the text is a C string that is never freed.
         unsafe { (self.fail_call)(name, number) };
+    }
+
+    /// Makes each later call of `function` block until [`unblock`](Self::unblock) is called.
+    pub(crate) fn block(&self, function: &str) {
+        // Never free the name, because other threads can read it at any time.
+        let name = CString::new(function).unwrap().into_raw();
+        // SAFETY: the text is a C string that is never freed.
+        unsafe { (self.block_calls)(name) };
+    }
+
+    /// Returns the number of calls that are blocked.
+    pub(crate) fn blocked(&self) -> i64 {
+        // SAFETY: the function has no preconditions.
+        unsafe { (self.blocked_calls)() }
+    }
+
+    /// Ends the blocking of calls.
+    pub(crate) fn unblock(&self) {
+        // SAFETY: the function accepts a null pointer.
+        unsafe { (self.block_calls)(ptr::null()) };
     }
 
     /// Makes all later calls succeed. Returns true if the call that was chosen with

@@ -8,6 +8,7 @@ mod adapters;
 #[allow(dead_code)]
 #[path = "../apart/mod.rs"]
 mod apart;
+mod blocked;
 mod calls;
 #[allow(dead_code)]
 #[path = "../tcp_peer/mod.rs"]

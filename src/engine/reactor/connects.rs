@@ -79,7 +79,7 @@ impl Reactor {
     /// Repeats the request of an ended connection. `reason` is the reason for the refusal.
     pub(super) fn connect_again(
         &mut self,
-        mut entry: Box<Entry>,
+        entry: &mut Entry,
         mut request: Box<OwnRequest>,
         reason: CloseReason,
     ) {
@@ -93,8 +93,6 @@ impl Reactor {
         request.refused += 1;
         let path = PeerPath::new(entry.peer, entry.id.transport());
         let config = Arc::clone(&entry.config);
-        // This destroys the queue pair and then the id.
-        drop(entry);
         self.connect(path, config, request, Some(reason), reply);
     }
 

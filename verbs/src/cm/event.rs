@@ -221,11 +221,11 @@ impl EventChannel {
         if event.event() == CmEventType::DEVICE_REMOVAL {
             // SAFETY: `raw` is an unacknowledged event.
             let id = unsafe { (*raw).id };
-            // SAFETY: the event's id exists, because no id of this channel is destroyed while the
-            // lock is held.
+            // SAFETY: the event's id exists, because librdmacm frees no id that has an
+            // unacknowledged event.
             let device = unsafe { (*id).verbs };
-            // SAFETY: the event's id exists, because no id of this channel is destroyed while the
-            // lock is held.
+            // SAFETY: the event's id exists, because librdmacm frees no id that has an
+            // unacknowledged event.
             unsafe { Devices::handle_removal(device) };
         }
         // SAFETY: `raw` is acknowledged only here, and `event` does not point into it.

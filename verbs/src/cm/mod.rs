@@ -12,16 +12,16 @@
 //! # Events
 //!
 //! [`EventChannel::poll_event`] copies the event, takes ownership of the new id of a
-//! CONNECT_REQUEST, and acknowledges the event before it returns. `rdma_destroy_id` blocks while an
-//! event of the id is unacknowledged. In this module, `rdma_destroy_id` never blocks, because no
-//! event stays unacknowledged.
+//! CONNECT_REQUEST, and acknowledges the event before it returns. Therefore dropping an id never
+//! waits for the program to acknowledge an event. It may still take long, because the kernel waits
+//! for messages in flight.
 //!
 //! # Thread safety
 //!
 //! While librdmacm reads an event of an id, it writes to fields of that id, for example to the
 //! pointer to the id's device and to the route. Therefore each channel has a lock. A thread holds
-//! this lock while it reads an event, and during each call on an id of the channel. As a result,
-//! any thread may use an id.
+//! this lock while it reads an event, and during each call on an id of the channel, except
+//! `rdma_destroy_id`. As a result, any thread may use an id.
 //!
 //! A synchronous id has its own channel, and waits for its events without holding a lock.
 //!
@@ -31,8 +31,8 @@
 //! handle to its channel, so the C objects are destroyed in the order that librdmacm requires.
 
 // This module owns every librdmacm object that the crate uses. It guarantees three things. Each
-// event that was read is acknowledged. No thread uses an id while an event of that id is read. A
-// removed device is released when no object of the crate uses it. The callers of this module are
+// event that was read is acknowledged. No thread uses an id while an event of that id is read, and
+// librdmacm frees no id before its events that were read are acknowledged. A removed device is released when no object of the crate uses it. The callers of this module are
 // the crates `rdmsg`, `rsocket` and `valkey`, and programs. The engine of `rdmsg` uses its ids only
 // on its own thread. This module starts no thread, sets no deadlines of its own, and retries no
 // call except in [`CmId::listen_on`]. The callers decide how to handle an event.

@@ -171,16 +171,17 @@ impl Drop for OwnedId {
             // This process is a forked child, and the id belongs to the parent.
             return;
         }
-        let result = self.with(|id, local| {
-            // SAFETY: `id` exists, the lock of its channel is held, and all events that were read
-            // have been acknowledged.
-            unsafe { local.groups.leave_all(id) };
-            // SAFETY: this is the last handle of the id. A queue pair owns a handle to its id, so
-            // the id's queue pair has already been destroyed. All events that were read have been
-            // acknowledged, so the call does not block.
-            cvt("rdma_destroy_id", unsafe { ffi::rdma_destroy_id(id) })
-        });
-        log_destroy_error(result.map(drop));
+        // SAFETY: `id` exists, the lock of its channel is held, and all events that were read have
+        // been acknowledged.
+        self.with(|id, local| unsafe { local.groups.leave_all(id) });
+        // The lock of the channel is not held during the next call, because the kernel may wait for
+        // the network, and other threads need the lock to use other ids. If another thread reads an
+        // event of this id now, librdmacm frees the id only after that thread has acknowledged the
+        // event.
+        // SAFETY: this is the last handle of the id. A queue pair owns a handle to its id, so the
+        // id's queue pair has already been destroyed.
+        let ret = unsafe { ffi::rdma_destroy_id(self.raw.as_ptr()) };
+        log_destroy_error(cvt("rdma_destroy_id", ret).map(drop));
     }
 }
 

@@ -1,7 +1,7 @@
 //! Creates and destroys the queue pair of an id.
 #![allow(unsafe_code)]
 
-use std::{mem::MaybeUninit, ptr::NonNull, sync::Arc};
+use std::{mem::MaybeUninit, ptr, sync::Arc};
 
 use rdma_status::OsError;
 
@@ -53,7 +53,7 @@ impl CmId {
         })?;
         let owner = Arc::clone(&self.inner);
         // SAFETY: `qp` was created above with `pd` and `attr`, and the call stored its capacities
-        // in `raw`. Only `owner` destroys it, in `destroy_qp`.
+        // in `raw`. After `release_qp`, librdmacm no longer uses it.
         Ok(unsafe { QueuePair::from_cm(qp, QpCap::from_raw(raw.cap), pd, attr, owner) })
     }
 
@@ -85,14 +85,18 @@ impl CmId {
 }
 
 impl QpOwner for OwnedId {
-    fn destroy_qp(&self, _raw: NonNull<ffi::ibv_qp>) {
+    /// Removes the queue pair from the id. `rdma_destroy_qp` would also destroy it, while this
+    /// method holds the lock of the id's channel. The destruction can take long, and other threads
+    /// need the lock to use other ids.
+    fn release_qp(&self) {
         self.with(|id, local| {
             // SAFETY: the queue pair keeps `id` alive, and the lock of its channel is held. All
             // events that were read have been acknowledged.
             unsafe { local.groups.leave_all(id) };
-            // SAFETY: the queue pair keeps `id` alive, and the lock of its channel is held. This
-            // queue pair is the id's only one.
-            unsafe { ffi::rdma_destroy_qp(id) };
+            // SAFETY: the queue pair keeps `id` alive, and the lock of its channel is held, so
+            // librdmacm does not use the queue pair now. It has created no completion queues for
+            // it, because `create_qp` passes those of the program.
+            unsafe { (*id).qp = ptr::null_mut() };
         });
     }
 }

@@ -249,7 +249,6 @@ functions! {
             pd: *mut ibv_pd,
             qp_init_attr: *mut ibv_qp_init_attr,
         ) -> c_int;
-        fn rdma_destroy_qp(id: *mut rdma_cm_id);
         fn rdma_init_qp_attr(
             id: *mut rdma_cm_id,
             qp_attr: *mut ibv_qp_attr,

@@ -58,15 +58,15 @@ pub struct QueuePair {
     send_cq: CompletionQueue,
     recv_cq: CompletionQueue,
     pd: ProtectionDomain,
-    /// The owner, which destroys the queue pair. If `None`, `drop` calls `ibv_destroy_qp`.
+    /// The owner, which `drop` informs before it destroys the queue pair.
     owner: Option<Arc<dyn QpOwner>>,
 }
 
 /// The owner of a queue pair that was created through an id of the connection manager.
 pub(crate) trait QpOwner: Send + Sync {
-    /// Destroys the queue pair. The caller calls this method once, and does not use `raw`
-    /// afterwards.
-    fn destroy_qp(&self, raw: NonNull<ffi::ibv_qp>);
+    /// Ends the use of the queue pair by the connection manager. The caller then destroys the queue
+    /// pair.
+    fn release_qp(&self);
 }
 
 // SAFETY: libibverbs allows any thread to use and to destroy a queue pair.
@@ -135,13 +135,13 @@ impl QueuePair {
 
     /// Takes ownership of a queue pair that the connection manager created with `pd` and `attr`.
     ///
-    /// `owner` destroys the queue pair. `cap` contains the granted capacities, which the call that
-    /// created the queue pair returned.
+    /// `cap` contains the granted capacities, which the call that created the queue pair returned.
     ///
     /// # Safety
     ///
-    /// `raw` was created with `pd` and `attr`, and has the capacities `cap`. Only `owner` destroys
-    /// it, and only in [`QpOwner::destroy_qp`], which may be called at any time.
+    /// `raw` was created with `pd` and `attr`, and has the capacities `cap`. No other code destroys
+    /// it. After [`QpOwner::release_qp`], which may be called at any time, `owner` no longer uses
+    /// it.
     pub(crate) unsafe fn from_cm(
         raw: NonNull<ffi::ibv_qp>,
         cap: QpCap,
@@ -517,15 +517,13 @@ impl Drop for QueuePair {
             // This process is a forked child, and the queue pair belongs to the parent.
             return;
         }
-        match &self.owner {
-            Some(owner) => owner.destroy_qp(self.raw),
-            None => {
-                // SAFETY: a constructor of this type created the queue pair, and only this `drop`
-                // destroys it. All events that were read have been acknowledged, so the call does
-                // not block.
-                let ret = unsafe { ffi::ibv_destroy_qp(self.as_ptr()) };
-                log_destroy_error(cvt_errno("ibv_destroy_qp", ret));
-            }
+        if let Some(owner) = &self.owner {
+            owner.release_qp();
         }
+        // SAFETY: the queue pair exists, and only this `drop` destroys it. Its owner no longer uses
+        // it. All events that were read have been acknowledged, so libibverbs does not wait for an
+        // acknowledgement.
+        let ret = unsafe { ffi::ibv_destroy_qp(self.as_ptr()) };
+        log_destroy_error(cvt_errno("ibv_destroy_qp", ret));
     }
 }
