@@ -16,6 +16,7 @@ use crate::{
     config::Config,
     error::Error,
     link::{Inbox, Inflow, Link, Owner, PeerPath},
+    os::foreign,
     poll::{Epolls, Registration},
     proto::{
         CloseReason, CmCall, CmOp, Host, REPLY_DATA_MAX, SESSION_ID_LEN, SessionId, Statistics,
@@ -23,6 +24,7 @@ use crate::{
     status::OsError,
     tally::Refusal,
     transport::{Budget, ConnectRequest, ConnectionId, ConnectionManager},
+    transport_choice::Transport,
 };
 
 /// The engine's entry for a connection. Only the engine's thread accesses the fields. They are
@@ -101,10 +103,23 @@ impl Role {
 }
 
 impl Entry {
-    /// Destroys the objects of a connection that has ended: the queue pair, the completion queue,
-    /// the buffers, and then the id.
-    pub(super) fn destroy(self) {
-        self.link.uninstall();
+    /// Destroys the objects of a connection that has ended: the transport, and then the id.
+    pub(super) fn destroy(self: Box<Self>) {
+        destroy_soon(self.id.transport(), move || {
+            let entry = self;
+            entry.link.uninstall();
+        });
+    }
+
+    /// Destroys the transport and the id. The connection can then use others.
+    pub(super) fn discard_transport(&mut self) {
+        self.link.end_watch();
+        let transport = self.link.take_transport();
+        let id = self.id.discard();
+        destroy_soon(self.id.transport(), || {
+            transport.destroy();
+            drop(id);
+        });
     }
 
     /// If a caller waits for the connection, sends it the reason why the connection failed.
@@ -147,9 +162,7 @@ impl Entry {
             },
             CmOp::Disconnect => id.disconnect(),
             CmOp::Discard => {
-                self.link.end_watch();
-                self.link.uninstall();
-                self.id.discard();
+                self.discard_transport();
                 Ok(())
             }
         }
@@ -317,5 +330,16 @@ impl Entry {
                 )
             }
         }
+    }
+}
+
+/// Runs `destroy`, which destroys objects of `transport`. Over RDMA, the kernel may wait for the
+/// network meanwhile, and other connections must not wait. Therefore `destroy` is then a collected
+/// call: see [`relief`](super::relief).
+fn destroy_soon(transport: Transport, destroy: impl FnOnce() + Send + 'static) {
+    if transport == Transport::Rdma {
+        foreign::call_once(destroy);
+    } else {
+        destroy();
     }
 }

@@ -40,7 +40,7 @@ use super::{
 use crate::{
     config::Config,
     link::{Ended, Link, PeerPath, PeerPaths, Peers, Side, inbox},
-    os::{failed, foreign, millis},
+    os::{failed, millis},
     poll::{Attended, Epolls, Mailbox, Notice, Reliance},
     proto::{CloseReason, CmCall, CmInput, CmOp, Connection, Host, SessionId},
     status::OsError,
@@ -505,13 +505,7 @@ impl Reactor {
             }
         }
         self.report_drained();
-        if entry.id.transport() == Transport::Rdma {
-            // The kernel may wait for the network when it destroys the queue pair and the id. Other
-            // connections must not wait for it, so this is a collected call: see `relief`.
-            foreign::call_once(move || entry.destroy());
-        } else {
-            entry.destroy();
-        }
+        entry.destroy();
     }
 }
 

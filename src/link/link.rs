@@ -23,7 +23,6 @@ use super::{
 };
 use crate::{
     config::{Config, Label},
-    error::Error,
     os::{
         Process,
         foreign::{self, ForeignCall, PendingWork, Target},
@@ -34,7 +33,7 @@ use crate::{
     },
     proto::{CloseReason, Connection, Note, Topic},
     tally,
-    transport::{Allocator, PollSide, TransportParts, WorkQueues},
+    transport::{Allocator, PollSide},
     transport_choice::Transport,
 };
 
@@ -91,7 +90,7 @@ pub(crate) struct Link {
     pub(crate) poller: Poller,
     pub(super) line: NoticeSender,
     /// The allocator of memory for the application's messages. `None` without a transport.
-    allocator: Mutex<Option<Arc<Allocator>>>,
+    pub(super) allocator: Mutex<Option<Arc<Allocator>>>,
     /// The number of completions that `recv` took from the queue and set aside for later calls.
     pub(crate) set_aside: Arc<AtomicUsize>,
     /// Whether the connection's own queue may contain completions. This is only a hint: calls
@@ -541,117 +540,6 @@ impl Link {
         let allocator = self.allocator();
         while self.in_engine(|core| core.send_again(allocator.as_deref())) {}
     }
-
-    // Functions for the transport.
-
-    /// Installs a transport. From now on threads may poll it.
-    pub(crate) fn install(&self, transport: TransportParts) {
-        let TransportParts {
-            queues,
-            share,
-            poll_side,
-            allocator,
-        } = transport;
-        {
-            let mut core = self.core();
-            if let Some(share) = &share {
-                core.conn.use_account(Arc::clone(share.account()));
-            }
-            core.share = share;
-            core.queues = Some(queues);
-        }
-        *lock(&self.allocator) = Some(allocator);
-        *lock(&self.poll) = Some(poll_side);
-    }
-
-    /// Returns true if no thread of the application uses the transport;
-    /// [`uninstall`](Self::uninstall) can then run without waiting. If a thread may still be in a
-    /// call on the queue pair, moves the queue pair to the error state, so that the thread returns
-    /// soon.
-    pub(crate) fn try_release(&self) -> bool {
-        if self.try_lock_poll().is_none() {
-            return false;
-        }
-        let core = self.core();
-        core.queues.as_ref().is_none_or(WorkQueues::try_release)
-    }
-
-    /// Destroys all objects of the connection on the device: the queue pair first, then the
-    /// completion queue.
-    pub(crate) fn uninstall(&self) {
-        // Once the poll side is taken, no other thread can poll, and no runtime can register the
-        // connection.
-        let mut side = lock(&self.poll).take();
-        if self.is_over() {
-            self.poller.leave_runtime();
-        } else {
-            self.poller.pause_runtime();
-        }
-        let mut failed = None;
-        let queues = {
-            let mut core = self.core();
-            if let (Some(share), Some(queues), Some(side)) = (&core.share, &core.queues, &mut side)
-            {
-                // A queue pair in the error state consumes no further shared receives, even before
-                // it is drained. The receives that it has consumed are counted before the queue
-                // pair is destroyed, because a driver may remove their completions during the
-                // destruction.
-                failed = queues.fail().err();
-                share.take_all(side);
-            }
-            core.queues.take()
-        };
-        if let Some(error) = failed {
-            debug!(
-                Connection,
-                "{self}: cannot move its queue pair to the error state before destroying the queue \
-                 pair: {error}"
-            );
-        }
-        if let Some(queues) = queues {
-            queues.destroy();
-        }
-        if let Some(allocator) = lock(&self.allocator).take() {
-            allocator.close();
-        }
-        self.release_share(side);
-    }
-
-    /// Called after the queue pair was destroyed. Takes the receives that the queue pair consumed,
-    /// and reposts them to the shared receive queue, except for receives whose messages the
-    /// application has not released. Also gives the reserved receives back to the account of that
-    /// queue.
-    fn release_share(&self, side: Option<PollSide>) {
-        let settled = {
-            let mut core = self.core();
-            let Core { share, conn, .. } = &mut *core;
-            let Some(share) = share else { return };
-            if let Some(mut side) = side {
-                // Takes the completions that were added while the queue pair was being destroyed,
-                // unless the driver has removed them.
-                share.take_all(&mut side);
-            }
-            share.restore_receives(conn)
-        };
-        if let Err(error) = settled {
-            error!(
-                Connection,
-                "{self}: cannot return its buffers to the shared receive queue, so other \
-                 connections cannot use them: {error}"
-            );
-        }
-    }
-
-    /// Returns the allocator of memory for the application's messages. Returns `None` if the
-    /// connection has no transport.
-    pub(super) fn allocator(&self) -> Option<Arc<Allocator>> {
-        lock(&self.allocator).clone()
-    }
-
-    /// Returns the error for a call that needs a transport while the connection has none.
-    pub(super) fn disconnected(&self) -> Error {
-        Error::Disconnected(self.core().reason())
-    }
 }
 
 impl ForeignCall for Link {
@@ -710,7 +598,7 @@ mod tests {
     use std::thread;
 
     use super::*;
-    use crate::link::Completion;
+    use crate::{error::Error, link::Completion};
 
     fn link() -> (Arc<Link>, Inbox) {
         let (inlet, completions) = inbox();

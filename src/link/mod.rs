@@ -54,6 +54,7 @@ mod session;
 mod stall;
 mod successor;
 mod suspension;
+mod transport;
 
 pub use self::{
     completion::{Completion, Immediate},

@@ -192,9 +192,14 @@ impl ConnectionId {
         })
     }
 
-    /// Destroys the id, and drops its events that have not been polled.
-    pub(crate) fn discard(&mut self) {
-        by_transport!(self, all id => id.discard())
+    /// Gives up the id, and drops its events that have not been polled. Dropping the result
+    /// destroys the id.
+    pub(crate) fn discard(&mut self) -> Option<Box<dyn Send>> {
+        by_transport!(self, {
+            Rdma(id) => id.discard().map(|id| Box::new(id) as Box<dyn Send>),
+            Tcp(id) => { id.discard(); None },
+            Memory(id) => { id.discard(); None },
+        })
     }
 
     /// Returns the local address, or `0.0.0.0:0` if it is not known.

@@ -76,9 +76,7 @@ impl Reactor {
         };
         let turns = entry.role.choose(&mut self.connects, &mut self.accepts);
         turns.leave(key);
-        entry.link.end_watch();
-        entry.link.uninstall();
-        entry.id.discard();
+        entry.discard_transport();
         let now = Instant::now();
         let next = {
             let mut core = entry.link.core();

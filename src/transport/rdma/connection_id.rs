@@ -29,6 +29,9 @@ use crate::{
     verbs::QpState,
 };
 
+/// The context of an id that no connection uses. No connection or listener has this key.
+const NO_KEY: u64 = u64::MAX;
+
 /// The connection manager's id of one connection. Only the engine's thread uses it.
 ///
 /// An incoming connection is created with its id. An outgoing connection creates a new id for each
@@ -145,10 +148,13 @@ impl ConnectionId {
         Ok(transport)
     }
 
-    /// Destroys the id and its unread events.
-    pub(crate) fn discard(&mut self) {
-        self.id = None;
+    /// Returns the id, if there is one. Dropping it destroys the id and its unread events.
+    pub(crate) fn discard(&mut self) -> Option<CmId> {
         self.objects = None;
+        let mut id = self.id.take()?;
+        // The next id has the same key. Events of this id must not be mistaken for its events.
+        id.set_context(NO_KEY);
+        Some(id)
     }
 
     /// Returns this side's address.

@@ -32,10 +32,11 @@
 
 // This module owns every librdmacm object that the crate uses. It guarantees three things. Each
 // event that was read is acknowledged. No thread uses an id while an event of that id is read, and
-// librdmacm frees no id before its events that were read are acknowledged. A removed device is released when no object of the crate uses it. The callers of this module are
-// the crates `rdmsg`, `rsocket` and `valkey`, and programs. The engine of `rdmsg` uses its ids only
-// on its own thread. This module starts no thread, sets no deadlines of its own, and retries no
-// call except in [`CmId::listen_on`]. The callers decide how to handle an event.
+// librdmacm frees no id before its events that were read are acknowledged. A removed device is
+// released when no object of the crate uses it. The callers of this module are the crates `rdmsg`,
+// `rsocket` and `valkey`, and programs. The engine of `rdmsg` uses its ids only on its own thread,
+// but may destroy them on another. This module starts no thread, sets no deadlines of its own, and
+// retries no call except in [`CmId::listen_on`]. The callers decide how to handle an event.
 
 // These modules are declared first, in this order. As a result, the documentation of `EventChannel`
 // begins with `new`, and that of `CmEvent` with the methods that return its content.
