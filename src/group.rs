@@ -318,7 +318,7 @@ mod tests {
         expect(&members, [Owner::Engine; 2], || {});
         expect(&members, [Owner::Loop; 2], look);
         assert!(group.remove(&members[0]));
-        expect(&members, [Owner::Engine, Owner::Loop], || {});
+        expect(&members, [Owner::Engine, Owner::Loop], look);
         drop(group);
         expect(&members, [Owner::Engine; 2], || {});
     }

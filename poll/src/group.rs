@@ -62,6 +62,11 @@ impl Poller {
         self.owner() == Owner::Loop
     }
 
+    /// Returns whether a user relies on the engine's thread even if the threads of a group poll.
+    pub fn needs_engine(&self) -> bool {
+        ENGINE_USERS.iter().any(|user| self.relies(*user))
+    }
+
     /// If a [`GroupEvents`] is stored, removes it and makes the engine's thread the owner. Called
     /// when the connection leaves the group, or when threads no longer poll the group's members.
     /// The caller holds no lock.

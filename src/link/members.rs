@@ -155,8 +155,14 @@ impl Members {
         link.poller.enter_group(events);
         // A member without a transport has no events. When its next transport is registered,
         // `GroupEvents::mark_absent` makes a waiting thread take over the member.
-        if link.has_events() && link.poller.take_for_group() {
-            link.poll_as_member();
+        if link.has_events() {
+            if link.poller.take_for_group() {
+                link.poll_as_member();
+            } else if !link.poller.needs_engine() {
+                // The engine's thread became the owner at the same time, because of an earlier
+                // request. The next thread that waits for the group tries again.
+                events.mark_absent(key);
+            }
         }
         // A thread that removes a connection from the group first removes it from `links`, and then
         // calls `leave_group`. If the connection is no longer in `links`, that thread may have

@@ -204,8 +204,8 @@ impl Process {
     ///
     /// # Errors
     ///
-    /// If the connection to the agent is lost. [`Unkillable`] if the program does not end within 15 s
-    /// (longer on a slow machine) after SIGKILL.
+    /// If the connection to the agent is lost. [`Unkillable`] if the program does not end within 15
+    /// s (longer on a slow machine) after SIGKILL.
     pub fn kill(&mut self) -> Result<Ended> {
         if let Some(ended) = self.end(Duration::ZERO)? {
             return Ok(ended);

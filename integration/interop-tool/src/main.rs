@@ -34,8 +34,9 @@ use crate::case::{Case, Placeholders};
 /// reason. The cases of the program "valkey" run the clients of rdmsg-valkey against the server of
 /// Valkey. integration/valkey builds this server.
 ///
-/// Prints a table with the result of each pair. The exit status is 0 if all cases passed, and 123 if
-/// a program did not end after SIGKILL, because the kernel of its virtual machine has blocked it.
+/// Prints a table with the result of each pair. The exit status is 0 if all cases passed, and 123
+/// if a program did not end after SIGKILL, because the kernel of its virtual machine has blocked
+/// it.
 #[derive(Parser)]
 #[command(bin_name = "integration/interop", verbatim_doc_comment)]
 struct Options {
