@@ -35,13 +35,15 @@ const TCP_PORT: u16 = 8080;
 /// The address of the bridge on this host.
 const NEAR: &str = "127.0.0.1:6391";
 
-/// Prints the kernel stack of each thread, on one line, and the state of each TCP connection.
+/// Prints the kernel stack of each thread, on one line, the state of each TCP connection, and the
+/// last messages of the kernel.
 const STACKS: &str = r"for thread in /proc/[0-9]*/task/*; do
     process=${thread%/task/*}
     [ -s $process/cmdline ] || continue
     echo $(tr '\0' ' ' <$process/cmdline | cut -c-80), $(cat $thread/comm $thread/stack)
 done 2>/dev/null
-ss -tni";
+ss -tni
+dmesg | tail -20";
 
 /// The size in bytes of the file that some clients copy.
 const FILE: u64 = 50_000_000;
