@@ -179,8 +179,8 @@ impl Custody {
         }
     }
 
-    /// Runs the calls in custody, and then takes the reactor out of custody. Returns `None` if the
-    /// relief thread has replaced the calling thread.
+    /// Runs the collected calls while the reactor is in custody, and then takes the reactor back.
+    /// Returns `None` if the relief thread has replaced the calling thread.
     fn run_calls(&self) -> Option<Box<dyn Work>> {
         let this_thread = Some(thread::current().id());
         foreign::collect(false);
