@@ -146,8 +146,8 @@ pub enum PersistentEvent {
     },
 }
 
-/// The state that the program's handles share. The thread of `events` has no handle, so the client
-/// ends when the program drops its last handle.
+/// The state of a client. All clones of a [`Persistent`] share one `Handle`. The thread of `events`
+/// refers only to `shared`, so the client ends when the program drops its last clone.
 struct Handle {
     shared: Arc<Shared>,
     /// The channel of `events`, if its thread was started.

@@ -275,7 +275,7 @@ impl Entry {
             return;
         };
         if leaves {
-            // This fails for a stream, because the peer of a stream does not support the notice.
+            // This has no effect on a stream, whose peer cannot be asked to leave.
             self.ask_to_leave();
         }
         info!(

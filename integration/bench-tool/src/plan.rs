@@ -20,7 +20,7 @@ pub(crate) struct Task {
     /// Whether to measure only the comparisons that are marked with a star in `rows.txt`.
     pub(crate) quick: bool,
     /// A comparison is measured if its name contains one of these texts. If there are no texts, all
-    /// comparisons are measured. The budget uses the same names for its rows.
+    /// comparisons are measured. The budget stores each figure under the name of its comparison.
     pub(crate) only: Vec<String>,
     pub(crate) rounds: u32,
 }

@@ -127,9 +127,8 @@ impl Run {
                 "-s ",
             ),
             Program::Rdmsg(manner) => {
-                // If the run only opens connections, `count` is their number. Before other runs, a
-                // tenth of the number of measured messages is unmeasured, but at least one message
-                // per connection.
+                // If the run only opens connections, `count` is their number. Any other run begins
+                // with unmeasured messages: a tenth of `count`, but at least one per connection.
                 let (connections, warm_up, count) = match self.measure.is_of_connections() {
                     true => (u32::try_from(count)?, 0, 0),
                     false => {

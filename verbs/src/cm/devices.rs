@@ -403,8 +403,8 @@ unsafe fn release(context: NonNull<ffi::ibv_context>) {
         Err(list_error) => match unsafe { disable_descriptors(context) } {
             Ok(()) => debug!(
                 Rdma,
-                "closed the descriptors of a removed device, because librdmacm cannot list the \
-                 devices: {list_error}"
+                "librdmacm cannot list its devices, and therefore cannot close a removed device: \
+                 {list_error}; closed the descriptors of the device instead"
             ),
             Err(error) => error!(
                 Rdma,
