@@ -150,7 +150,7 @@ pub enum PersistentEvent {
 /// refers only to `shared`, so the client ends when the program drops its last clone.
 struct Handle {
     shared: Arc<Shared>,
-    /// The channel of `events`, if its thread was started.
+    /// The channel that [`Persistent::events`] returns, after its first call.
     events: Mutex<Option<Receiver<PersistentEvent>>>,
 }
 

@@ -219,6 +219,6 @@ fn a_full_window_is_not_an_error_of_the_connection() {
     ));
     assert_eq!(
         TrySendError::Full.to_string(),
-        "the peer's receive window is full"
+        "the peer's receive window or the send queue is full"
     );
 }

@@ -182,8 +182,8 @@ impl ControlMessages {
         //# Each number is one higher than the number of the previous control message.
         //= PROTOCOL.md#control-messages
         //# The first control message on a connection that resumes a session has the number *g* − 2,
-        //# where *g* is the last grant that its sender knows. If the receiver expects the number *r*
-        //# next and has last sent the grant *a*, then *r* ≤ *g* ≤ *a*.
+        //# where *g* is the last grant that its sender knows. If the receiver expects the number
+        //# *r* next and has last sent the grant *a*, then *r* ≤ *g* ≤ *a*.
         let is_next = match self.next {
             Some(next) => number == next,
             None => {

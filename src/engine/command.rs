@@ -473,7 +473,7 @@ impl Request {
         if let Some(label) = &self.label {
             label.check()?;
         }
-        // Methods that answer a request consume it, so this request has not been answered.
+        // Each method that answers a request consumes it, so `open` is always present here.
         let open = self.open.take().ok_or(Error::EngineShutDown)?;
         if let Some(label) = self.label.take() {
             open.link.set_label(label);

@@ -267,7 +267,8 @@ impl Entry {
     pub(super) fn report_established(&mut self, leaves: bool) {
         match &mut self.role {
             Role::Active => {}
-            // End the trial connection: the peer should have refused the trial's outdated request.
+            // The peer must refuse the request of a trial, but has accepted this one. The trial is
+            // over, so end its connection.
             Role::TryRdma(_) => self.link.abort(0),
             Role::Passive(half_open) => *half_open = None,
         }

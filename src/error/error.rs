@@ -155,7 +155,7 @@ pub enum Error {
     /// The peer's window or the send queue is full, and the call does not wait.
     ///
     /// Nothing was sent; the connection stays open, and a later retry may succeed.
-    #[error("the peer's receive window is full")]
+    #[error("the peer's receive window or the send queue is full")]
     WindowFull,
 
     /// This side has [finished](crate::Endpoint::finish): it has sent its last message.
@@ -587,7 +587,7 @@ fn is_loopback(address: SocketAddr) -> bool {
 #[expect(clippy::exhaustive_enums, reason = "a send is refused or fails")]
 pub enum TrySendError {
     /// The peer's window or the send queue is full. A later retry may succeed.
-    #[error("the peer's receive window is full")]
+    #[error("the peer's receive window or the send queue is full")]
     Full,
     /// Sending failed for a reason other than a lack of room.
     #[error(transparent)]

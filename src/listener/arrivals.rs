@@ -77,8 +77,8 @@ impl<T> Arrivals<T> {
         }
     }
 
-    /// Returns the items of an ended listener: an empty channel, and the reason [`Error::Forked`].
-    /// In a forked child they replace inherited items.
+    /// Returns the `Arrivals` of a listener that has ended with [`Error::Forked`]. A forked child
+    /// uses it instead of an inherited one.
     fn forked() -> Self {
         let arrivals = Self::new();
         arrivals.close(Error::Forked, None);

@@ -70,7 +70,7 @@ impl State {
         let eager = match self {
             Self::LongPayload => 1 << 20,
             Self::Silence | Self::Header | Self::Payload => 64 << 10,
-            // The receiver reads messages of more than 1000 bytes from the peer's memory.
+            // A message of more than 1000 bytes is not sent in one frame.
             Self::Large => 1000,
         };
         let config = matrix::config().with(|c| c.eager_size = Some(eager));
