@@ -111,13 +111,21 @@ impl Engine {
         let notices = Mailbox::new().map_err(Error::from_os)?;
         let manager = ConnectionManager::new(&notices).map_err(Error::from_os)?;
         let commands = Mailbox::new().map_err(Error::from_os)?;
+        let (destructions, destroyed) = bounded(0);
         let reactor = exit::register(Arc::clone(&commands))
             .and_then(|registration| {
                 let commands = Arc::clone(&commands);
-                Reactor::new(manager, commands, notices, budget, registration)
+                Reactor::new(
+                    manager,
+                    commands,
+                    notices,
+                    budget,
+                    destructions,
+                    registration,
+                )
             })
             .map_err(Error::from_os)?;
-        let custody = Custody::start(Box::new(reactor))
+        let custody = Custody::start(Box::new(reactor), destroyed)
             .map_err(failed("pthread_create"))
             .map_err(Error::Os)?;
         Ok(Self {

@@ -11,6 +11,7 @@ use std::{
 use super::{
     command::{Established, Handle, ListenerItem, Reply, Request},
     listening::{HalfOpen, report_refusal},
+    relief::Destructions,
 };
 use crate::{
     config::Config,
@@ -51,6 +52,7 @@ pub(super) struct Entry {
     pub(super) asked: Option<Box<ConnectRequest>>,
     /// The ID of the session, if this host accepted the connection.
     pub(super) session: Option<SessionId>,
+    pub(super) destructions: Destructions,
 }
 
 /// A request that is not in its listener's queue yet.
@@ -105,7 +107,8 @@ impl Role {
 impl Entry {
     /// Destroys the objects of a connection that has ended: the transport, and then the id.
     pub(super) fn destroy(self: Box<Self>) {
-        destroy_soon(self.id.transport(), move || {
+        let destructions = self.destructions.clone();
+        destroy_soon(self.id.transport(), destructions, move || {
             let entry = self;
             entry.link.uninstall();
         });
@@ -116,7 +119,7 @@ impl Entry {
         self.link.end_watch();
         let transport = self.link.take_transport();
         let id = self.id.discard();
-        destroy_soon(self.id.transport(), || {
+        destroy_soon(self.id.transport(), self.destructions.clone(), || {
             transport.destroy();
             drop(id);
         });
@@ -337,9 +340,16 @@ impl Entry {
 /// Runs `destroy`, which destroys objects of `transport`. Over RDMA, the kernel may wait for the
 /// network meanwhile, and other connections must not wait. Therefore `destroy` is then a collected
 /// call: see [`relief`](super::relief).
-fn destroy_soon(transport: Transport, destroy: impl FnOnce() + Send + 'static) {
+fn destroy_soon(
+    transport: Transport,
+    destructions: Destructions,
+    destroy: impl FnOnce() + Send + 'static,
+) {
     if transport == Transport::Rdma {
-        foreign::call_once(destroy);
+        foreign::call_once(move || {
+            destroy();
+            drop(destructions);
+        });
     } else {
         destroy();
     }

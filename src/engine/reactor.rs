@@ -33,7 +33,7 @@ use super::{
     entry::{Entry, Role},
     exit::Registration,
     listening::{ClosedBinding, Listening},
-    relief::Work,
+    relief::{Destructions, Work},
     timers::Timers,
     tombstones::Tombstones,
 };
@@ -149,6 +149,7 @@ pub(super) struct Reactor {
     closed_bindings: Vec<ClosedBinding>,
     /// The memory limits for large messages.
     budget: Arc<Budget>,
+    destructions: Destructions,
     /// The number of ended connections, and the sum of their counters.
     past: EngineStatistics,
     /// This is the last field, so that the exit handler waits until all fields above have been
@@ -162,6 +163,7 @@ impl Reactor {
         commands: Arc<Mailbox<Command>>,
         notices: Arc<Mailbox<Notice>>,
         budget: Arc<Budget>,
+        destructions: Destructions,
         registration: Registration,
     ) -> Result<Self, OsError> {
         let mut reactor = Self {
@@ -198,6 +200,7 @@ impl Reactor {
             drains: Vec::new(),
             closed_bindings: Vec::new(),
             budget,
+            destructions,
             past: EngineStatistics::default(),
             registration,
         };
@@ -367,6 +370,7 @@ impl Reactor {
             incoming: None,
             repeated: None,
             receiver: Some(receiver),
+            destructions: self.destructions.clone(),
             inflow,
             peer,
             asked: None,
@@ -609,7 +613,17 @@ mod tests {
         let manager = ConnectionManager::new(&notices).unwrap();
         let commands = Mailbox::new().unwrap();
         let registration = Registration::nowhere();
-        Reactor::new(manager, commands, notices, Budget::shared(), registration).unwrap()
+        let (destructions, _) = crossbeam_channel::bounded(0);
+        let budget = Budget::shared();
+        Reactor::new(
+            manager,
+            commands,
+            notices,
+            budget,
+            destructions,
+            registration,
+        )
+        .unwrap()
     }
 
     /// Returns the transports whose connection managers the engine watches.

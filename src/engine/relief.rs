@@ -35,6 +35,8 @@ use std::{
     time::Duration,
 };
 
+use crossbeam_channel::{Receiver, Sender};
+
 use crate::os::{
     foreign::{self, ForeignCall},
     lock, unpoisoned,
@@ -48,6 +50,14 @@ const CALL_LIMIT: Duration = Duration::from_millis(10);
 /// If the relief thread finds no new call in more than this number of consecutive checks, it sleeps
 /// until the engine's thread runs calls again.
 const IDLE_CHECKS: u32 = 100;
+
+/// The maximum time for which [`Custody::join`] waits for destructions on replaced threads. On a
+/// busy machine, they take some ten milliseconds. After a fault of the kernel, they may never end.
+const DESTRUCTION_LIMIT: Duration = Duration::from_secs(10);
+
+/// Each destruction of a connection owns a clone until it has ended, and so does the reactor.
+/// Nothing is sent: [`Custody::join`] waits until all clones have been dropped.
+pub(super) type Destructions = Sender<()>;
 
 /// The operations of a reactor that [`Custody`] calls.
 pub(super) trait Work: Send {
@@ -66,6 +76,8 @@ pub(super) struct Custody {
     /// The threads that [`join`](Self::join) awaits: the engine's current thread, and the relief
     /// thread once it has started. Lock order: `state` before `threads`.
     threads: Mutex<HashMap<ThreadId, JoinHandle<()>>>,
+    /// Disconnected after all [`Destructions`] have been dropped.
+    destroyed: Receiver<()>,
 }
 
 struct State {
@@ -96,8 +108,9 @@ struct EndGuard<'a> {
 }
 
 impl Custody {
-    /// Starts the engine's thread.
-    pub(super) fn start(reactor: Box<dyn Work>) -> io::Result<Arc<Self>> {
+    /// Starts the engine's thread. `destroyed` is disconnected after all [`Destructions`] of the
+    /// reactor have been dropped.
+    pub(super) fn start(reactor: Box<dyn Work>, destroyed: Receiver<()>) -> io::Result<Arc<Self>> {
         let custody = Arc::new(Self {
             state: Mutex::new(State {
                 reactor: None,
@@ -109,6 +122,7 @@ impl Custody {
             }),
             changed: Condvar::new(),
             threads: Mutex::default(),
+            destroyed,
         });
         custody.spawn("rdmsg-engine", |custody| custody.serve(reactor))?;
         Ok(custody)
@@ -249,8 +263,9 @@ impl Custody {
         unpoisoned(self.changed.wait_while(state, is_needless))
     }
 
-    /// Waits until the engine and its threads have ended, except for replaced threads, whose calls
-    /// may block forever. Fails if one of the threads panicked.
+    /// Waits until the engine and its threads have ended. Replaced threads may be blocked forever,
+    /// so this call does not wait for them, except for the [`DESTRUCTION_LIMIT`] while they destroy
+    /// connections. Fails if one of the threads panicked.
     pub(super) fn join(&self) -> thread::Result<()> {
         let state = lock(&self.state);
         drop(self.changed.wait_while(state, |state| !state.ended));
@@ -261,6 +276,8 @@ impl Custody {
                 all = Err(panic);
             }
         }
+        drop(threads);
+        let _ = self.destroyed.recv_timeout(DESTRUCTION_LIMIT);
         all
     }
 }
@@ -294,6 +311,8 @@ impl Drop for EndGuard<'_> {
 #[cfg(test)]
 mod tests {
     use std::sync::mpsc::{Receiver, Sender, channel};
+
+    use crossbeam_channel::bounded;
 
     use super::*;
 
@@ -334,7 +353,9 @@ mod tests {
             is_over: false,
             dropped,
         };
-        (Custody::start(Box::new(script)).unwrap(), steps, drops)
+        let (_, destroyed) = bounded(0);
+        let custody = Custody::start(Box::new(script), destroyed).unwrap();
+        (custody, steps, drops)
     }
 
     /// Returns the id of the thread that runs the next step.

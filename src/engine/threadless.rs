@@ -11,6 +11,8 @@ use std::{
     time::{Duration, Instant},
 };
 
+use crossbeam_channel::bounded;
+
 use super::{command::Command, exit::Registration, reactor::Reactor, relief::Work};
 use crate::{
     os::{foreign, lock},
@@ -66,6 +68,8 @@ impl Threadless {
             Arc::clone(&commands),
             notices,
             Budget::new(EngineLimits::default()),
+            // Without a thread there is no RDMA, so nothing waits for destructions.
+            bounded(0).0,
             Registration::nowhere(),
         )?;
         *lock(&engine.reactor) = Some(Box::new(reactor));
