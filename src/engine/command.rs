@@ -1,7 +1,7 @@
 //! The commands from an engine's handles to the engine's thread, and the replies of the thread.
 
 use std::{
-    fmt,
+    fmt, mem,
     net::SocketAddr,
     sync::{Arc, Weak},
     thread,
@@ -11,7 +11,8 @@ use std::{
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender};
 
 use super::{
-    engine::EngineStatistics, promise::PromiseSender, relief::Custody, threadless::Threadless,
+    destroyers::Destroyers, engine::EngineStatistics, promise::PromiseSender, relief::Custody,
+    threadless::Threadless,
 };
 use crate::{
     addresses::Shown,
@@ -86,6 +87,10 @@ pub(crate) enum Command {
     Exit,
 }
 
+/// The maximum time for which an engine's end waits for the destruction of the objects of ended
+/// connections. Usually it takes milliseconds. After a fault of the kernel, it may never end.
+const DESTRUCTION_LIMIT: Duration = Duration::from_secs(10);
+
 /// Sends commands to an engine. The clones of the [`Engine`](super::Engine), the listeners and the
 /// endpoints share one `Handle`.
 pub(crate) struct Handle {
@@ -95,6 +100,7 @@ pub(crate) struct Handle {
     custody: Option<Arc<Custody>>,
     /// The state of an engine without a thread; `None` in all other handles.
     threadless: Option<Arc<Threadless>>,
+    destroyers: Destroyers,
     process: Process,
 }
 
@@ -180,11 +186,16 @@ pub(crate) struct Open {
 }
 
 impl Handle {
-    pub(super) fn new(commands: Arc<Mailbox<Command>>, custody: Arc<Custody>) -> Self {
+    pub(super) fn new(
+        commands: Arc<Mailbox<Command>>,
+        custody: Arc<Custody>,
+        destroyers: Destroyers,
+    ) -> Self {
         Self {
             commands,
             custody: Some(custody),
             threadless: None,
+            destroyers,
             process: Process::this(),
         }
     }
@@ -194,6 +205,7 @@ impl Handle {
             commands,
             custody: None,
             threadless: Some(engine),
+            destroyers: Destroyers::default(),
             process: Process::this(),
         }
     }
@@ -204,6 +216,7 @@ impl Handle {
             commands: Mailbox::closed(),
             custody: None,
             threadless: None,
+            destroyers: Destroyers::default(),
             process: Process::this(),
         }
     }
@@ -265,9 +278,19 @@ impl Handle {
         if let Some(engine) = &self.threadless {
             engine.join();
         }
-        self.custody
+        let ended = self
+            .custody
             .as_ref()
-            .map_or(Ok(()), |custody| custody.join())
+            .map_or(Ok(()), |custody| custody.join());
+        self.wait_for_destructions(None);
+        ended
+    }
+
+    /// Waits until the objects of the ended connections are destroyed, for at most the time `left`
+    /// and at most [`DESTRUCTION_LIMIT`].
+    pub(super) fn wait_for_destructions(&self, left: Option<Duration>) {
+        let limit = left.map_or(DESTRUCTION_LIMIT, |left| left.min(DESTRUCTION_LIMIT));
+        self.destroyers.wait(limit);
     }
 }
 
@@ -277,7 +300,13 @@ impl Drop for Handle {
             // The engine's threads belong to the parent process. A child can neither join nor
             // detach them.
             let commands = Arc::clone(&self.commands);
-            leak((self.custody.take(), self.threadless.take(), commands));
+            let destroyers = mem::take(&mut self.destroyers);
+            leak((
+                self.custody.take(),
+                self.threadless.take(),
+                commands,
+                destroyers,
+            ));
             return;
         }
         self.commands.send(Command::Retire);

@@ -8,6 +8,7 @@ use crossbeam_channel::{RecvTimeoutError, bounded};
 
 use super::{
     command::{Command, Handle},
+    destroyers::Destroyers,
     exit,
     reactor::Reactor,
     relief::Custody,
@@ -111,25 +112,19 @@ impl Engine {
         let notices = Mailbox::new().map_err(Error::from_os)?;
         let manager = ConnectionManager::new(&notices).map_err(Error::from_os)?;
         let commands = Mailbox::new().map_err(Error::from_os)?;
-        let (destructions, destroyed) = bounded(0);
+        let destroyers = Destroyers::default();
+        let served = destroyers.clone();
         let reactor = exit::register(Arc::clone(&commands))
             .and_then(|registration| {
                 let commands = Arc::clone(&commands);
-                Reactor::new(
-                    manager,
-                    commands,
-                    notices,
-                    budget,
-                    destructions,
-                    registration,
-                )
+                Reactor::new(manager, commands, notices, budget, served, registration)
             })
             .map_err(Error::from_os)?;
-        let custody = Custody::start(Box::new(reactor), destroyed)
+        let custody = Custody::start(Box::new(reactor))
             .map_err(failed("pthread_create"))
             .map_err(Error::Os)?;
         Ok(Self {
-            inner: Arc::new(Handle::new(commands, custody)),
+            inner: Arc::new(Handle::new(commands, custody, destroyers)),
         })
     }
 
@@ -292,11 +287,12 @@ impl Engine {
         let waits = Arc::new(());
         let caller = Arc::downgrade(&waits);
         self.send(Command::Drain { reply, caller })?;
-        match self
-            .inner
-            .receive_until(&drained, &Deadline::after(timeout))
-        {
-            Ok(()) => Ok(0),
+        let deadline = Deadline::after(timeout);
+        match self.inner.receive_until(&drained, &deadline) {
+            Ok(()) => {
+                self.inner.wait_for_destructions(deadline.left());
+                Ok(0)
+            }
             Err(RecvTimeoutError::Disconnected) => Err(Error::EngineShutDown),
             Err(RecvTimeoutError::Timeout) => Ok(self.statistics()?.connections),
         }

@@ -10,14 +10,13 @@ use std::{
 
 use super::{
     command::{Established, Handle, ListenerItem, Reply, Request},
+    destroyers::Destroyers,
     listening::{HalfOpen, report_refusal},
-    relief::Destructions,
 };
 use crate::{
     config::Config,
     error::Error,
     link::{Inbox, Inflow, Link, Owner, PeerPath},
-    os::foreign,
     poll::{Epolls, Registration},
     proto::{
         CloseReason, CmCall, CmOp, Host, REPLY_DATA_MAX, SESSION_ID_LEN, SessionId, Statistics,
@@ -52,7 +51,7 @@ pub(super) struct Entry {
     pub(super) asked: Option<Box<ConnectRequest>>,
     /// The ID of the session, if this host accepted the connection.
     pub(super) session: Option<SessionId>,
-    pub(super) destructions: Destructions,
+    pub(super) destroyers: Destroyers,
 }
 
 /// A request that is not in its listener's queue yet.
@@ -107,10 +106,15 @@ impl Role {
 impl Entry {
     /// Destroys the objects of a connection that has ended: the transport, and then the id.
     pub(super) fn destroy(self: Box<Self>) {
-        let destructions = self.destructions.clone();
-        destroy_soon(self.id.transport(), destructions, move || {
-            let entry = self;
-            entry.link.uninstall();
+        let Self {
+            link,
+            id,
+            destroyers,
+            ..
+        } = *self;
+        destroy_soon(id.transport(), &destroyers, move || {
+            link.uninstall();
+            drop(id);
         });
     }
 
@@ -119,7 +123,7 @@ impl Entry {
         self.link.end_watch();
         let transport = self.link.take_transport();
         let id = self.id.discard();
-        destroy_soon(self.id.transport(), self.destructions.clone(), || {
+        destroy_soon(self.id.transport(), &self.destroyers, || {
             transport.destroy();
             drop(id);
         });
@@ -338,18 +342,14 @@ impl Entry {
 }
 
 /// Runs `destroy`, which destroys objects of `transport`. Over RDMA, the kernel may wait for the
-/// network meanwhile, and other connections must not wait. Therefore `destroy` is then a collected
-/// call: see [`relief`](super::relief).
+/// network meanwhile, and other connections must not wait. A destroyer thread then runs `destroy`.
 fn destroy_soon(
     transport: Transport,
-    destructions: Destructions,
+    destroyers: &Destroyers,
     destroy: impl FnOnce() + Send + 'static,
 ) {
     if transport == Transport::Rdma {
-        foreign::call_once(move || {
-            destroy();
-            drop(destructions);
-        });
+        destroyers.run(destroy);
     } else {
         destroy();
     }

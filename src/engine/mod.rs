@@ -1,9 +1,10 @@
 //! The engine: one thread that establishes and ends connections.
 //!
 //! The thread handles events of the connection manager, deadlines, and the completion queues that
-//! no application thread polls. No other thread calls the connection manager. Handles send commands
-//! to this thread ([`command`]), and connections send notices. The thread replies through channels,
-//! and never waits for handles or connections.
+//! no application thread polls. No other thread calls the connection manager, except to destroy the
+//! ids of ended connections ([`destroyers`]). Handles send commands to the engine's thread
+//! ([`command`]), and connections send notices. The thread replies through channels, and never
+//! waits for handles or connections.
 //!
 //! An engine without a thread ([`threadless`]) serves only in-memory connections. The threads that
 //! submit work to such an engine run its reactor.
@@ -13,6 +14,7 @@
 
 mod admission;
 mod command;
+mod destroyers;
 mod device_events;
 #[expect(clippy::module_inception, reason = "it is the layer's main type")]
 mod engine;

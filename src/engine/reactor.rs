@@ -29,11 +29,12 @@ use nix::sys::epoll::{EpollEvent, EpollFlags, EpollTimeout};
 use super::{
     admission::{Admission, SLOTS},
     command::Command,
+    destroyers::Destroyers,
     engine::EngineStatistics,
     entry::{Entry, Role},
     exit::Registration,
     listening::{ClosedBinding, Listening},
-    relief::{Destructions, Work},
+    relief::Work,
     timers::Timers,
     tombstones::Tombstones,
 };
@@ -149,7 +150,7 @@ pub(super) struct Reactor {
     closed_bindings: Vec<ClosedBinding>,
     /// The memory limits for large messages.
     budget: Arc<Budget>,
-    destructions: Destructions,
+    destroyers: Destroyers,
     /// The number of ended connections, and the sum of their counters.
     past: EngineStatistics,
     /// This is the last field, so that the exit handler waits until all fields above have been
@@ -163,7 +164,7 @@ impl Reactor {
         commands: Arc<Mailbox<Command>>,
         notices: Arc<Mailbox<Notice>>,
         budget: Arc<Budget>,
-        destructions: Destructions,
+        destroyers: Destroyers,
         registration: Registration,
     ) -> Result<Self, OsError> {
         let mut reactor = Self {
@@ -200,7 +201,7 @@ impl Reactor {
             drains: Vec::new(),
             closed_bindings: Vec::new(),
             budget,
-            destructions,
+            destroyers,
             past: EngineStatistics::default(),
             registration,
         };
@@ -370,7 +371,7 @@ impl Reactor {
             incoming: None,
             repeated: None,
             receiver: Some(receiver),
-            destructions: self.destructions.clone(),
+            destroyers: self.destroyers.clone(),
             inflow,
             peer,
             asked: None,
@@ -508,8 +509,8 @@ impl Reactor {
                 }
             }
         }
-        self.report_drained();
         entry.destroy();
+        self.report_drained();
     }
 }
 
@@ -613,17 +614,9 @@ mod tests {
         let manager = ConnectionManager::new(&notices).unwrap();
         let commands = Mailbox::new().unwrap();
         let registration = Registration::nowhere();
-        let (destructions, _) = crossbeam_channel::bounded(0);
+        let destroyers = Destroyers::default();
         let budget = Budget::shared();
-        Reactor::new(
-            manager,
-            commands,
-            notices,
-            budget,
-            destructions,
-            registration,
-        )
-        .unwrap()
+        Reactor::new(manager, commands, notices, budget, destroyers, registration).unwrap()
     }
 
     /// Returns the transports whose connection managers the engine watches.

@@ -1,13 +1,12 @@
 //! Keeps an engine running while a call blocks its thread.
 //!
-//! The engine's thread owns the reactor, and collects the calls that may block: foreign code, which
-//! is wakers and log lines, and the destruction of ended connections, for which the kernel may wait
-//! for the network. Between two steps of the reactor, this thread puts the reactor and the calls
-//! into [`Custody`], runs the calls one after another, and takes the reactor back. If the calls
-//! return quickly, custody costs a short critical section per call and no thread switch. A second
-//! thread, the relief thread, checks the custody every [`CALL_LIMIT`]. If two consecutive checks
-//! find the same call running, the relief thread becomes the engine's thread: it runs the remaining
-//! calls, and then takes the reactor. The replaced thread ends when its call returns:
+//! The engine's thread owns the reactor, and collects calls of foreign code: wakers and log lines.
+//! Between two steps of the reactor, this thread puts the reactor and the calls into [`Custody`],
+//! runs the calls one after another, and takes the reactor back. If the calls return quickly,
+//! custody costs a short critical section per call and no thread switch. A second thread, the
+//! relief thread, checks the custody every [`CALL_LIMIT`]. If two consecutive checks find the same
+//! call running, the relief thread becomes the engine's thread: it runs the remaining calls, and
+//! then takes the reactor. The replaced thread ends when its call returns:
 //!
 //! ```text
 //!            put                     take back
@@ -16,7 +15,7 @@
 //!                        └─────────────────> ends
 //! ```
 //!
-//! A call that blocks therefore delays the engine once, for at most two times [`CALL_LIMIT`]. If
+//! Each call that blocks therefore delays the engine once, for at most two times [`CALL_LIMIT`]. If
 //! the replaced thread was merely descheduled, the replacement does no harm.
 //!
 //! Only one thread at a time runs the foreign code of a connection
@@ -25,7 +24,7 @@
 //! connections are not affected.
 //!
 //! The relief thread starts at the first collected call. It never starts in a program that uses
-//! only blocking calls over TCP and does not log.
+//! only blocking calls and does not log.
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -34,8 +33,6 @@ use std::{
     thread::{self, JoinHandle, ThreadId},
     time::Duration,
 };
-
-use crossbeam_channel::{Receiver, Sender};
 
 use crate::os::{
     foreign::{self, ForeignCall},
@@ -50,14 +47,6 @@ const CALL_LIMIT: Duration = Duration::from_millis(10);
 /// If the relief thread finds no new call in more than this number of consecutive checks, it sleeps
 /// until the engine's thread runs calls again.
 const IDLE_CHECKS: u32 = 100;
-
-/// The maximum time for which [`Custody::join`] waits for destructions on replaced threads. On a
-/// busy machine, they take some ten milliseconds. After a fault of the kernel, they may never end.
-const DESTRUCTION_LIMIT: Duration = Duration::from_secs(10);
-
-/// Each destruction of a connection owns a clone until it has ended, and so does the reactor.
-/// Nothing is sent: [`Custody::join`] waits until all clones have been dropped.
-pub(super) type Destructions = Sender<()>;
 
 /// The operations of a reactor that [`Custody`] calls.
 pub(super) trait Work: Send {
@@ -76,15 +65,14 @@ pub(super) struct Custody {
     /// The threads that [`join`](Self::join) awaits: the engine's current thread, and the relief
     /// thread once it has started. Lock order: `state` before `threads`.
     threads: Mutex<HashMap<ThreadId, JoinHandle<()>>>,
-    /// Disconnected after all [`Destructions`] have been dropped.
-    destroyed: Receiver<()>,
 }
 
 struct State {
     reactor: Option<Box<dyn Work>>,
     /// The calls that have not begun.
     calls: VecDeque<Arc<dyn ForeignCall>>,
-    /// The number of calls that have begun, plus the number of times that all calls had returned.
+    /// The number of calls that have begun, plus twice the number of times that the reactor was in
+    /// custody.
     progress: u64,
     /// The engine's thread, which runs the calls.
     holder: Option<ThreadId>,
@@ -108,9 +96,8 @@ struct EndGuard<'a> {
 }
 
 impl Custody {
-    /// Starts the engine's thread. `destroyed` is disconnected after all [`Destructions`] of the
-    /// reactor have been dropped.
-    pub(super) fn start(reactor: Box<dyn Work>, destroyed: Receiver<()>) -> io::Result<Arc<Self>> {
+    /// Starts the engine's thread.
+    pub(super) fn start(reactor: Box<dyn Work>) -> io::Result<Arc<Self>> {
         let custody = Arc::new(Self {
             state: Mutex::new(State {
                 reactor: None,
@@ -122,7 +109,6 @@ impl Custody {
             }),
             changed: Condvar::new(),
             threads: Mutex::default(),
-            destroyed,
         });
         custody.spawn("rdmsg-engine", |custody| custody.serve(reactor))?;
         Ok(custody)
@@ -171,6 +157,9 @@ impl Custody {
         let mut state = lock(&self.state);
         state.reactor = Some(reactor);
         state.calls = calls.into();
+        // A relief thread that checks before this thread runs the first call must not find it
+        // overdue.
+        state.progress += 1;
         state.holder = Some(thread::current().id());
         self.watch(&mut state);
     }
@@ -233,18 +222,19 @@ impl Custody {
         if let Some(replaced) = state.holder.replace(thread::current().id()) {
             lock(&self.threads).remove(&replaced);
         }
-        // This thread now needs a relief thread itself.
         state.relief = Relief::None;
+        foreign::collect(true);
+        debug!(
+            Engine,
+            "engine: a waker or the logger has blocked the engine's thread for at least \
+             {CALL_LIMIT:?}; another thread takes over"
+        );
+        state.calls.extend(foreign::take_foreign_calls());
+        // This thread now needs a relief thread itself.
         if !state.calls.is_empty() {
             self.watch(&mut state);
         }
         drop(state);
-        foreign::collect(true);
-        debug!(
-            Engine,
-            "engine: a waker, the logger, or the destruction of a connection has blocked the \
-             engine's thread for at least {CALL_LIMIT:?}; another thread takes over"
-        );
         if let Some(reactor) = self.run_calls() {
             self.serve(reactor);
         }
@@ -263,9 +253,8 @@ impl Custody {
         unpoisoned(self.changed.wait_while(state, is_needless))
     }
 
-    /// Waits until the engine and its threads have ended. Replaced threads may be blocked forever,
-    /// so this call does not wait for them, except for the [`DESTRUCTION_LIMIT`] while they destroy
-    /// connections. Fails if one of the threads panicked.
+    /// Waits until the engine and its threads have ended, except for replaced threads, whose calls
+    /// may block forever. Fails if one of the threads panicked.
     pub(super) fn join(&self) -> thread::Result<()> {
         let state = lock(&self.state);
         drop(self.changed.wait_while(state, |state| !state.ended));
@@ -276,8 +265,6 @@ impl Custody {
                 all = Err(panic);
             }
         }
-        drop(threads);
-        let _ = self.destroyed.recv_timeout(DESTRUCTION_LIMIT);
         all
     }
 }
@@ -311,8 +298,6 @@ impl Drop for EndGuard<'_> {
 #[cfg(test)]
 mod tests {
     use std::sync::mpsc::{Receiver, Sender, channel};
-
-    use crossbeam_channel::bounded;
 
     use super::*;
 
@@ -353,9 +338,7 @@ mod tests {
             is_over: false,
             dropped,
         };
-        let (_, destroyed) = bounded(0);
-        let custody = Custody::start(Box::new(script), destroyed).unwrap();
-        (custody, steps, drops)
+        (Custody::start(Box::new(script)).unwrap(), steps, drops)
     }
 
     /// Returns the id of the thread that runs the next step.
@@ -417,26 +400,23 @@ mod tests {
     #[test]
     fn calls_behind_a_blocked_call_run() {
         let (custody, steps, drops) = start();
-        let (leave, left) = channel::<()>();
+        let ((leave, left), (leave_too, left_too)) = (channel::<()>(), channel::<()>());
         let (calls, called) = channel();
+        let blocks = [left, left_too];
         let step = move || {
-            for _ in 0..2 {
+            for left in blocks {
                 let calls = calls.clone();
                 foreign::call_once(move || calls.send(thread::current().id()).unwrap());
+                foreign::call_once(move || assert!(left.recv().is_err()));
             }
-            foreign::call_once(move || assert!(left.recv().is_err()));
-            for _ in 0..2 {
-                let calls = calls.clone();
-                foreign::call_once(move || calls.send(thread::current().id()).unwrap());
-            }
+            foreign::call_once(move || calls.send(thread::current().id()).unwrap());
         };
         steps.send(Box::new(step)).unwrap();
-        let ran: Vec<_> = (0..4).map(|_| called.recv().unwrap()).collect();
-        assert_eq!(ran[0], ran[1]);
-        assert_ne!(ran[1], ran[2], "the relief thread must run the calls");
-        assert_eq!(ran[2], ran[3]);
-        assert_eq!(thread_of(&steps), ran[3]);
-        drop(leave);
+        let ran: Vec<_> = (0..3).map(|_| called.recv().unwrap()).collect();
+        assert_ne!(ran[0], ran[1], "a relief thread must run the calls");
+        assert_ne!(ran[1], ran[2], "another relief thread must run the calls");
+        assert_eq!(thread_of(&steps), ran[2]);
+        drop((leave, leave_too));
         drop(steps);
         assert!(custody.join().is_ok());
         assert!(drops.recv().is_ok());

@@ -11,9 +11,9 @@ use std::{
     time::{Duration, Instant},
 };
 
-use crossbeam_channel::bounded;
-
-use super::{command::Command, exit::Registration, reactor::Reactor, relief::Work};
+use super::{
+    command::Command, destroyers::Destroyers, exit::Registration, reactor::Reactor, relief::Work,
+};
 use crate::{
     os::{foreign, lock},
     poll::{Mailbox, Reader},
@@ -68,8 +68,7 @@ impl Threadless {
             Arc::clone(&commands),
             notices,
             Budget::new(EngineLimits::default()),
-            // Without a thread there is no RDMA, so nothing waits for destructions.
-            bounded(0).0,
+            Destroyers::default(),
             Registration::nowhere(),
         )?;
         *lock(&engine.reactor) = Some(Box::new(reactor));

@@ -57,7 +57,7 @@ const OVER: u8 = 2;
 /// Foreign code, such as a task's waker or the logger, runs in [`Link::run_deferred`] while none of
 /// these locks is held.
 ///
-/// Only the engine's thread calls the connection manager. The link queues the operations that the
+/// Only the engine calls the connection manager. The link queues the operations that the
 /// state machine requests in `core`, and notifies the engine.
 pub(crate) struct Link {
     /// The link itself, for methods that get `&self` but need an `Arc`.

@@ -328,7 +328,7 @@ impl Reactor {
     }
 
     /// Accepts a request to resume, and reports the number of received messages to the peer. This
-    /// number can no longer change, because the previous connection has been released.
+    /// number can no longer change, because the previous transport was taken out of the connection.
     fn accept_resume(&mut self, key: u64, asked: ConnectRequest) {
         let now = Instant::now();
         let Some(entry) = self.links.get(&key) else {

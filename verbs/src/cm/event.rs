@@ -205,7 +205,9 @@ impl EventChannel {
         let lock = self.lock();
         let mut raw = ptr::null_mut();
         // SAFETY: the channel exists, and `raw` is a local variable. While the lock is held, no
-        // other thread uses the ids that librdmacm changes.
+        // other thread uses the ids that librdmacm changes, except in `rdma_destroy_id`, which uses
+        // only fields that never change, and frees an id only after its events that were read have
+        // been acknowledged.
         let ret = unsafe { ffi::rdma_get_cm_event(self.as_ptr(), &raw mut raw) };
         match cvt("rdma_get_cm_event", ret) {
             Ok(_) => {}

@@ -31,8 +31,8 @@
 //! handle to its channel, so the C objects are destroyed in the order that librdmacm requires.
 
 // This module owns every librdmacm object that the crate uses. It guarantees three things. Each
-// event that was read is acknowledged. No thread uses an id while an event of that id is read, and
-// librdmacm frees no id before its events that were read are acknowledged. A removed device is
+// event that was read is acknowledged. No thread uses an id while an event of that id is read,
+// except to destroy it: librdmacm then waits until its events are acknowledged. A removed device is
 // released when no object of the crate uses it. The callers of this module are the crates `rdmsg`,
 // `rsocket` and `valkey`, and programs. The engine of `rdmsg` uses its ids only on its own thread,
 // but may destroy them on another. This module starts no thread, sets no deadlines of its own, and

@@ -42,11 +42,10 @@ pub(super) struct LocalState {
     pub(super) groups: Groups,
 }
 
-// SAFETY: the pointer is used only while the locks of `state` and of the channel are held;
-// see `with`.
+// SAFETY: the pointer is used only while the locks of `state` and of the channel are held (see
+// `with`), and in `drop`, when no other handle of the id exists.
 unsafe impl Send for OwnedId {}
-// SAFETY: the pointer is used only while the locks of `state` and of the channel are held;
-// see `with`.
+// SAFETY: as above.
 unsafe impl Sync for OwnedId {}
 
 impl OwnedId {

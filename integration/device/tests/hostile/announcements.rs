@@ -13,7 +13,7 @@ use std::{
 };
 
 use rdmsg::{CloseReason, Config, Connector, Endpoint, Engine, Error, Listener};
-use toolbox::{DeviceTest, Lab, TIME_LIMIT, applies, pattern};
+use toolbox::{Deadline, DeviceTest, Lab, TIME_LIMIT, applies, pattern};
 
 use crate::{
     bystander::Bystander,
@@ -145,13 +145,16 @@ fn announcement_of_a_gibibyte_pins_little() {
 fn peers_that_announce_and_vanish_leave_nothing() {
     const LEN: u64 = 128 * MIB;
     let scene = Scene::with(long_timeouts());
-    // Do not count the engine's relief thread, because the engine starts this thread only when it
-    // first calls a waker or the logger.
+    // Do not count the engine's relief thread, which starts when the engine first calls a waker or
+    // the logger, and the threads that destroy ended connections, which end after a second.
     let threads = || {
         let tasks = fs::read_dir("/proc/self/task").unwrap();
         let names = tasks.map(|task| fs::read_to_string(task.unwrap().path().join("comm")));
         names
-            .filter(|name| !matches!(name, Ok(name) if name.trim_end() == "rdmsg-relief"))
+            .filter(|name| {
+                let name = name.as_ref().map(|name| name.trim_end());
+                !matches!(name, Ok("rdmsg-relief" | "rdmsg-destroy"))
+            })
             .count()
     };
     let before = (pinned(), threads());
@@ -170,6 +173,11 @@ fn peers_that_announce_and_vanish_leave_nothing() {
     // The bystander's connection counts twice, because both of its sides use this engine.
     while scene.stage.engine.statistics().unwrap().connections > 2 {
         scene.stage.bystander.assert_unaffected();
+    }
+    // The memory is deregistered in the background.
+    let mut deadline = Deadline::after(TIME_LIMIT);
+    while pinned() > before.0 && !deadline.is_over() {
+        thread::sleep(Duration::from_millis(5));
     }
     // When `before` was measured, a thread that helped to establish a connection may still have
     // been running. The number of threads can therefore be lower now.

@@ -521,8 +521,8 @@ impl Drop for QueuePair {
             owner.release_qp();
         }
         // SAFETY: the queue pair exists, and only this `drop` destroys it. Its owner no longer uses
-        // it. All events that were read have been acknowledged, so libibverbs does not wait for an
-        // acknowledgement.
+        // it. If another thread reads an event of the queue pair now, libibverbs waits until that
+        // thread has acknowledged the event.
         let ret = unsafe { ffi::ibv_destroy_qp(self.as_ptr()) };
         log_destroy_error(cvt_errno("ibv_destroy_qp", ret));
     }
