@@ -282,7 +282,7 @@ impl Handle {
             .custody
             .as_ref()
             .map_or(Ok(()), |custody| custody.join());
-        self.wait_for_destructions(None);
+        self.destroyers.join(DESTRUCTION_LIMIT);
         ended
     }
 

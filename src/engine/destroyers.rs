@@ -9,7 +9,7 @@
 use std::{
     collections::VecDeque,
     fmt,
-    sync::{Arc, Condvar, Mutex},
+    sync::{Arc, Condvar, Mutex, MutexGuard},
     thread,
     time::Duration,
 };
@@ -30,7 +30,8 @@ pub(super) struct Destroyers(Arc<Inner>);
 #[derive(Default)]
 struct Inner {
     state: Mutex<State>,
-    /// Notified when work was added, and when the last destruction has ended.
+    /// Notified when work was added, when the last destruction has ended, when the engine has
+    /// ended, and when a thread ends.
     changed: Condvar,
 }
 
@@ -43,6 +44,8 @@ struct State {
     idle: usize,
     /// The number of destructions that have not ended.
     pending: usize,
+    /// Whether the engine has ended. A thread without work then ends at once.
+    has_engine_ended: bool,
 }
 
 type Destruction = Box<dyn FnOnce() + Send>;
@@ -71,9 +74,27 @@ impl Destroyers {
 
     /// Waits until all destructions have ended, for at most the time `limit`.
     pub(super) fn wait(&self, limit: Duration) {
-        let is_pending = |state: &mut State| state.pending > 0;
-        let state = lock(&self.0.state);
-        drop(self.0.changed.wait_timeout_while(state, limit, is_pending));
+        self.wait_while(lock(&self.0.state), limit, |state| state.pending > 0);
+    }
+
+    /// Records that the engine has ended, so that threads without work end.
+    pub(super) fn end(&self) {
+        lock(&self.0.state).has_engine_ended = true;
+        self.0.changed.notify_all();
+    }
+
+    /// Waits until all threads have ended, for at most the time `limit`. The engine has ended.
+    pub(super) fn join(&self, limit: Duration) {
+        self.wait_while(lock(&self.0.state), limit, |state| state.threads > 0);
+    }
+
+    fn wait_while(
+        &self,
+        state: MutexGuard<'_, State>,
+        limit: Duration,
+        is_busy: impl FnMut(&mut State) -> bool,
+    ) {
+        drop(self.0.changed.wait_timeout_while(state, limit, is_busy));
     }
 }
 
@@ -88,11 +109,12 @@ impl Inner {
                 state = lock(&self.state);
             }
             state.idle += 1;
-            let is_idle = |state: &mut State| state.queue.is_empty();
+            let is_idle = |state: &mut State| state.queue.is_empty() && !state.has_engine_ended;
             state = unpoisoned(self.changed.wait_timeout_while(state, IDLE_LIMIT, is_idle)).0;
             state.idle -= 1;
             if state.queue.is_empty() {
                 state.threads -= 1;
+                self.changed.notify_all();
                 return;
             }
         }
@@ -145,8 +167,10 @@ mod tests {
         destroyers.wait(Duration::ZERO);
         assert_eq!(lock(&destroyers.0.state).pending, leaves.len());
         leaves.clear();
-        destroyers.wait(LONG);
-        assert_eq!(lock(&destroyers.0.state).pending, 0);
+        destroyers.end();
+        destroyers.join(LONG);
+        let state = lock(&destroyers.0.state);
+        assert_eq!((state.pending, state.threads), (0, 0));
     }
 
     #[test]

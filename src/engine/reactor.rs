@@ -554,6 +554,7 @@ impl Drop for Reactor {
     fn drop(&mut self) {
         self.commands.abandon();
         self.notices.abandon();
+        self.destroyers.end();
         let reason = self
             .failed
             .map_or(CloseReason::LocallyAborted, CloseReason::Os);
