@@ -2,7 +2,7 @@
 //!
 //! The kernel may wait for the network when it destroys a queue pair or a connection manager's id.
 //! After a fault of a driver, it may even wait forever. The engine's thread must not wait
-//! meanwhile, so a destroyer thread makes these calls. If all destroyer threads are busy, the next
+//! for such a call, so a destroyer thread makes it. If all destroyer threads are busy, the next
 //! destruction starts another one, up to [`MAX_THREADS`]. A thread that finds no work for
 //! [`IDLE_LIMIT`] ends.
 

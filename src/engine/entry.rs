@@ -342,7 +342,7 @@ impl Entry {
 }
 
 /// Runs `destroy`, which destroys objects of `transport`. Over RDMA, the kernel may wait for the
-/// network meanwhile, and other connections must not wait. A destroyer thread then runs `destroy`.
+/// network, and other connections must not wait for that. A destroyer thread then runs `destroy`.
 fn destroy_soon(
     transport: Transport,
     destroyers: &Destroyers,

@@ -251,7 +251,7 @@ impl Run {
     }
 
     /// Runs a client. Returns the result for the table. If the client does not end in time, prints
-    /// what the threads of both hosts are waiting for.
+    /// the kernel stacks of all threads on both hosts.
     fn ask(&mut self, line: &str, shows: &SuccessSign) -> Result<String> {
         let start = Instant::now();
         let mut client = Process::start(&self.argv(line)?)?;
