@@ -242,6 +242,7 @@ fn stalled_read_ends_connection_and_frees_budget() {
     }
     honest.close().unwrap();
     drop((server, listener));
+    assert_eq!(engine.drain(TIME_LIMIT).unwrap(), 0);
     let statistics = engine.statistics().unwrap();
     assert_eq!(statistics.held, 0, "{statistics:?}");
     engine.shutdown();
