@@ -2,7 +2,11 @@
 //! program, because it counts the resources of the process. The test runs over TCP on this machine,
 //! and over RDMA in the lab, where `LAB_ADDR` is the address of a device.
 
-use std::{env, fs, net::IpAddr, time::Duration};
+use std::{
+    env, fs,
+    net::IpAddr,
+    time::{Duration, Instant},
+};
 
 use rdmsg::{
     Config, Connector, Engine, Transport,
@@ -98,7 +102,12 @@ fn thousands_of_connections_leave_nothing_behind() {
         while growth.len() < 3 {
             let before = resident();
             run_connections(count).await;
-            assert_eq!(open_fds(), fds);
+            // Over RDMA, other threads destroy the queues of ended connections.
+            let end = Instant::now() + Duration::from_secs(60);
+            while open_fds() > fds && Instant::now() < end {
+                sleep(Duration::from_millis(5)).await;
+            }
+            assert!(open_fds() <= fds, "descriptors must not leak");
             growth.push(resident().saturating_sub(before));
             // The limit is 1 KiB for each connection. If a connection uses at least 100 KiB, the
             // limit detects a leak of every hundredth connection.
