@@ -94,7 +94,17 @@ impl Destroyers {
         limit: Duration,
         is_busy: impl FnMut(&mut State) -> bool,
     ) {
-        drop(self.0.changed.wait_timeout_while(state, limit, is_busy));
+        let waited = self.0.changed.wait_timeout_while(state, limit, is_busy);
+        let (state, timeout) = unpoisoned(waited);
+        let pending = state.pending;
+        drop(state);
+        if timeout.timed_out() && pending > 0 {
+            warn!(
+                Engine,
+                "engine: the kernel has not destroyed the objects of {pending} ended connections \
+                 within {limit:?}; their memory stays pinned"
+            );
+        }
     }
 }
 

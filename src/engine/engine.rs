@@ -163,6 +163,8 @@ impl Engine {
     /// Connections are closed as if by [`Endpoint::close`](crate::Endpoint::close), each within its
     /// own [`close_timeout`](crate::Config::close_timeout). Later calls on any handle of this
     /// engine fail. If the application still holds messages, dropping them releases their memory.
+    /// If a driver does not complete the destruction of a connection, the call logs a warning and
+    /// returns after 10 s.
     ///
     /// # Examples
     ///

@@ -104,29 +104,22 @@ impl Role {
 }
 
 impl Entry {
-    /// Destroys the objects of a connection that has ended: the transport, and then the id.
-    pub(super) fn destroy(self: Box<Self>) {
-        let Self {
-            link,
-            id,
-            destroyers,
-            ..
-        } = *self;
-        destroy_soon(id.transport(), &destroyers, move || {
-            link.uninstall();
-            drop(id);
-        });
-    }
-
-    /// Destroys the transport and the id. The connection can then use others.
+    /// Destroys the transport and the id. The connection can then use others. If the connection
+    /// uses shared receives, they are free for other connections when this method returns.
     pub(super) fn discard_transport(&mut self) {
         self.link.end_watch();
         let transport = self.link.take_transport();
         let id = self.id.discard();
-        destroy_soon(self.id.transport(), &self.destroyers, || {
+        let destroy = || {
             transport.destroy();
             drop(id);
-        });
+        };
+        if self.id.transport() == Transport::Rdma {
+            // The kernel may wait for the network, and other connections must not wait for that.
+            self.destroyers.run(destroy);
+        } else {
+            destroy();
+        }
     }
 
     /// If a caller waits for the connection, sends it the reason why the connection failed.
@@ -338,19 +331,5 @@ impl Entry {
                 )
             }
         }
-    }
-}
-
-/// Runs `destroy`, which destroys objects of `transport`. Over RDMA, the kernel may wait for the
-/// network, and other connections must not wait for that. A destroyer thread then runs `destroy`.
-fn destroy_soon(
-    transport: Transport,
-    destroyers: &Destroyers,
-    destroy: impl FnOnce() + Send + 'static,
-) {
-    if transport == Transport::Rdma {
-        destroyers.run(destroy);
-    } else {
-        destroy();
     }
 }

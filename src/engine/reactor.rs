@@ -509,7 +509,7 @@ impl Reactor {
                 }
             }
         }
-        entry.destroy();
+        entry.discard_transport();
         self.report_drained();
     }
 }

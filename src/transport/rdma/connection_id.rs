@@ -151,6 +151,7 @@ impl ConnectionId {
     /// Returns the id, if there is one. Dropping it destroys the id and its unread events.
     pub(crate) fn discard(&mut self) -> Option<CmId> {
         self.objects = None;
+        self.device = None;
         let mut id = self.id.take()?;
         // The next id has the same key. Events of this id must not be mistaken for its events.
         id.set_context(NO_KEY);
