@@ -91,7 +91,7 @@ pub(crate) struct Setup {
 /// hosts, it is the status of the first command that fails, or 0 if no command fails. The lab also
 /// uses these values:
 ///
-///   123                    a guest has stopped
+///   123                    a guest has stopped, or a command with this exit status
 ///   124                    the command has not ended within --timeout
 ///   125                    the lab itself has failed
 ///   128 + N                signal N has ended the lab

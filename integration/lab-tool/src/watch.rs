@@ -138,9 +138,10 @@ impl Watch {
         Ok(())
     }
 
-    /// Waits until the commands of all hosts have ended. Returns the first nonzero exit status, or
-    /// zero if all commands succeeded. If the machine of a host in `may_die` ends, the command on
-    /// this host counts as successful.
+    /// Waits until the commands of all hosts have ended, or until one has ended with the status 123,
+    /// which means that a guest has stopped. Returns the first nonzero exit status, or zero if all
+    /// commands succeeded. If the machine of a host in `may_die` ends, the command on this host
+    /// counts as successful.
     pub(crate) fn ended(&self, hosts: usize, limit: Duration, may_die: &[String]) -> Result<u8> {
         let deadline = Instant::now() + limit;
         let mut running = HOSTS[..hosts].to_vec();
@@ -168,6 +169,10 @@ impl Watch {
                     "lab: host {}: the command ended with exit status {status}",
                     HOSTS[host]
                 );
+            }
+            if status == STOPPED {
+                // The command has found that a guest is unusable. The other host may wait forever.
+                return Ok(status);
             }
             if result == 0 {
                 result = status;
@@ -264,6 +269,13 @@ mod tests {
         assert_eq!(error.to_string(), "host a: the machine stopped");
         let error = watch([lost(1)]).ended(2, LIMIT, &[]).unwrap_err();
         assert_eq!(error.to_string(), "host b: the machine stopped");
+    }
+
+    #[test]
+    fn command_that_finds_a_stopped_guest_ends_the_run() {
+        let watch = watch([HostEvent::Ended(0, STOPPED)]);
+        let ended = watch.ended(2, Duration::from_secs(60), &[]);
+        assert_eq!(ended.unwrap(), STOPPED);
     }
 
     #[test]
