@@ -138,9 +138,9 @@ impl Watch {
         Ok(())
     }
 
-    /// Waits until the commands of all hosts have ended, or until one has ended with the status 123,
-    /// which means that a guest has stopped. Returns the first nonzero exit status, or zero if all
-    /// commands succeeded. If the machine of a host in `may_die` ends, the command on this host
+    /// Waits until the commands of all hosts have ended, or until one has ended with the status
+    /// 123, which means that a guest has stopped. Returns the first nonzero exit status, or zero if
+    /// all commands succeeded. If the machine of a host in `may_die` ends, the command on this host
     /// counts as successful.
     pub(crate) fn ended(&self, hosts: usize, limit: Duration, may_die: &[String]) -> Result<u8> {
         let deadline = Instant::now() + limit;
