@@ -252,10 +252,11 @@ impl Engine {
     /// Closes the listeners, and waits until all connections of this engine have ended.
     ///
     /// Waits at most `timeout`. Returns the number of connections that are still open; 0 means that
-    /// all connections have ended and their resources are released. Each listener of the engine is
-    /// closed, as if by [`Listener::close`](crate::Listener::close). A connection ends when the
-    /// program on either side closes it. The call also waits for connections that are closed in the
-    /// background after their last handle was dropped. Accepted connections that are suspended
+    /// all connections have ended and their resources are released, unless a driver does not
+    /// release them within 10 s. Each listener of the engine is closed, as if
+    /// by [`Listener::close`](crate::Listener::close). A connection ends when the program on either
+    /// side closes it. The call also waits for connections that are closed in the background after
+    /// their last handle was dropped. Accepted connections that are suspended
     /// ([`Config::resume`](crate::Config::resume)) end immediately, because no listener is left at
     /// which their peers could resume. The engine itself continues to run;
     /// [`shutdown`](Self::shutdown) closes the remaining connections.

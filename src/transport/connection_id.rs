@@ -31,8 +31,7 @@ pub(super) fn source(config: &Config, peer: SocketAddr) -> Result<Option<SocketA
     }
 }
 
-/// The object that establishes and disconnects one connection. Only the engine's thread uses it,
-/// but another thread may drop it.
+/// The object that establishes and disconnects one connection. Only the engine uses it.
 #[derive(Debug)]
 pub(crate) enum ConnectionId {
     #[cfg(feature = "rdma")]

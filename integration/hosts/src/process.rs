@@ -49,7 +49,7 @@ pub struct Process {
 #[error("program {id} still runs after SIGKILL; its kernel stack: {stack}")]
 pub struct Unkillable {
     id: u32,
-    /// The kernel stack of the program's main thread, if the program runs on this host.
+    /// The kernel stack of the main thread, if the program runs on this host.
     stack: String,
 }
 
