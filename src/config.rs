@@ -7,7 +7,7 @@ use std::{
 use crate::{
     error::Error,
     poll::Polling,
-    proto::{self, Account, LONGEST_CHUNK, SessionOffer},
+    proto::{self, Account, Fragmentation, LONGEST_CHUNK, SessionOffer},
     transport_choice::{Transport, TransportChoice},
 };
 
@@ -478,12 +478,19 @@ impl Sizes {
     };
 }
 
-/// The maximum number of frames for one message above the eager size. If a message needs more
-/// frames, the receiver reads the message from the sender's memory. A frame costs less than the
-/// round trip of a read, but its bytes are copied twice. Over RDMA a READ copies no bytes, and
-/// takes no longer than four frames.
-const FRAGMENTS_OVER_RDMA: u32 = 3;
-const FRAGMENTS_OVER_TCP: u32 = 16;
+/// The frames for one message above the eager size. If a message needs more frames, the receiver
+/// reads the message from the sender's memory. Over RDMA, the bytes of a frame are copied twice. A
+/// READ copies no bytes, and takes no longer than four frames.
+const FRAGMENTS_OVER_RDMA: Fragmentation = Fragmentation {
+    max: 3,
+    shortest_first: false,
+};
+/// Over TCP, all frames of a message after the first are received directly into the memory of the
+/// message.
+const FRAGMENTS_OVER_TCP: Fragmentation = Fragmentation {
+    max: 16,
+    shortest_first: true,
+};
 
 /// The number of unacknowledged bytes after which a frame requests an acknowledgement. On a slow
 /// link, these acknowledgements reach the sender within the default `keepalive_timeout` of 3 s. At
@@ -667,7 +674,7 @@ impl Config {
     /// `number`.
     pub(crate) fn params(&self, transport: Transport) -> proto::Params {
         let sizes = self.sizes(transport);
-        let (max_fragments, max_unsignalled) = match transport {
+        let (fragmentation, max_unsignalled) = match transport {
             Transport::Rdma => (FRAGMENTS_OVER_RDMA, UNSIGNALLED_OVER_RDMA),
             Transport::Tcp | Transport::Memory => (FRAGMENTS_OVER_TCP, UNSIGNALLED_OVER_TCP),
         };
@@ -680,7 +687,7 @@ impl Config {
             longest_chunk: LONGEST_CHUNK,
             read_timeout: self.read_timeout,
             send_slots: sizes.send_depth.into(),
-            max_fragments,
+            fragmentation,
             completes_unsignalled: transport == Transport::Tcp,
             max_unsignalled,
             // Delayed grants need a timer, which the in-memory transport does not have.

@@ -366,6 +366,14 @@ impl Header {
     }
 }
 
+/// If `frame` begins with the header of a Fragment frame, returns the number of bytes from the
+/// start of the frame's payload to the end of the message. Checks no other field.
+#[inline]
+pub fn rest_of_message(frame: &[u8]) -> Option<u32> {
+    let header = frame.first_chunk::<HEADER_LEN>()?;
+    (header[0] == Kind::Fragment.number()).then(|| word(header, 8))
+}
+
 /// Returns the big-endian 32-bit field at offset `at`.
 fn word<const N: usize>(bytes: &[u8; N], at: usize) -> u32 {
     u32::from_be_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])

@@ -1,5 +1,5 @@
 use std::{
-    collections::{HashMap, VecDeque},
+    collections::{BTreeMap, VecDeque},
     net::{IpAddr, Ipv6Addr},
 };
 
@@ -23,7 +23,7 @@ use std::{
 #[derive(Debug)]
 pub struct Gauge {
     total: Level,
-    hosts: HashMap<Host, Share>,
+    hosts: BTreeMap<Host, Share>,
     /// The number of waiting claims of all hosts.
     waiting: usize,
     /// Granted claims that their claimants have not fetched yet. The bytes of these claims already
@@ -174,7 +174,7 @@ impl Gauge {
     pub fn new(limit: u64) -> Self {
         Self {
             total: Level::new(limit),
-            hosts: HashMap::new(),
+            hosts: BTreeMap::new(),
             waiting: 0,
             granted: Vec::new(),
             served: Vec::new(),
@@ -391,6 +391,8 @@ impl Host {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::HashMap;
+
     use proptest::prelude::*;
 
     use super::*;

@@ -41,6 +41,8 @@ pub(super) struct Inbound {
     started: u32,
     /// The number of large messages that the peer has announced.
     announced: u32,
+    /// The number of messages in fragments that have begun to arrive.
+    fragmented: u32,
     /// The number of large messages that have been read completely.
     taken: u32,
     /// The newest value of `taken` that was sent to the peer.
@@ -124,12 +126,24 @@ enum Source {
     Memory { addr: u64, rkey: u32 },
     /// Fragment frames from the peer.
     Fragments {
+        /// The number of messages in fragments that began before this one.
+        number: u32,
         /// The number of bytes of the message that have arrived.
         arrived: u64,
-        /// Fragments that have not been copied, oldest first: the receive buffer and the length in
-        /// bytes of each fragment.
-        waiting: VecDeque<(u32, u32)>,
+        /// Fragments that have not been copied, oldest first.
+        waiting: VecDeque<Fragment>,
     },
+}
+
+/// A fragment of a message.
+#[derive(Clone, Copy, Debug)]
+#[cfg_attr(test, derive(Hash))]
+pub(super) struct Fragment {
+    pub(super) buffer: u32,
+    /// The length in bytes of the payload.
+    pub(super) len: u32,
+    /// Whether the transport has received the payload directly into the memory of the message.
+    pub(super) in_place: bool,
 }
 
 impl Large {
@@ -175,6 +189,7 @@ impl Inbound {
             pace: Pace::new(longest_chunk),
             started: 0,
             announced: 0,
+            fragmented: 0,
             taken: 0,
             reported: 0,
             held: 0,
@@ -243,25 +258,29 @@ impl Inbound {
         }
     }
 
-    /// Queues a fragment with `len` bytes of payload. `rest` is the number of bytes from the start
-    /// of this fragment to the end of its message. The caller must have checked both values.
-    pub(super) fn fragment(&mut self, buffer: u32, len: u32, rest: u32) {
+    /// Queues a fragment. `rest` is the number of bytes from the start of this fragment to the end
+    /// of its message. The caller must have checked `rest` and the fragment's length.
+    pub(super) fn fragment(&mut self, fragment: Fragment, rest: u32) {
         if self.missing().is_none() {
             let source = Source::Fragments {
+                number: self.fragmented,
                 arrived: 0,
                 waiting: VecDeque::new(),
             };
+            self.fragmented = self.fragmented.wrapping_add(1);
             self.begin(Large::new(rest.into(), source));
         }
         self.chunks += 1;
-        self.bytes += u64::from(len);
+        self.bytes += u64::from(fragment.len);
         if let Some(Queued::Large(Large {
-            source: Source::Fragments { arrived, waiting },
+            source: Source::Fragments {
+                arrived, waiting, ..
+            },
             ..
         })) = self.queue.back_mut()
         {
-            *arrived += u64::from(len);
-            waiting.push_back((buffer, len));
+            *arrived += u64::from(fragment.len);
+            waiting.push_back(fragment);
         }
     }
 
@@ -306,14 +325,24 @@ impl Inbound {
                     rkey: *rkey,
                 });
             }
-            (Some(id), Source::Fragments { waiting, .. }) if large.has_memory => {
-                let (buffer, len) = *waiting.front()?;
-                let offset = large.requested;
-                self.demand = Demand::Copy(FragmentCopy {
-                    id,
-                    offset,
+            (
+                Some(id),
+                Source::Fragments {
+                    number, waiting, ..
+                },
+            ) if large.has_memory => {
+                let Fragment {
                     buffer,
                     len,
+                    in_place,
+                } = *waiting.front()?;
+                self.demand = Demand::Copy(FragmentCopy {
+                    id,
+                    number: *number,
+                    offset: large.requested,
+                    buffer,
+                    len,
+                    in_place,
                 });
             }
             (None, _) if alone || (may_hold_more && len <= room) => {

@@ -136,7 +136,8 @@ pub enum Output {
     /// Post the read of a chunk of the peer's large message. The driver reports the completion with
     /// `handle_read`.
     Read(Read),
-    /// Copy a fragment of a large message to the memory of the message, and report the copy with
+    /// Copy a fragment of a large message to the memory of the message, unless the fragment is
+    /// already there, and report the copy with
     /// `handle_copied`. This output is repeated until memory is available.
     Copy(FragmentCopy),
     /// Post a signalled zero-length write in this slot of the send ring. The peer's device receives
@@ -439,17 +440,25 @@ pub struct Read {
     pub rkey: u32,
 }
 
-/// A fragment that the driver must copy out of its receive buffer.
+/// A fragment that the driver must copy out of its receive buffer, unless the fragment is already
+/// in place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(test, derive(Hash))]
 pub struct FragmentCopy {
     /// The id of the large message that contains the fragment: see [`Read::id`].
     pub id: u32,
+    /// The number of messages in fragments that the peer began to send before this message, modulo
+    /// 2³².
+    pub number: u32,
     /// The offset in bytes of the fragment within the message.
     pub offset: u64,
-    /// The receive buffer. The fragment's bytes follow the frame's header in this buffer.
+    /// The receive buffer. The fragment's bytes follow the frame's header in this buffer, unless
+    /// the fragment is in place.
     pub buffer: u32,
     pub len: u32,
+    /// Whether the fragment is already in the memory of the message: see
+    /// [`handle_fragment_in_place`](crate::Connection::handle_fragment_in_place).
+    pub in_place: bool,
 }
 
 /// A frame that the driver must post.

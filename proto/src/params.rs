@@ -27,9 +27,8 @@ pub struct Params {
     pub read_timeout: Duration,
     /// The number of data slots of the send ring, in addition to `READS` and `CONTROL_SENDS`.
     pub send_slots: u32,
-    /// The maximum number of Fragment frames for a message above the eager size. If a message needs
-    /// more frames, the peer instead reads the message from this side's memory.
-    pub max_fragments: u32,
+    /// How a message above the eager size is sent in several frames.
+    pub fragmentation: Fragmentation,
     /// Whether the peer also acknowledges unsignalled frames, as over TCP. If so, this side signals
     /// fewer frames.
     pub completes_unsignalled: bool,
@@ -139,5 +138,65 @@ impl Params {
     /// any of them.
     pub fn first_receives(&self) -> u32 {
         CONTROL_RECEIVES + u32::from(self.credits())
+    }
+}
+
+/// How a message above the eager size is sent in Fragment frames.
+#[derive(Clone, Copy, Debug)]
+#[cfg_attr(test, derive(Hash))]
+pub struct Fragmentation {
+    /// The maximum number of frames for a message. If a message needs more frames, the peer instead
+    /// reads the message from this side's memory.
+    pub max: u32,
+    /// Whether the first frame of a message is the one that is not full. Otherwise it is the last
+    /// one.
+    pub shortest_first: bool,
+}
+
+impl Fragmentation {
+    /// Returns the same fragmentation with at most `max` frames for a message.
+    pub(crate) fn at_most(self, max: u32) -> Self {
+        Self {
+            max: self.max.min(max),
+            ..self
+        }
+    }
+
+    /// Returns the length in bytes of the next fragment, if `rest` bytes of the message are not
+    /// sent. `longest` is the maximum length of a fragment.
+    pub(crate) fn next(self, rest: u32, longest: u32) -> u32 {
+        if self.shortest_first {
+            (rest - 1) % longest + 1
+        } else {
+            rest.min(longest)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_one_fragment_is_not_full() {
+        let fragments = |shortest_first, len| {
+            let fragmentation = Fragmentation {
+                max: 3,
+                shortest_first,
+            };
+            let mut rest = len;
+            let mut lens = Vec::new();
+            while rest > 0 {
+                lens.push(fragmentation.next(rest, 10));
+                rest -= lens.last().unwrap();
+            }
+            lens
+        };
+        for shortest_first in [false, true] {
+            assert_eq!(fragments(shortest_first, 30), [10, 10, 10]);
+        }
+        assert_eq!(fragments(false, 21), [10, 10, 1]);
+        assert_eq!(fragments(true, 21), [1, 10, 10]);
+        assert_eq!(fragments(true, 29), [9, 10, 10]);
     }
 }

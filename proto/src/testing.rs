@@ -10,7 +10,7 @@ use std::{collections::VecDeque, sync::Arc, time::Duration};
 use proptest::test_runner::{Config, RngSeed};
 
 use super::{
-    HEADER_LEN, PART_HEADER_LEN, Params, ReadDepth, SessionOffer,
+    Fragmentation, HEADER_LEN, PART_HEADER_LEN, Params, ReadDepth, SessionOffer,
     batch::{Batch, parts},
     control_messages::{ControlMessages, MAX_CONTROL_MESSAGE},
     credit::{RecvCredit, SendCredit},
@@ -314,7 +314,10 @@ pub fn params() -> Params {
         longest_chunk: 1 << 20,
         read_timeout: Duration::from_secs(30),
         send_slots: 4,
-        max_fragments: 4,
+        fragmentation: Fragmentation {
+            max: 4,
+            shortest_first: true,
+        },
         completes_unsignalled: false,
         max_unsignalled: 64 << 10,
         delays_grants: true,

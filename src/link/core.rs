@@ -236,6 +236,9 @@ impl Core {
             Done::Received { buffer, len } => {
                 conn.handle_recv(buffer, queues.frame(buffer, len), SystemClock);
             }
+            Done::ReceivedInPlace { buffer, len } => {
+                conn.handle_fragment_in_place(buffer, queues.frame(buffer, len), SystemClock);
+            }
             Done::Immediate {
                 buffer,
                 imm_data,

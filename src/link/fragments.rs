@@ -7,18 +7,19 @@ use crate::{
     transport::{PostError, WorkQueues},
 };
 
-/// Posts a message of `len` bytes in fragments. If `reported` is true, the completion of the last
-/// fragment is reported to the application.
+/// Posts a message of `len` bytes in `count` fragments. If `reported` is true, the completion of
+/// the last fragment is reported to the application.
 #[inline(never)]
 pub(super) fn post(
     conn: &mut Connection,
     queues: &mut WorkQueues,
     parts: &[IoSlice<'_>],
     len: usize,
+    count: u32,
     reported: bool,
 ) -> Result<Result<(), PostError>, SendRefused> {
     conn.may_send(len)?;
-    let mut sends = Vec::new();
+    let mut sends = Vec::with_capacity(count as usize);
     let mut offset = 0;
     while offset < len {
         // The casts are lossless, because a message in fragments is at most a few frames long.

@@ -285,11 +285,11 @@ impl Core {
         let Some(queues) = &mut self.queues else {
             return Err(TrySendError::Failed(Error::Disconnected(self.reason())));
         };
-        let posted = if method == SendMethod::Frame {
+        let posted = if let SendMethod::Fragments(count) = method {
+            fragments::post(&mut self.conn, queues, parts, len, count, reported).map_err(refused)?
+        } else {
             let transmit = self.conn.send(len).map_err(refused)?;
             queues.post_send(&transmit, parts, reported)
-        } else {
-            fragments::post(&mut self.conn, queues, parts, len, reported).map_err(refused)?
         };
         posted.or_else(|outcome| self.handle_post_error(outcome))?;
         if let Some(session) = &mut self.session {

@@ -211,6 +211,16 @@ impl BudgetClient {
         has
     }
 
+    /// Claims memory for a whole message of `bytes` bytes, without waiting. Returns `None` if the
+    /// claim is not granted, or if another claim of the connection waits or was granted and not
+    /// used yet.
+    pub(crate) fn try_hold(&self, bytes: u64) -> Option<Charge> {
+        let (id, host) = (self.id, self.host);
+        let held = &mut lock(&self.budget.accounts).held;
+        let has = !held.knows(id, host) && held.try_claim(host, bytes, u64::MAX);
+        has.then(|| self.charge(ChargeKind::Held, bytes))
+    }
+
     /// Claims `bytes` bytes of pinned memory for a read, or uses an earlier claim that was granted.
     /// Returns `None` if the claim must wait. In this case, the connection gets a notice when the
     /// claim is granted.

@@ -202,6 +202,16 @@ impl Connection {
         self.on_recv(buffer, Incoming::parse(frame), now);
     }
 
+    /// Handles a completed receive of a Fragment frame whose payload the transport has received
+    /// directly into the memory of the message. Only the header of `frame` is read.
+    pub fn handle_fragment_in_place(&mut self, buffer: u32, frame: &[u8], now: impl Clock) {
+        let mut incoming = Incoming::parse(frame);
+        if let Ok(Incoming::Fragment { in_place, .. }) = &mut incoming {
+            *in_place = true;
+        }
+        self.on_recv(buffer, incoming, now);
+    }
+
     /// Handles the completion of a receive that was consumed by a write of `len` bytes with
     /// immediate data.
     pub fn handle_immediate(&mut self, buffer: u32, imm_data: u32, len: u32, now: impl Clock) {

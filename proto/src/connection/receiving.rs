@@ -11,6 +11,7 @@ use crate::{
     batch::Batch,
     frame::{Control, Header, KEEPALIVE_TIMEOUT, Kind, NOT_TAKEN, OUT_OF_RESOURCES, READ_TIMEOUT},
     hello::PrivateBytes,
+    inbound::Fragment,
     reason::Violation,
 };
 
@@ -22,8 +23,13 @@ pub(super) enum Incoming {
     Data(Header),
     Rendezvous(Header, Descriptor),
     Batch(Header, Batch),
-    /// The header of a fragment, and the length in bytes of its payload.
-    Fragment(Header, u32),
+    /// The header of a fragment, the length in bytes of its payload, and whether the payload is
+    /// already in the memory of its message.
+    Fragment {
+        header: Header,
+        len: u32,
+        in_place: bool,
+    },
     ControlMessage(Header),
     /// A Request or an Answer: the header and the private data.
     PrivateData(Header, PrivateBytes),
@@ -43,7 +49,11 @@ impl Incoming {
             Kind::Batch => Self::Batch(header, Batch::parse(&frame[HEADER_LEN..])?),
             // The cast loses no bits, because the message's length is a `u32`, and a fragment is at
             // most as long as its message.
-            Kind::Fragment => Self::Fragment(header, (frame.len() - HEADER_LEN) as u32),
+            Kind::Fragment => Self::Fragment {
+                header,
+                len: (frame.len() - HEADER_LEN) as u32,
+                in_place: false,
+            },
             Kind::ControlMessage => Self::ControlMessage(header),
             Kind::Request | Kind::Answer => Self::PrivateData(header, frame[HEADER_LEN..].into()),
             Kind::Control(control) => Self::Control(control, header),
@@ -153,8 +163,17 @@ impl Open {
                 self.on_rendezvous(side, buffer, header, descriptor, now)?;
             }
             Incoming::Batch(header, batch) => self.on_batch(side, buffer, header, batch)?,
-            Incoming::Fragment(header, len) => {
-                self.on_fragment(side, buffer, header, len, now)?;
+            Incoming::Fragment {
+                header,
+                len,
+                in_place,
+            } => {
+                let fragment = Fragment {
+                    buffer,
+                    len,
+                    in_place,
+                };
+                self.on_fragment(side, header, fragment, now)?;
             }
             Incoming::ControlMessage(header) => self.on_control_message(side, buffer, header)?,
             Incoming::PrivateData(header, data) => self.on_private_data(side, header, data, now)?,
@@ -263,13 +282,12 @@ impl Open {
         }
     }
 
-    /// Handles a Fragment frame, which contains `len` bytes of a message.
+    /// Handles a Fragment frame, which contains a part of a message.
     fn on_fragment(
         &mut self,
         side: &mut Side,
-        buffer: u32,
         header: Header,
-        len: u32,
+        fragment: Fragment,
         now: impl Clock,
     ) -> Result<(), Violation> {
         self.apply_header(side, header)?;
@@ -280,7 +298,7 @@ impl Open {
         //# The `length` of each further Fragment is the `length` of the previous one, minus the
         //# number of payload bytes of the previous one.
         let (fits, expected) = match transfer.inbound.missing() {
-            _ if len > side.params.eager_size => {
+            _ if fragment.len > side.params.eager_size => {
                 (false, "no more than the largest eager frame of the hello")
             }
             None => (
@@ -296,8 +314,8 @@ impl Open {
             transfer.counters.messages_received += 1;
             transfer.counters.bytes_received += u64::from(rest);
         }
-        transfer.inbound.fragment(buffer, len, rest);
-        transfer.incomplete_frames += u32::from(rest > len);
+        transfer.inbound.fragment(fragment, rest);
+        transfer.incomplete_frames += u32::from(rest > fragment.len);
         self.watch_fragments(now);
         self.read_on(side, now);
         self.grant_if_due(side);
@@ -523,7 +541,7 @@ fn check_greets(incoming: &Incoming) -> Result<(), Violation> {
         Incoming::Data(header)
         | Incoming::Rendezvous(header, _)
         | Incoming::Batch(header, _)
-        | Incoming::Fragment(header, _)
+        | Incoming::Fragment { header, .. }
         | Incoming::ControlMessage(header)
         | Incoming::Control(_, header) => header.kind,
         Incoming::Immediate { .. } => Kind::Data,

@@ -11,8 +11,8 @@ use super::{
     timers::{DelayedGrant, GRANT_TIMER_INTERVAL, Timers, Tracked},
 };
 use crate::{
-    BatchRoom, Clock, Negotiated, Output, PART_HEADER_LEN, Params, SendRefused, SessionOffer,
-    Statistics, Transmit,
+    BatchRoom, Clock, Fragmentation, Negotiated, Output, PART_HEADER_LEN, Params, SendRefused,
+    SessionOffer, Statistics, Transmit,
     control_messages::{ControlMessages, MAX_CONTROL_MESSAGE},
     credit::{RecvCredit, SendCredit},
     frame::{Control, DESCRIPTOR_LEN, Header, Kind, Sequence},
@@ -34,7 +34,7 @@ pub(super) struct Transfer {
     /// Whether the peer accepts several messages in one frame.
     pub(super) takes_batches: bool,
     /// The maximum number of frames in which one message is sent.
-    max_fragments: u32,
+    fragmentation: Fragmentation,
     pub(super) sequence: Sequence,
     pub(super) send_credit: SendCredit,
     pub(super) recv_credit: RecvCredit,
@@ -165,10 +165,10 @@ impl Transfer {
             hello: *hello,
             negotiated: Negotiated::new(params, hello),
             takes_batches: hello.features & BATCHES != 0,
-            max_fragments: if hello.features & FRAGMENTS == 0 || has_session {
-                1
+            fragmentation: if hello.features & FRAGMENTS == 0 || has_session {
+                params.fragmentation.at_most(1)
             } else {
-                params.max_fragments.min(params.send_slots)
+                params.fragmentation.at_most(params.send_slots)
             },
             sequence: Sequence::new(start as u16),
             send_credit: SendCredit::new(hello.window, granted, start),
@@ -353,7 +353,7 @@ impl Transfer {
         //= PROTOCOL.md#frames
         //# The first Fragment must not be sent before there are credits for all Fragments of the
         //# message.
-        if count <= u64::from(self.max_fragments.min(self.send_credit.available())) {
+        if count <= u64::from(self.fragmentation.max.min(self.send_credit.available())) {
             SendMethod::Fragments(count as u32)
         } else {
             SendMethod::Announcement
@@ -502,7 +502,7 @@ impl Transfer {
             self.counters.messages_sent += 1;
             self.counters.bytes_sent += u64::from(len);
         }
-        let payload = rest.min(self.negotiated.send_eager);
+        let payload = self.fragmentation.next(rest, self.negotiated.send_eager);
         self.send_credit.take(1);
         let arg = self.inbound.report_taken();
         let slot = self.ring.take_data(payload);

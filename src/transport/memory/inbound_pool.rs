@@ -251,6 +251,11 @@ impl fmt::Debug for InboundPool {
     }
 }
 
+/// Returns the number of bytes in the pages of `len` bytes.
+fn pages(len: usize) -> u64 {
+    len.next_multiple_of(4096) as u64
+}
+
 /// Returns the length of a mapping for `len` bytes.
 fn class(len: usize) -> usize {
     let len = len.max(SHORTEST_CHUNK as usize);
@@ -390,10 +395,33 @@ impl InboundBuffer {
         Ok(true)
     }
 
+    /// Prepares the memory of the whole message, if the budget has room for it now. Otherwise the
+    /// memory is prepared as the bytes are [copied](Self::fill). Called before the first copy.
+    pub(crate) fn prepare_whole(&mut self) -> Result<(), OsError> {
+        if self.charged == 0
+            && let Some(charge) = self.pool.client.try_hold(pages(self.len))
+        {
+            self.held = Some(charge);
+            self.charged = self.len;
+            if let Some(memory) = &mut self.memory {
+                memory.make_usable(self.len)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Returns a pointer to the bytes from `offset` to the end of the message, and their number.
+    /// Returns `None` if there are no such bytes, or if their memory is not prepared.
+    pub(crate) fn rest(&self, offset: usize) -> Option<(*mut u8, usize)> {
+        let memory = self.memory.as_ref()?;
+        let is_prepared = self.charged == self.len && memory.usable >= self.len;
+        let start = memory.mapping.start().as_ptr().wrapping_add(offset);
+        (is_prepared && offset < self.len).then(|| (start, self.len - offset))
+    }
+
     /// Charges the first `end` bytes of the message to the budget. Returns `false` if the budget
     /// has no room for them.
     fn hold(&mut self, end: usize) -> bool {
-        let pages = |len: usize| len.next_multiple_of(4096) as u64;
         if end <= self.charged {
             return true;
         }

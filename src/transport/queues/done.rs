@@ -11,6 +11,10 @@ pub(crate) const BATCH: usize = 16;
 pub(crate) enum Done {
     /// A frame of `len` bytes was received in this receive buffer.
     Received { buffer: u32, len: u32 },
+    /// A Fragment frame of `len` bytes was received. Its header is in this receive buffer, and its
+    /// payload is in the memory of its message: see
+    /// [`QueuePair::place_fragments`](super::queue_pair::QueuePair::place_fragments).
+    ReceivedInPlace { buffer: u32, len: u32 },
     /// The peer has sent a WRITE of `len` bytes with immediate data. The bytes are in a region of
     /// this side. The immediate data consumed this receive buffer.
     Immediate {
@@ -57,7 +61,8 @@ impl Done {
     pub(crate) fn frame(&self) -> Option<(u32, u32)> {
         match *self {
             Self::Received { buffer, len } => Some((buffer, len)),
-            Self::Immediate { .. }
+            Self::ReceivedInPlace { .. }
+            | Self::Immediate { .. }
             | Self::Sent { .. }
             | Self::ReceiveFailed { .. }
             | Self::SendFailed { .. }
@@ -75,6 +80,7 @@ impl Done {
     pub(crate) fn receive_buffer(&self) -> Option<u32> {
         match *self {
             Self::Received { buffer, .. }
+            | Self::ReceivedInPlace { buffer, .. }
             | Self::Immediate { buffer, .. }
             | Self::ReceiveFailed { buffer, .. } => Some(buffer),
             Self::Sent { .. }

@@ -92,6 +92,28 @@ impl QueuePair {
         by_transport!(self, all qp => qp.fail())
     }
 
+    /// Returns whether the transport can receive fragments directly into the memory of their
+    /// message, as over TCP.
+    pub(super) fn places_fragments(&self) -> bool {
+        matches!(self, Self::Tcp(_))
+    }
+
+    /// Over TCP, sets the memory for the rest of a message in fragments. Further fragments of the
+    /// message are received directly into this memory. `number` is the number of messages in
+    /// fragments that the peer began to send before this message, modulo 2³². Over the other
+    /// transports, does nothing.
+    ///
+    /// # Safety
+    ///
+    /// Until all fragments of the message have completed or the queue pair is destroyed, the memory
+    /// stays mapped, and no other code accesses it.
+    pub(super) unsafe fn place_fragments(&self, number: u32, start: *mut u8, len: usize) {
+        if let Self::Tcp(qp) = self {
+            // SAFETY: the caller guarantees the conditions on the memory.
+            unsafe { qp.place_fragments(number, start, len) };
+        }
+    }
+
     /// Returns the byte counters of a TCP connection. Returns `None` over RDMA, where a device
     /// transfers the bytes, and over the in-memory transport.
     pub(super) fn moved(&self) -> Option<MovedBytes> {

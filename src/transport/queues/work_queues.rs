@@ -419,15 +419,31 @@ impl WorkQueues {
         received_bytes(memory, offset, len)
     }
 
-    /// Copies a fragment from its receive buffer to the memory of its message. Returns `false` if
-    /// the budget has no memory for the message. The connection's engine then gets a notice when
-    /// memory is available.
+    /// Copies a fragment from its receive buffer to the memory of its message, unless the fragment
+    /// is already in place. Returns `false` if the budget has no memory for the message. The
+    /// connection's engine then gets a notice when memory is available.
     pub(crate) fn copy_fragment(&mut self, fragment: &FragmentCopy) -> Result<bool, OsError> {
-        let frame = self.received(fragment.buffer, HEADER_LEN as u32 + fragment.len);
-        match self.in_flight.inbound(fragment.id) {
-            Some(inbound) => inbound.fill(fragment.offset as usize, &frame[HEADER_LEN..]),
-            None => Ok(false),
+        if fragment.in_place {
+            return Ok(true);
         }
+        let frame = self.received(fragment.buffer, HEADER_LEN as u32 + fragment.len);
+        let Some(inbound) = self.in_flight.inbound(fragment.id) else {
+            return Ok(false);
+        };
+        let is_first = fragment.offset == 0;
+        if is_first && self.qp.places_fragments() {
+            inbound.prepare_whole()?;
+        }
+        let copied = inbound.fill(fragment.offset as usize, &frame[HEADER_LEN..])?;
+        if is_first
+            && copied
+            && let Some((start, len)) = inbound.rest(fragment.len as usize)
+        {
+            // SAFETY: the memory belongs to `in_flight`, which outlives the queue pair. No code
+            // accesses the rest of the message until all its fragments have completed.
+            unsafe { self.qp.place_fragments(fragment.number, start, len) };
+        }
+        Ok(copied)
     }
 
     /// Returns the bytes of a completed receive as a slice. No code may read the slice after the

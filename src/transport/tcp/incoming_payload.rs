@@ -20,6 +20,13 @@ pub(super) enum Place {
         len: u32,
         signalled: bool,
     },
+    /// The memory of a message, for the payload of a frame with a fragment. The frame's header is
+    /// already in the receive buffer.
+    Fragment {
+        receive: Receive,
+        to: Span,
+        signalled: bool,
+    },
     /// A part of a WRITE to this side's memory.
     Exposed {
         part: Option<ExposedPart>,
@@ -46,9 +53,10 @@ impl IncomingPayload {
             Place::Exposed {
                 part: Some(part), ..
             } => part.start().is_some(),
-            Place::Exposed { part: None, .. } | Place::Receive { .. } | Place::Answer { .. } => {
-                true
-            }
+            Place::Exposed { part: None, .. }
+            | Place::Receive { .. }
+            | Place::Fragment { .. }
+            | Place::Answer { .. } => true,
         }
     }
 
@@ -61,7 +69,9 @@ impl IncomingPayload {
         };
         match &self.to {
             Place::Receive { receive, len, .. } => f(Some(rest(receive.to.start, *len as usize))),
-            Place::Answer { to, .. } => f(Some(rest(to.start, to.len))),
+            Place::Fragment { to, .. } | Place::Answer { to, .. } => {
+                f(Some(rest(to.start, to.len)))
+            }
             Place::Exposed {
                 part: Some(part), ..
             } => match part.start() {
@@ -81,9 +91,9 @@ impl IncomingPayload {
             if let Some(rest) = rest {
                 let count = bytes.len().min(rest.len);
                 let bytes = &bytes[..count];
-                if let Place::Receive { .. } = self.to {
-                    // SAFETY: only the queue pair accesses the memory of the receive until the
-                    // receive completes.
+                if let Place::Receive { .. } | Place::Fragment { .. } = self.to {
+                    // SAFETY: only the queue pair accesses the memory of the receive or of the
+                    // message until the receive completes.
                     unsafe { ptr::copy_nonoverlapping(bytes.as_ptr(), rest.start, count) };
                 } else {
                     // SAFETY: the destination is either memory of a work request, which belongs to

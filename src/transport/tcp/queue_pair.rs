@@ -70,6 +70,18 @@ impl QueuePair {
         self.0.receives().post_on_demand(Unposted { buffers, next });
     }
 
+    /// Receives the further fragments of a message directly into the memory of the message: see
+    /// [`Stream::place_fragments`].
+    ///
+    /// # Safety
+    ///
+    /// Until all fragments of the message have completed or the queue pair is destroyed, the memory
+    /// stays mapped, and no other code accesses it.
+    pub(crate) unsafe fn place_fragments(&self, number: u32, start: *mut u8, len: usize) {
+        // SAFETY: the caller guarantees the conditions on the memory.
+        unsafe { self.0.place_fragments(number, Span { start, len }) };
+    }
+
     /// Posts a work request on the send queue. The request has at most one memory element, which is
     /// not inline.
     ///

@@ -2,6 +2,7 @@
 //! this side's requests.
 #![allow(unsafe_code)]
 
+mod fragments;
 mod staged;
 
 use std::{
@@ -15,6 +16,7 @@ use std::{
     time::Duration,
 };
 
+use self::{fragments::Fragments, staged::Staged};
 use super::{
     incoming_payload::{IncomingPayload, Place, copy_shared},
     keys::{ExposedPart, Keys, Right},
@@ -27,8 +29,8 @@ use super::{
 use crate::{
     os::lock,
     proto::{
-        DrainSide, Violation,
-        tcp::{Cause, Change, Pdu, RemoteSpan},
+        DrainSide, HEADER_LEN, Violation,
+        tcp::{Cause, Change, PREFIX, Pdu, RemoteSpan},
     },
     status::{OsError, WcStatus},
     transport::queues::{Done, WorkId},
@@ -42,9 +44,10 @@ const STAGED: usize = 16 << 10;
 /// these PDUs' payload, which would have to be copied.
 const LOOKAHEAD: usize = 512;
 
-/// The minimum length in bytes of a long payload. From the start of a long payload until a shorter
-/// payload begins, each call stages at most [`LOOKAHEAD`] bytes.
-const LONG: usize = 32 << 10;
+/// The minimum length in bytes of a long payload: it does not fit into the staging buffer together
+/// with its header. From the start of a long payload until a shorter payload begins, each call
+/// stages at most [`LOOKAHEAD`] bytes.
+const LONG: usize = STAGED - PREFIX + 1;
 
 /// If at least [`MIN_AWAITED`] bytes of a payload are missing, a thread sleeps until all of them
 /// have arrived, or until [`MAX_AWAITED`] bytes have arrived. A wake-up for each TCP segment would
@@ -76,6 +79,7 @@ pub(super) struct Receiver {
     /// The number of executed requests of the peer. Only the receiver changes it.
     executed: Arc<AtomicU32>,
     writes: WriteParts,
+    fragments: Fragments,
     /// Whether the stream has ended, so that only staged bytes remain.
     over: bool,
     /// Whether the end of the stream has been reported.
@@ -136,6 +140,7 @@ impl Receiver {
             incoming: None,
             executed,
             writes: WriteParts::default(),
+            fragments: Fragments::default(),
             over: false,
             reported: false,
             ended: false,
@@ -180,8 +185,7 @@ impl Receiver {
     fn receive_some(&mut self, parts: &mut Parts<'_>, enough: usize) -> Result<(), Fault> {
         self.stopped = true;
         for _ in 0..MAX_CALLS {
-            self.take_staged(parts, enough)?;
-            if parts.done.len() >= enough {
+            if self.take_staged(parts, enough)? == Staged::Stopped {
                 return Ok(());
             }
             if self.over || !self.receive_once(parts, Wait::No)? {
@@ -190,10 +194,8 @@ impl Receiver {
             }
         }
         // Processes the bytes that are still staged, because only bytes in the socket's receive
-        // buffer make the socket readable. If `done` then contains `enough` completions, `stopped`
-        // records that staged bytes may remain.
-        self.take_staged(parts, enough)?;
-        self.stopped |= parts.done.len() >= enough;
+        // buffer make the socket readable.
+        self.stopped |= self.take_staged(parts, enough)? == Staged::Stopped;
         Ok(())
     }
 
@@ -239,7 +241,7 @@ impl Receiver {
                 Wait::ForSome
             };
             self.stopped = self.receive_once(parts, wait)?;
-            self.take_staged(parts, enough)?;
+            self.stopped |= self.take_staged(parts, enough)? == Staged::Stopped;
             let to_do = !parts.done.is_empty() || self.executed() != executed;
             flows = self.left() != left;
             let is_over = wait == Wait::ForSome && !flows;
@@ -247,7 +249,6 @@ impl Receiver {
                 break;
             }
         }
-        self.stopped |= parts.done.len() >= enough;
         Ok(())
     }
 
@@ -369,24 +370,7 @@ impl Receiver {
         let left = pdu.payload() as usize;
         let written = self.writes.check(&pdu)?;
         let to = match pdu {
-            Pdu::Send { signalled, len } => {
-                let receive = self.take_receive(parts)?;
-                if left > receive.to.len {
-                    if let WorkId::Recv(buffer) = receive.id {
-                        parts.done.push_back(Done::ReceiveFailed {
-                            buffer,
-                            status: WcStatus::LOC_LEN_ERR,
-                            vendor_err: 0,
-                        });
-                    }
-                    return Err(self.refuse(Cause::TooLong, parts));
-                }
-                Place::Receive {
-                    receive,
-                    len,
-                    signalled,
-                }
-            }
+            Pdu::Send { signalled, len } => return self.begin_frame(len, signalled, parts),
             Pdu::Write {
                 signalled,
                 last,
@@ -515,6 +499,18 @@ impl Receiver {
                 }
                 self.request_completed(signalled, parts);
             }
+            Place::Fragment {
+                receive,
+                to,
+                signalled,
+            } => {
+                if let WorkId::Recv(buffer) = receive.id {
+                    // The cast is lossless, because the length of a frame is a `u32`.
+                    let len = (HEADER_LEN + to.len) as u32;
+                    parts.done.push_back(Done::ReceivedInPlace { buffer, len });
+                }
+                self.request_completed(signalled, parts);
+            }
             Place::Exposed {
                 written: len,
                 last,
@@ -600,7 +596,7 @@ impl Receiver {
     pub(super) fn flush(&mut self, receives: Option<&ReceiveQueue>, done: &mut VecDeque<Done>) {
         self.ended = true;
         let began = match self.incoming.take().map(|payload| payload.to) {
-            Some(Place::Receive { receive, .. }) => Some(receive),
+            Some(Place::Receive { receive, .. } | Place::Fragment { receive, .. }) => Some(receive),
             Some(Place::Exposed {
                 imm: Some((receive, _)),
                 ..
@@ -621,10 +617,11 @@ impl Receiver {
         }
     }
 
-    /// Drops the current payload, whose memory may no longer exist.
+    /// Drops the current payload and the memory for fragments, which may no longer exist.
     pub(super) fn forget(&mut self) {
         self.ended = true;
         self.incoming = None;
+        self.fragments.forget();
     }
 }
 

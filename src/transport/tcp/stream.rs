@@ -226,6 +226,23 @@ impl Stream {
         Ok(())
     }
 
+    /// Sets the memory for the rest of a message in fragments. Further fragments of the message are
+    /// received directly into this memory, and complete as [`Done::ReceivedInPlace`]. `number` is
+    /// the number of messages in fragments that the peer began to send before this message. Has no
+    /// effect if the last fragment has already begun to arrive, or if another thread is receiving.
+    ///
+    /// # Safety
+    ///
+    /// Until all fragments of the message have completed or the queue pair is destroyed, the memory
+    /// stays mapped, and only the queue pair accesses it.
+    pub(super) unsafe fn place_fragments(&self, number: u32, memory: Span) {
+        if let Some(mut incoming) = self.receiver()
+            && self.phase() == Phase::Open
+        {
+            incoming.receiver.place_fragments(number, memory);
+        }
+    }
+
     /// Posts the frames of one message in the same way as [`post_frame`](Self::post_frame).
     ///
     /// # Safety

@@ -213,7 +213,8 @@ impl Writing {
             start: bytes.as_ptr().cast_mut(),
             len: bytes.len(),
         };
-        let mut parts = vec![span(&self.gathered[..self.len])];
+        let mut parts = Vec::with_capacity(1 + 3 * frames.len());
+        parts.push(span(&self.gathered[..self.len]));
         for (header, frame) in frames {
             parts.extend([span(header.bytes()), span(frame.header)]);
             parts.extend(frame.payload.iter().map(|part| span(part)));

@@ -8,7 +8,7 @@ use super::{
     params,
     side::Completion,
 };
-use crate::{CONTROL_SENDS, CloseReason, Params};
+use crate::{CONTROL_SENDS, CloseReason, Fragmentation, Params};
 
 #[test]
 fn full_window_stalls_until_a_release() {
@@ -47,7 +47,10 @@ fn fragments_get_slots_of_unsignalled_frames() {
     let params = Params {
         window: 32,
         send_slots: 16,
-        max_fragments: 16,
+        fragmentation: Fragmentation {
+            max: 16,
+            shortest_first: false,
+        },
         ..params()
     };
     let longest = 16 * params.eager_size;
