@@ -285,7 +285,10 @@ impl Link {
             Arming::No => Ok(()),
             Arming::First => here.arm(),
         };
-        let progress = self.poll_side(here, budget, handoff, answers, deferred);
+        let progress = self.poll_side(here, budget, handoff, deferred);
+        if answers == Answers::AtOnce && progress != Progress::Nothing {
+            here.answer();
+        }
         drop(side);
         if let Err(error) = armed {
             // Ends the connection, because without completion events waiting threads would sleep
@@ -302,13 +305,12 @@ impl Link {
         side: &mut PollSide,
         mut budget: u32,
         handoff: Option<&Handoff>,
-        answers: Answers,
         deferred: &mut Option<Deferred>,
     ) -> Progress {
         let mut progress = Progress::Nothing;
         for _ in 0..BATCHES {
             let count = loop {
-                match side.poll(answers) {
+                match side.poll() {
                     Ok(0) if budget > 1 => {
                         budget -= 1;
                         hint::spin_loop();

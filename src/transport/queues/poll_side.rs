@@ -8,7 +8,7 @@ use super::done::Done;
 #[cfg(feature = "rdma")]
 use crate::transport::rdma;
 use crate::{
-    poll::{Alarm, Answers, Events, Woken},
+    poll::{Alarm, Events, Woken},
     status::OsError,
     transport::{in_memory, tcp},
 };
@@ -57,14 +57,24 @@ impl PollSide {
     }
 
     /// Removes up to [`BATCH`](super::BATCH) completions from the queue, and returns their number.
-    /// [`done`](Self::done) then returns these completions.
+    /// [`done`](Self::done) then returns these completions. Over TCP, if there are completions,
+    /// acknowledgements may wait until the next message is sent or [`answer`](Self::answer) is
+    /// called.
     #[inline]
-    pub(crate) fn poll(&mut self, answers: Answers) -> Result<usize, OsError> {
+    pub(crate) fn poll(&mut self) -> Result<usize, OsError> {
         by_transport!(CompletionQueue, &mut self.queue, {
             Rdma(queue) => queue.poll(),
-            Tcp(queue) => Ok(queue.poll(answers)),
+            Tcp(queue) => Ok(queue.poll()),
             Memory(queue) => Ok(queue.poll()),
         })
+    }
+
+    /// Sends the acknowledgements that [`poll`](Self::poll) has delayed.
+    #[inline]
+    pub(crate) fn answer(&self) {
+        if let CompletionQueue::Tcp(queue) = &self.queue {
+            queue.answer();
+        }
     }
 
     /// Returns whether the queue may contain more completions after a poll that returned `count`

@@ -4,10 +4,7 @@ use std::{
 };
 
 use super::stream::{Polled, Reserved, Stream};
-use crate::{
-    poll::Answers,
-    transport::queues::{BATCH, Done},
-};
+use crate::transport::queues::{BATCH, Done};
 
 /// The completions of a queue pair over a TCP stream. Polling the queue also drives the stream.
 #[derive(Debug)]
@@ -33,9 +30,14 @@ impl CompletionQueue {
         }
     }
 
-    pub(crate) fn poll(&mut self, answers: Answers) -> usize {
-        self.polled = self.stream.poll(&mut self.batch, answers);
+    pub(crate) fn poll(&mut self) -> usize {
+        self.polled = self.stream.poll(&mut self.batch);
         self.batch.len()
+    }
+
+    /// See [`Stream::answer`].
+    pub(crate) fn answer(&self) {
+        self.stream.answer();
     }
 
     pub(crate) fn has_more(&self) -> bool {

@@ -30,7 +30,6 @@ use super::{
 };
 use crate::{
     os::{lock, try_lock},
-    poll::Answers,
     proto::MovedBytes,
     status::OsError,
     transport::queues::{BATCH, Done, Frame, SendOp, WorkId},
@@ -361,8 +360,10 @@ impl Stream {
             && (lock(&self.send).has_requests() || self.own_receives && self.receives.has_marker())
     }
 
-    /// Receives and sends bytes, and fills `batch` with at most [`BATCH`] completions.
-    pub(super) fn poll(&self, batch: &mut Vec<Done>, answers: Answers) -> Polled {
+    /// Receives and sends bytes, and fills `batch` with at most [`BATCH`] completions. If there are
+    /// completions, the acknowledgements wait until the next frame is posted or
+    /// [`answer`](Self::answer) is called.
+    pub(super) fn poll(&self, batch: &mut Vec<Done>) -> Polled {
         batch.clear();
         let Some(mut incoming) = self.receiver() else {
             return if self.socket.is_readable() {
@@ -378,16 +379,15 @@ impl Stream {
         } = &mut *incoming;
         // After a wait, `done` already contains the completions of the received bytes, so the poll
         // needs no receive call.
-        let fresh = std::mem::take(fresh) && answers == Answers::MayWait;
-        if done.len() < BATCH && !fresh {
+        if done.len() < BATCH && !std::mem::take(fresh) {
             match self.phase() {
                 Phase::SettingUp | Phase::Destroyed => {}
                 Phase::Open => {
                     self.progress(receiver, done, Receiver::receive);
-                    let acks = match answers {
-                        Answers::AtOnce => Acks::Alone,
-                        Answers::MayWait if done.is_empty() => Acks::Alone,
-                        Answers::MayWait => Acks::WaitForCompany,
+                    let acks = if done.is_empty() {
+                        Acks::Alone
+                    } else {
+                        Acks::WaitForCompany
                     };
                     self.send_more(&mut lock(&self.send), acks);
                 }
@@ -547,7 +547,7 @@ mod tests {
         assert_eq!(posted, Err(OsError::new("mmap", libc::ENOMEM)));
         assert_eq!(stream.phase(), Phase::Failed);
         let mut completions = Vec::new();
-        stream.poll(&mut completions, Answers::AtOnce);
+        stream.poll(&mut completions);
         assert!(
             matches!(completions[..], [Done::Disconnected]),
             "{completions:?}"
