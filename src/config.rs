@@ -485,8 +485,8 @@ const FRAGMENTS_OVER_RDMA: Fragmentation = Fragmentation {
     max: 3,
     shortest_first: false,
 };
-/// Over TCP, all frames of a message after the first are received directly into the memory of the
-/// message.
+/// Over TCP, the frames of a message after the first are usually received directly into the memory
+/// of the message, so the first one is the shortest.
 const FRAGMENTS_OVER_TCP: Fragmentation = Fragmentation {
     max: 16,
     shortest_first: true,

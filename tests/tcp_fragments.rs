@@ -3,7 +3,10 @@
 
 use std::io::Read;
 
-use rdmsg::{CloseReason, Completion, Config, Endpoint, Error, Message, TransportChoice};
+use rdmsg::{
+    CloseReason, Completion, Config, Endpoint, Engine, EngineLimits, Error, Message,
+    TransportChoice,
+};
 
 use tcp_peer::{Peer, Stage, TIME_LIMIT, frame, pdu};
 
@@ -122,6 +125,22 @@ fn message_of_the_application_does_not_change() {
     peer.send(&fragment(3, 9000, &[0xff; 9000]));
     assert!(*receive(&endpoint) == [0xff; 49_000]);
     assert!(*held == content[..]);
+}
+
+#[test]
+fn announced_length_alone_occupies_little_memory() {
+    // An engine with limits does not share its budget with the engines of the other tests.
+    let engine = Engine::with_limits(EngineLimits::default()).unwrap();
+    let stage = Stage::on(&engine, config());
+    let mut ends = Vec::new();
+    for rest in [1_000_000, (1 << 20) + 1, 1 << 30] {
+        let (mut peer, endpoint) = stage.connect();
+        peer.send(&fragment(0, rest, b"x"));
+        process(&endpoint);
+        ends.push((peer, endpoint));
+    }
+    let held = engine.statistics().unwrap().held;
+    assert!(held <= 1 << 20, "{held} bytes are charged");
 }
 
 #[test]

@@ -16,7 +16,8 @@ use super::{
 /// This side first reserves memory for each large message. The reservation can take some time. If a
 /// Rendezvous frame announced the message, this side then reads the message in chunks. It prepares
 /// the memory of each chunk before it reads the chunk. If the peer sends the message in Fragment
-/// frames, this side copies each fragment to the reserved memory.
+/// frames, this side copies each fragment to the reserved memory, unless the transport has received
+/// the fragment there.
 ///
 /// Reads complete in the order in which they were posted. A message in fragments can become
 /// complete while this side still reads an earlier message, but is delivered after that message.

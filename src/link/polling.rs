@@ -43,9 +43,12 @@ use ::tokio::runtime::Handle;
 #[cfg(feature = "tokio")]
 use crate::poll::RuntimeWatch;
 
-/// The maximum number of batches of completions that one poll handles. The limit keeps a busy
+/// A poll ends after it has handled this number of batches of completions. The limit keeps a busy
 /// connection from delaying others.
 const BATCHES: usize = 4;
+/// A batch counts as at least this number of completions, because taking it from the queue costs
+/// about as much as handling them.
+const SMALLEST_BATCH: usize = BATCH / 4;
 
 /// The engine's thread tries at most `LOCK_SPINS` + `LOCK_YIELDS` times to lock `poll`. It spins
 /// after each of the first `LOCK_SPINS` failed attempts, and yields the processor after each of the
@@ -308,7 +311,8 @@ impl Link {
         deferred: &mut Option<Deferred>,
     ) -> Progress {
         let mut progress = Progress::Nothing;
-        for _ in 0..BATCHES {
+        let mut handled = 0;
+        while handled < BATCHES * BATCH {
             let count = loop {
                 match side.poll() {
                     Ok(0) if budget > 1 => {
@@ -323,6 +327,7 @@ impl Link {
                 }
             };
             budget = 1;
+            handled += count.max(SMALLEST_BATCH);
             if count > 0 {
                 progress = Progress::Some;
                 self.act(side, count, handoff, deferred);

@@ -216,8 +216,11 @@ impl BudgetClient {
     /// used yet.
     pub(crate) fn try_hold(&self, bytes: u64) -> Option<Charge> {
         let (id, host) = (self.id, self.host);
-        let held = &mut lock(&self.budget.accounts).held;
-        let has = !held.knows(id, host) && held.try_claim(host, bytes, u64::MAX);
+        let mut accounts = lock(&self.budget.accounts);
+        let Accounts { held, reserve, .. } = &mut *accounts;
+        let waits = held.knows(id, host) || reserve.knows(id, host);
+        let has = !waits && held.try_claim(host, bytes, u64::MAX);
+        drop(accounts);
         has.then(|| self.charge(ChargeKind::Held, bytes))
     }
 
@@ -405,6 +408,28 @@ mod tests {
         drop(short);
         assert_eq!(notified(&mailbox), Some(18));
         assert!(hold(&three, 20_000).is_some());
+    }
+
+    #[test]
+    fn a_whole_message_is_not_claimed_beside_a_waiting_claim() {
+        let budget = Budget::new(EngineLimits {
+            pinned: 200,
+            held: 800_000,
+        });
+        let mailbox = Mailbox::new().unwrap();
+        let [one, two, three] = [16, 17, 18].map(|key| budget.client(&mailbox, key, host(1)));
+        let mut long = None;
+        assert!(one.hold(&mut long, 510_000, Part::First));
+        let short = hold(&two, 60_000).unwrap();
+        assert!(hold(&three, 60_000).is_none());
+        drop(long);
+        assert!(three.try_hold(60_000).is_none());
+        drop(short);
+        assert!(three.try_hold(60_000).is_none(), "its claim was granted");
+        let held = hold(&three, 60_000).unwrap();
+        let more = three.try_hold(60_000).unwrap();
+        drop((held, more));
+        assert_eq!(budget.in_use(), (0, 0));
     }
 
     #[test]

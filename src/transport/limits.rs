@@ -59,7 +59,7 @@ pub struct EngineLimits {
     /// Bytes of [`Stream`](crate::Stream)s that the application has not read are included. They use
     /// at most half of this memory.
     ///
-    /// The bytes of a message are charged as they arrive, in chunks of 64 KiB to 1 MiB. The
+    /// The bytes of a message are charged as they arrive, in chunks of up to 1 MiB. The
     /// messages of one host use at most three quarters of this memory. An eighth is a reserve for
     /// messages of up to 64 KiB. Such messages use the reserve when the other seven eighths are
     /// full. The later chunks of messages may exceed these limits by an eighth. One message at a

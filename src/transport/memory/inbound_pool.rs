@@ -25,7 +25,7 @@ use std::{
 use super::domain::{Domain, Registration};
 use crate::{
     os::{Mapping, lock},
-    proto::{Part, SHORTEST_CHUNK},
+    proto::{LONGEST_CHUNK, Part, SHORTEST_CHUNK},
     status::OsError,
     transport::budget::{BudgetClient, Charge},
 };
@@ -389,16 +389,19 @@ impl InboundBuffer {
         memory.make_usable(end)?;
         let to = memory.mapping.start().as_ptr().wrapping_add(offset);
         // SAFETY: the first `end` bytes of the mapping are accessible. No reference to them exists
-        // while the message is incomplete, and the device does not write to them, because no read
-        // into this message is posted.
+        // while the message is incomplete. No device writes to them, because no read into this
+        // message is posted. The TCP transport writes only the bytes of other fragments.
         unsafe { ptr::copy_nonoverlapping(bytes.as_ptr(), to, bytes.len()) };
         Ok(true)
     }
 
-    /// Prepares the memory of the whole message, if the budget has room for it now. Otherwise the
-    /// memory is prepared as the bytes are [copied](Self::fill). Called before the first copy.
+    /// Prepares the memory of the whole message, if the message is not longer than a chunk and the
+    /// budget has room for it now. Otherwise the memory is prepared as the bytes are
+    /// [copied](Self::fill). Called before the first copy.
     pub(crate) fn prepare_whole(&mut self) -> Result<(), OsError> {
+        // With a longer message, a peer could occupy much memory by sending a few bytes.
         if self.charged == 0
+            && self.len as u64 <= LONGEST_CHUNK
             && let Some(charge) = self.pool.client.try_hold(pages(self.len))
         {
             self.held = Some(charge);

@@ -106,7 +106,7 @@ impl QueuePair {
     /// # Safety
     ///
     /// Until all fragments of the message have completed or the queue pair is destroyed, the memory
-    /// stays mapped, and no other code accesses it.
+    /// stays mapped, and no other code accesses the bytes of fragments that begin after this call.
     pub(super) unsafe fn place_fragments(&self, number: u32, start: *mut u8, len: usize) {
         if let Self::Tcp(qp) = self {
             // SAFETY: the caller guarantees the conditions on the memory.

@@ -430,17 +430,20 @@ impl WorkQueues {
         let Some(inbound) = self.in_flight.inbound(fragment.id) else {
             return Ok(false);
         };
-        let is_first = fragment.offset == 0;
-        if is_first && self.qp.places_fragments() {
+        let places = fragment.offset == 0
+            && (fragment.len as usize) < inbound.len()
+            && self.qp.places_fragments();
+        if places {
             inbound.prepare_whole()?;
         }
         let copied = inbound.fill(fragment.offset as usize, &frame[HEADER_LEN..])?;
-        if is_first
+        if places
             && copied
             && let Some((start, len)) = inbound.rest(fragment.len as usize)
         {
-            // SAFETY: the memory belongs to `in_flight`, which outlives the queue pair. No code
-            // accesses the rest of the message until all its fragments have completed.
+            // SAFETY: the memory belongs to `in_flight`, which outlives the queue pair. Until all
+            // fragments of the message have completed, other code accesses only the bytes of
+            // fragments that are copied, and these fragments have already begun.
             unsafe { self.qp.place_fragments(fragment.number, start, len) };
         }
         Ok(copied)

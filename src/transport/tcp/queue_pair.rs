@@ -76,7 +76,7 @@ impl QueuePair {
     /// # Safety
     ///
     /// Until all fragments of the message have completed or the queue pair is destroyed, the memory
-    /// stays mapped, and no other code accesses it.
+    /// stays mapped, and no other code accesses the bytes of fragments that begin after this call.
     pub(crate) unsafe fn place_fragments(&self, number: u32, start: *mut u8, len: usize) {
         // SAFETY: the caller guarantees the conditions on the memory.
         unsafe { self.0.place_fragments(number, Span { start, len }) };

@@ -16,6 +16,7 @@ use std::{
     time::Duration,
 };
 
+pub(super) use self::fragments::Placement;
 use self::{fragments::Fragments, staged::Staged};
 use super::{
     incoming_payload::{IncomingPayload, Place, copy_shared},
@@ -86,8 +87,8 @@ pub(super) struct Receiver {
     reported: bool,
     /// Whether all further bytes are ignored.
     ended: bool,
-    /// Whether the most recent call reached a limit, so that the socket or the staging buffer may
-    /// contain more bytes.
+    /// Whether the most recent call ended before it had processed all bytes, so that the socket or
+    /// the staging buffer may contain more bytes.
     stopped: bool,
     /// Whether the most recent payload is long. This payload may be incomplete.
     long: bool,
@@ -108,6 +109,7 @@ pub(super) struct Parts<'a> {
     pub(super) send: &'a Mutex<SendQueue>,
     pub(super) receives: &'a ReceiveQueue,
     pub(super) keys: &'a Keys,
+    pub(super) placement: &'a Placement,
     /// The number of received bytes of answers to this side's READs.
     pub(super) read: &'a AtomicU64,
     pub(super) done: &'a mut VecDeque<Done>,
@@ -168,8 +170,8 @@ impl Receiver {
         !std::mem::replace(&mut self.reported, true)
     }
 
-    /// Receives bytes until the socket is empty, `done` contains `enough` completions, or
-    /// [`MAX_CALLS`] is reached.
+    /// Receives bytes until the socket is empty, `done` contains `enough` completions, a fragment
+    /// may be placed (see [`take_staged`](Self::take_staged)), or [`MAX_CALLS`] is reached.
     pub(super) fn receive(&mut self, parts: &mut Parts<'_>, enough: usize) -> Result<(), Fault> {
         if self.ended {
             return Ok(());
@@ -617,11 +619,10 @@ impl Receiver {
         }
     }
 
-    /// Drops the current payload and the memory for fragments, which may no longer exist.
+    /// Drops the current payload, whose memory may no longer exist.
     pub(super) fn forget(&mut self) {
         self.ended = true;
         self.incoming = None;
-        self.fragments.forget();
     }
 }
 

@@ -24,7 +24,7 @@ use super::{
     connection_manager::Watch,
     memory_region::Domain,
     receive_queue::ReceiveQueue,
-    receiver::{Fault, Parts, Receiver},
+    receiver::{Fault, Parts, Placement, Receiver},
     send_queue::{Acks, AnswerAborted, SendQueue},
     socket::{Socket, Span},
 };
@@ -44,6 +44,7 @@ pub(crate) struct Stream {
     /// Whether the receive queue belongs to this connection only.
     own_receives: bool,
     receiver: Mutex<Incoming>,
+    placement: Placement,
     send: Mutex<SendQueue>,
     phase: AtomicU8,
     /// The number of bytes received in answers to this side's READs. Written only while `receiver`
@@ -112,6 +113,7 @@ impl Stream {
                 done: VecDeque::new(),
                 fresh: false,
             }),
+            placement: Placement::default(),
             send: Mutex::new(SendQueue::new(executed)),
             phase: AtomicU8::new(Phase::SettingUp as u8),
             read: AtomicU64::new(0),
@@ -228,18 +230,15 @@ impl Stream {
     /// Sets the memory for the rest of a message in fragments. Further fragments of the message are
     /// received directly into this memory, and complete as [`Done::ReceivedInPlace`]. `number` is
     /// the number of messages in fragments that the peer began to send before this message. Has no
-    /// effect if the last fragment has already begun to arrive, or if another thread is receiving.
+    /// effect if the last fragment has already begun to arrive.
     ///
     /// # Safety
     ///
     /// Until all fragments of the message have completed or the queue pair is destroyed, the memory
-    /// stays mapped, and only the queue pair accesses it.
+    /// stays mapped, and only the queue pair accesses the bytes of fragments that begin after this
+    /// call.
     pub(super) unsafe fn place_fragments(&self, number: u32, memory: Span) {
-        if let Some(mut incoming) = self.receiver()
-            && self.phase() == Phase::Open
-        {
-            incoming.receiver.place_fragments(number, memory);
-        }
+        self.placement.set(number, memory);
     }
 
     /// Posts the frames of one message in the same way as [`post_frame`](Self::post_frame).
@@ -327,6 +326,7 @@ impl Stream {
             self.socket.shut_down();
         }
         lock(&self.receiver).receiver.forget();
+        self.placement.forget();
         let mut none = VecDeque::new();
         lock(&self.send).flush(&mut none);
     }
@@ -453,6 +453,7 @@ impl Stream {
             send: &self.send,
             receives: &self.receives,
             keys: &self.domain.keys,
+            placement: &self.placement,
             read: &self.read,
             done,
         };

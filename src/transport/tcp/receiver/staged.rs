@@ -58,7 +58,7 @@ impl Receiver {
                     return Ok(Staged::NeedsBytes);
                 }
                 Some((Pdu::Send { len, .. }, prefix))
-                    if !parts.done.is_empty() && self.may_be_placed(prefix, len) =>
+                    if !parts.done.is_empty() && self.may_be_placed(prefix, len, parts) =>
                 {
                     return Ok(Staged::Stopped);
                 }
@@ -80,9 +80,11 @@ impl Receiver {
 
     /// Returns whether a staged PDU header of `prefix` bytes precedes a long fragment of `len`
     /// bytes whose memory is not known yet.
-    fn may_be_placed(&self, prefix: usize, len: u32) -> bool {
+    fn may_be_placed(&self, prefix: usize, len: u32, parts: &Parts<'_>) -> bool {
         let frame = &self.staged[self.unread.clone()][prefix..];
-        len as usize >= LONG && !self.fragments.has_memory() && rest_of_message(frame).is_some()
+        len as usize >= LONG
+            && rest_of_message(frame).is_some()
+            && !self.fragments.has_memory(parts.placement)
     }
 
     /// Begins to receive a frame of `len` bytes. If the frame is a fragment whose memory is known,
@@ -108,7 +110,7 @@ impl Receiver {
         self.long = left >= LONG;
         let place = self.staged_fragment(left).and_then(|rest| {
             let payload = left - HEADER_LEN;
-            self.fragments.begin(rest, payload)
+            self.fragments.begin(rest, payload, parts.placement)
         });
         let to = match place {
             Some(to) => {
