@@ -367,7 +367,7 @@ impl Header {
 }
 
 /// If `frame` begins with the header of a Fragment frame, returns the number of bytes from the
-/// start of the frame's payload to the end of the message. Checks no other field.
+/// start of the payload to the end of the message. Checks no other field.
 #[inline]
 pub fn rest_of_message(frame: &[u8]) -> Option<u32> {
     let header = frame.first_chunk::<HEADER_LEN>()?;

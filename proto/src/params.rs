@@ -148,8 +148,8 @@ pub struct Fragmentation {
     /// The maximum number of frames for a message. If a message needs more frames, the peer instead
     /// reads the message from this side's memory.
     pub max: u32,
-    /// Whether the first frame of a message is the one that is not full. Otherwise it is the last
-    /// one.
+    /// Whether all frames of a message except the first are full. Otherwise, all frames except the
+    /// last are full.
     pub shortest_first: bool,
 }
 

@@ -46,8 +46,8 @@ use crate::poll::RuntimeWatch;
 /// A poll ends after it has handled this number of batches of completions. The limit keeps a busy
 /// connection from delaying others.
 const BATCHES: usize = 4;
-/// A batch counts as at least this number of completions, because taking it from the queue costs
-/// about as much as handling them.
+/// A batch counts as at least this number of completions, because a poll costs about the same as
+/// handling these completions.
 const SMALLEST_BATCH: usize = BATCH / 4;
 
 /// The engine's thread tries at most `LOCK_SPINS` + `LOCK_YIELDS` times to lock `poll`. It spins
