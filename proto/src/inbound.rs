@@ -7,7 +7,7 @@ use super::{
     frame::{Descriptor, Kind},
     outbound::LARGE_IN_FLIGHT,
     output::{Arrival, FragmentCopy, Read},
-    pace::Pace,
+    pace::{LONGEST_CHUNK, Pace},
     reason::Violation,
 };
 
@@ -453,10 +453,19 @@ impl Inbound {
         self.bytes
     }
 
-    /// Returns the number of bytes that have been read or copied for incomplete large messages.
+    /// Returns the number of bytes that incomplete large messages occupy. For messages in
+    /// fragments, this is an upper bound: the driver may have reserved memory for a whole message
+    /// that is not longer than a chunk.
     pub(super) fn incomplete_bytes(&self) -> u64 {
         let incomplete = self.queue.iter().filter_map(Queued::incomplete);
-        incomplete.map(|large| large.completed).sum()
+        incomplete
+            .map(|large| match large.source {
+                Source::Fragments { .. } if large.completed > 0 && large.len <= LONGEST_CHUNK => {
+                    large.len
+                }
+                Source::Fragments { .. } | Source::Memory { .. } => large.completed,
+            })
+            .sum()
     }
 
     /// Records that a read was posted while no other read was in progress. The pace of reading is
@@ -616,5 +625,29 @@ impl Inbound {
     pub(super) fn report_taken(&mut self) -> u32 {
         self.reported = self.taken;
         self.reported
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn fragmented_message_counts_as_a_whole_once_it_has_memory() {
+        for (rest, counted) in [(1000, 1000), (LONGEST_CHUNK as u32 + 1, 10)] {
+            let mut inbound = Inbound::new(4, 8 << 20, LONGEST_CHUNK);
+            let fragment = Fragment {
+                buffer: 0,
+                len: 10,
+                in_place: false,
+            };
+            inbound.fragment(fragment, rest);
+            assert!(matches!(inbound.next_step(true), Some(Step::Begin { .. })));
+            inbound.memory_reserved(0);
+            assert_eq!(inbound.incomplete_bytes(), 0);
+            assert!(matches!(inbound.next_step(true), Some(Step::Copy(_))));
+            inbound.fragment_copied();
+            assert_eq!(inbound.incomplete_bytes(), counted);
+        }
     }
 }

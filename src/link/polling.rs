@@ -43,11 +43,11 @@ use ::tokio::runtime::Handle;
 #[cfg(feature = "tokio")]
 use crate::poll::RuntimeWatch;
 
-/// A poll ends after it has handled this number of batches of completions. The limit keeps a busy
-/// connection from delaying others.
+/// A poll ends after it has handled this number of full batches of completions. The limit keeps a
+/// busy connection from delaying others.
 const BATCHES: usize = 4;
 /// A batch counts as at least this number of completions, because a poll costs about the same as
-/// handling these completions.
+/// handling these completions. An empty batch counts as full.
 const SMALLEST_BATCH: usize = BATCH / 4;
 
 /// The engine's thread tries at most `LOCK_SPINS` + `LOCK_YIELDS` times to lock `poll`. It spins
@@ -156,7 +156,9 @@ impl Link {
             Some(side) => side.as_ref().map_or(0, PollSide::capacity),
             None => return false,
         };
-        for _ in 0..capacity.div_ceil(BATCH * BATCHES) {
+        // If each batch contains only one completion, a poll ends after this number of completions.
+        let fewest = BATCHES * BATCH / SMALLEST_BATCH;
+        for _ in 0..capacity.div_ceil(fewest) {
             match self.poll_in_engine().0 {
                 Progress::More => {}
                 Progress::Some | Progress::Nothing | Progress::Busy => return true,
@@ -288,7 +290,7 @@ impl Link {
             Arming::No => Ok(()),
             Arming::First => here.arm(),
         };
-        let progress = self.poll_side(here, budget, handoff, deferred);
+        let progress = self.poll_side(here, budget, handoff, answers, deferred);
         if answers == Answers::AtOnce && progress != Progress::Nothing {
             here.answer();
         }
@@ -308,13 +310,14 @@ impl Link {
         side: &mut PollSide,
         mut budget: u32,
         handoff: Option<&Handoff>,
+        answers: Answers,
         deferred: &mut Option<Deferred>,
     ) -> Progress {
         let mut progress = Progress::Nothing;
         let mut handled = 0;
         while handled < BATCHES * BATCH {
             let count = loop {
-                match side.poll() {
+                match side.poll(answers) {
                     Ok(0) if budget > 1 => {
                         budget -= 1;
                         hint::spin_loop();
@@ -327,8 +330,10 @@ impl Link {
                 }
             };
             budget = 1;
-            handled += count.max(SMALLEST_BATCH);
-            if count > 0 {
+            if count == 0 {
+                handled += BATCH;
+            } else {
+                handled += count.max(SMALLEST_BATCH);
                 progress = Progress::Some;
                 self.act(side, count, handoff, deferred);
             }

@@ -3,7 +3,8 @@
 //! budget.
 //!
 //! A connection claims the bytes of a chunk immediately before it transfers the chunk. So an
-//! announced message occupies almost no memory until its first chunk is transferred. If a limit is
+//! announced message occupies almost no memory until its first chunk is transferred. For a message
+//! in fragments, a chunk is a fragment, or the rest of a message of up to 1 MiB. If a limit is
 //! reached, the claim waits. Waiting claims are granted to the peer hosts in rotation, and no host
 //! gets more than three quarters of a limit. Partially received messages could block each other at
 //! the limit. To prevent this, the claims for later chunks of such messages may exceed the limit:
@@ -211,15 +212,16 @@ impl BudgetClient {
         has
     }
 
-    /// Claims memory for a whole message of `bytes` bytes, without waiting. Returns `None` if the
-    /// claim is not granted, or if another claim of the connection waits or was granted and not
-    /// used yet.
+    /// Claims memory for a whole message of `bytes` bytes, without waiting. The claim is granted
+    /// only if at most half of the limit for held messages is in use afterwards. So messages of
+    /// which only the first bytes have arrived leave memory for others. Returns `None` if the claim
+    /// is not granted, or if another claim of the connection waits or was granted and not used yet.
     pub(crate) fn try_hold(&self, bytes: u64) -> Option<Charge> {
         let (id, host) = (self.id, self.host);
         let mut accounts = lock(&self.budget.accounts);
         let Accounts { held, reserve, .. } = &mut *accounts;
         let waits = held.knows(id, host) || reserve.knows(id, host);
-        let has = !waits && held.try_claim(host, bytes, u64::MAX);
+        let has = !waits && held.try_claim(host, bytes, self.budget.limits.held / 2);
         drop(accounts);
         has.then(|| self.charge(ChargeKind::Held, bytes))
     }
@@ -427,7 +429,11 @@ mod tests {
         drop(short);
         assert!(three.try_hold(60_000).is_none(), "its claim was granted");
         let held = hold(&three, 60_000).unwrap();
-        let more = three.try_hold(60_000).unwrap();
+        let more = three.try_hold(380_000).unwrap();
+        assert!(
+            two.try_hold(60_000).is_none(),
+            "half of the limit is in use"
+        );
         drop((held, more));
         assert_eq!(budget.in_use(), (0, 0));
     }

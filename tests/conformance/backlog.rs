@@ -159,7 +159,9 @@ fn ask(connector: &Connector, address: SocketAddr) -> bool {
                 CloseReason::PeerDisconnected,
                 CloseReason::RejectedWithoutCause,
             ];
-            assert!(refusals.contains(&reason), "{reason}");
+            // siw does not answer some of these requests, so they time out after 10 s.
+            let unanswered = matches!(reason, CloseReason::Unreachable(_));
+            assert!(unanswered || refusals.contains(&reason), "{reason}");
             false
         }
         Err(error) => panic!("{error}"),

@@ -9,8 +9,8 @@
 //! no step stays registered, because peers could write to it.
 //!
 //! This module creates references to memory that was registered. This is sound for the following
-//! reasons. An [`InboundBuffer`] has one owner. While reads into the buffer are in progress, the
-//! owner is [`WorkQueues`](crate::transport::queues::WorkQueues), which does not read the bytes.
+//! reasons. An [`InboundBuffer`] has one owner. While bytes of the message are missing, the owner
+//! is [`WorkQueues`](crate::transport::queues::WorkQueues), which does not read the bytes.
 //! `WorkQueues` gives the buffer away when all reads have completed, or drops the buffer after the
 //! queue pair is destroyed. Only the local device can write to steps that stay registered, and it
 //! writes only for posted reads. A registration pins the physical pages. So even if deregistering

@@ -8,7 +8,7 @@ use super::done::Done;
 #[cfg(feature = "rdma")]
 use crate::transport::rdma;
 use crate::{
-    poll::{Alarm, Events, Woken},
+    poll::{Alarm, Answers, Events, Woken},
     status::OsError,
     transport::{in_memory, tcp},
 };
@@ -58,13 +58,14 @@ impl PollSide {
 
     /// Removes up to [`BATCH`](super::BATCH) completions from the queue, and returns their number.
     /// [`done`](Self::done) then returns these completions. Over TCP, if there are completions,
-    /// acknowledgements may wait until the next message is sent or [`answer`](Self::answer) is
-    /// called.
+    /// acknowledgements wait until the next message is sent or [`answer`](Self::answer) is called.
+    /// With [`Answers::MayWait`], the first poll after a wait returns only the completions of the
+    /// wait.
     #[inline]
-    pub(crate) fn poll(&mut self) -> Result<usize, OsError> {
+    pub(crate) fn poll(&mut self, answers: Answers) -> Result<usize, OsError> {
         by_transport!(CompletionQueue, &mut self.queue, {
             Rdma(queue) => queue.poll(),
-            Tcp(queue) => Ok(queue.poll()),
+            Tcp(queue) => Ok(queue.poll(answers)),
             Memory(queue) => Ok(queue.poll()),
         })
     }

@@ -2,6 +2,7 @@ use std::sync::Arc;
 
 use super::{poll_side::PollSide, shared_receives::SharedReceives};
 use crate::{
+    poll::Answers,
     proto::{Account, Connection},
     status::OsError,
 };
@@ -45,7 +46,7 @@ impl ReceiveShare {
     /// Polls the completion queue until it is empty, and records the consumed buffers. The
     /// completions are not handled in any other way.
     pub(crate) fn take_all(&self, side: &mut PollSide) {
-        while let Ok(count @ 1..) = side.poll() {
+        while let Ok(count @ 1..) = side.poll(Answers::AtOnce) {
             for number in 0..count {
                 if let Some(buffer) = side.done(number).receive_buffer() {
                     self.take(buffer);

@@ -16,8 +16,9 @@
 //!   the slot is reused.
 //! * Only one thread at a time posts, because the public functions that post borrow the queues
 //!   mutably. So the driver need not lock the queue pair.
-//! * A work request can refer to memory of the application or of an arriving large message. This
-//!   memory is kept in `in_flight` until the request is done, or the queue pair is destroyed.
+//! * A work request can refer to memory of the application or of an arriving large message. Over
+//!   TCP, a fragment can be received into the memory of its message. This memory is kept in
+//!   `in_flight` until the request or the message is done, or the queue pair is destroyed.
 //! * The memory of a large message that the peer can read is kept in `exposures` until its
 //!   registration has ended, or until its window has been invalidated or freed.
 //!

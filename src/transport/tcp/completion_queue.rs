@@ -4,7 +4,10 @@ use std::{
 };
 
 use super::stream::{Polled, Reserved, Stream};
-use crate::transport::queues::{BATCH, Done};
+use crate::{
+    poll::Answers,
+    transport::queues::{BATCH, Done},
+};
 
 /// The completions of a queue pair over a TCP stream. Polling the queue also drives the stream.
 #[derive(Debug)]
@@ -30,8 +33,8 @@ impl CompletionQueue {
         }
     }
 
-    pub(crate) fn poll(&mut self) -> usize {
-        self.polled = self.stream.poll(&mut self.batch);
+    pub(crate) fn poll(&mut self, answers: Answers) -> usize {
+        self.polled = self.stream.poll(&mut self.batch, answers);
         self.batch.len()
     }
 

@@ -42,8 +42,8 @@ pub(super) enum Place {
     Answer { to: Span, len: u32, last: bool },
 }
 
-// SAFETY: `to` points to memory of a work request. Until the request completes, this memory belongs
-// to the queue pair and not to one thread.
+// SAFETY: `to` points to memory of a work request or of a fragment. Until the request or the
+// receive of the fragment completes, this memory belongs to the queue pair and not to one thread.
 unsafe impl Send for Place {}
 
 impl IncomingPayload {

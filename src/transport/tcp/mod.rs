@@ -3,11 +3,12 @@
 //! PROTOCOL.md describes the bytes on the stream.
 //!
 //! The polling thread drives the stream: it receives, executes requests of the peer, and sends
-//! answers. Payload is received directly into its destination: a receive buffer, the target of a
-//! READ, or the target of a WRITE by the peer. Only bytes that were received together with a header
-//! are copied. If no other bytes wait to be sent, a frame of more than 1 KiB with a contiguous
-//! payload is written to the socket from the caller's memory. Only the bytes that do not fit into
-//! the socket's send buffer are then copied to the frame's slot in the send ring.
+//! answers. Payload is received directly into its destination: a receive buffer, the memory of a
+//! message in fragments, the target of a READ, or the target of a WRITE by the peer. Only bytes
+//! that were received together with a header are copied. If no other bytes wait to be sent, a frame
+//! of more than 1 KiB with a contiguous payload is written to the socket from the caller's memory.
+//! Only the bytes that do not fit into the socket's send buffer are then copied to the frame's slot
+//! in the send ring.
 //!
 //! For a short message, a system call costs more than the library's own work. So a thread that
 //! waits for a message blocks in recv(2), without a separate system call for the wait. The thread
@@ -27,7 +28,7 @@
 //! An acknowledgement is sent together with the next frame in two cases: a signalled request of the
 //! peer is not acknowledged yet, or at least 8 requests are not acknowledged yet. For a signalled
 //! request, an acknowledgement is sent alone in three cases: a poll finds nothing, the polling
-//! thread is about to sleep, or the engine starts to poll the connection.
+//! thread is about to sleep, or a poll of the engine's thread or of a call that does not wait ends.
 //!
 //! The most recently posted receive is used first. So a connection allocates memory only for the
 //! maximum number of buffers that it has used at the same time. This memory is mapped in pieces of

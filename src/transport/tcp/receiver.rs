@@ -343,9 +343,9 @@ impl Receiver {
                 stage: spans[spans.len() - 1].len,
             };
             // SAFETY: this object owns the staging buffer, and no reference to it exists during the
-            // call. The destination is one of two kinds of memory. Memory of a work request is
-            // accessed only by the queue pair until the request completes. Exposed memory stays
-            // mapped, because its lock is held.
+            // call. The destination is one of three kinds of memory. Memory of a work request is
+            // accessed only by the queue pair until the request completes. The same holds for the
+            // memory of a fragment. Exposed memory stays mapped, because its lock is held.
             (unsafe { socket.receive(spans, wait) }, room)
         };
         match &self.incoming {

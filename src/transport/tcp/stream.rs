@@ -1,7 +1,7 @@
 //! The stream of one connection. The queue pair, the completion queue and the connection manager
 //! share it.
 //!
-//! The stream has two locks. A thread that needs both locks takes them in this order:
+//! The stream has three locks. A thread that needs several of them takes them in this order:
 //!
 //! 1. `receiver`: held by a thread that polls. A thread that waits in a receive call holds this
 //!    lock for seconds, or longer if the scheduler deschedules the thread. So other polling threads
@@ -9,6 +9,7 @@
 //!    holder takes all bytes when it runs next, and the engine's thread polls again later.
 //! 2. `send`: held by a thread that posts, and by a thread that polls while it queues or sends an
 //!    answer. No call blocks while this lock is held.
+//! 3. That of `placement`: held for a few instructions.
 #![allow(unsafe_code)]
 
 use std::{
@@ -30,6 +31,7 @@ use super::{
 };
 use crate::{
     os::{lock, try_lock},
+    poll::Answers,
     proto::MovedBytes,
     status::OsError,
     transport::queues::{BATCH, Done, Frame, SendOp, WorkId},
@@ -363,7 +365,7 @@ impl Stream {
     /// Receives and sends bytes, and fills `batch` with at most [`BATCH`] completions. If there are
     /// completions, the acknowledgements wait until the next frame is posted or
     /// [`answer`](Self::answer) is called.
-    pub(super) fn poll(&self, batch: &mut Vec<Done>) -> Polled {
+    pub(super) fn poll(&self, batch: &mut Vec<Done>, answers: Answers) -> Polled {
         batch.clear();
         let Some(mut incoming) = self.receiver() else {
             return if self.socket.is_readable() {
@@ -378,12 +380,15 @@ impl Stream {
             fresh,
         } = &mut *incoming;
         // After a wait, `done` already contains the completions of the received bytes, so the poll
-        // needs no receive call.
-        if done.len() < BATCH && !std::mem::take(fresh) {
+        // of the thread that waited needs no receive call.
+        let fresh = std::mem::take(fresh) && answers == Answers::MayWait;
+        if done.len() < BATCH {
             match self.phase() {
                 Phase::SettingUp | Phase::Destroyed => {}
                 Phase::Open => {
-                    self.progress(receiver, done, Receiver::receive);
+                    if !fresh {
+                        self.progress(receiver, done, Receiver::receive);
+                    }
                     let acks = if done.is_empty() {
                         Acks::Alone
                     } else {
@@ -414,7 +419,7 @@ impl Stream {
     pub(super) fn answer(&self) {
         if self.phase() == Phase::Open {
             let mut send = lock(&self.send);
-            if send.is_waiting() {
+            if send.is_waiting() && !send.is_blocked() {
                 self.send_more(&mut send, Acks::Alone);
             }
         }
@@ -548,7 +553,7 @@ mod tests {
         assert_eq!(posted, Err(OsError::new("mmap", libc::ENOMEM)));
         assert_eq!(stream.phase(), Phase::Failed);
         let mut completions = Vec::new();
-        stream.poll(&mut completions);
+        stream.poll(&mut completions, Answers::AtOnce);
         assert!(
             matches!(completions[..], [Done::Disconnected]),
             "{completions:?}"
