@@ -47,6 +47,8 @@ dmesg | tail -20";
 
 /// The size in bytes of the file that some clients copy.
 const FILE: u64 = 50_000_000;
+/// The size in bytes of a file with holes, whose copy takes longer than a cut of the network needs.
+const ENDLESS: u64 = 1 << 30;
 
 /// A run of the plan, with both hosts and the number of failed steps.
 pub(crate) struct Run {
@@ -97,6 +99,7 @@ impl Run {
         fs::write("/tmp/file", pattern::sequence(0, FILE as usize))?;
         let sums = "sha256sum /tmp/file | sed s,/tmp/file,/tmp/back, >/tmp/sums";
         self.here.shell(sums)?;
+        fs::File::create("/tmp/endless")?.set_len(ENDLESS)?;
         row(["service", "over", "client", "result"]);
         for (name, lines) in services {
             self.serve(name, &lines)?;
