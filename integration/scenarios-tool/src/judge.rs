@@ -105,9 +105,11 @@ fn connection(
 fn direction(from: Side, sender: &Record, receiver: &Record) -> Result<(), String> {
     let received = receiver.received;
     let is_complete = received == sender.accepted;
-    // An abort can discard a confirmed message whose frames have arrived, but for which there was
-    // no memory yet. A close is not complete before such a message has its memory.
-    let aborts = receiver.is_broken_by("LocallyAborted");
+    // An abort by either side can discard a confirmed message whose frames have arrived, but for
+    // which there was no memory yet, and all messages behind it. A close is not complete before
+    // such a message has its memory.
+    let mut sides = [sender, receiver].into_iter();
+    let aborts = sides.any(|side| side.is_broken_by("LocallyAborted"));
     // A side that drops its handles or exits need not receive all messages.
     let takes_all = !matches!(receiver.end, End::Open | End::Dropped);
     let is_orderly = receiver.end == End::PeerClosed;
