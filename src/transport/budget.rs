@@ -352,6 +352,14 @@ mod tests {
         Host::of([10, 8, 0, number].into())
     }
 
+    /// Returns a budget of 800,000 bytes of messages.
+    fn of_800_kb() -> Arc<Budget> {
+        Budget::new(EngineLimits {
+            pinned: 200,
+            held: 800_000,
+        })
+    }
+
     fn hold(client: &BudgetClient, bytes: u64) -> Option<Charge> {
         let mut charge = None;
         client.hold(&mut charge, bytes, Part::Whole);
@@ -360,10 +368,7 @@ mod tests {
 
     #[test]
     fn waiting_clients_are_notified_unless_they_left() {
-        let budget = Budget::new(EngineLimits {
-            pinned: 200,
-            held: 800_000,
-        });
+        let budget = of_800_kb();
         let mailbox = Mailbox::new().unwrap();
         let clients = [16, 17, 18, 19].map(|key| budget.client(&mailbox, key, host(key as u8)));
         let [one, two, three, four] = &clients;
@@ -395,10 +400,7 @@ mod tests {
 
     #[test]
     fn a_short_message_has_a_reserve() {
-        let budget = Budget::new(EngineLimits {
-            pinned: 200,
-            held: 800_000,
-        });
+        let budget = of_800_kb();
         let mailbox = Mailbox::new().unwrap();
         let [one, two, three] = [16, 17, 18].map(|key| budget.client(&mailbox, key, host(1)));
         let mut long = None;
@@ -414,10 +416,7 @@ mod tests {
 
     #[test]
     fn a_whole_message_is_not_claimed_beside_a_waiting_claim() {
-        let budget = Budget::new(EngineLimits {
-            pinned: 200,
-            held: 800_000,
-        });
+        let budget = of_800_kb();
         let mailbox = Mailbox::new().unwrap();
         let [one, two, three] = [16, 17, 18].map(|key| budget.client(&mailbox, key, host(1)));
         let mut long = None;

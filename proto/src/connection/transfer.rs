@@ -33,7 +33,7 @@ pub(super) struct Transfer {
     negotiated: Negotiated,
     /// Whether the peer accepts several messages in one frame.
     pub(super) takes_batches: bool,
-    /// The maximum number of frames in which one message is sent.
+    /// How a message above the eager size is sent in several frames.
     fragmentation: Fragmentation,
     pub(super) sequence: Sequence,
     pub(super) send_credit: SendCredit,

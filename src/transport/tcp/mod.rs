@@ -28,7 +28,7 @@
 //! An acknowledgement is sent together with the next frame in two cases: a signalled request of the
 //! peer is not acknowledged yet, or at least 8 requests are not acknowledged yet. For a signalled
 //! request, an acknowledgement is sent alone in three cases: a poll finds nothing, the polling
-//! thread is about to sleep, or a poll of the engine's thread or of a call that does not wait ends.
+//! thread is about to sleep, or the thread that polled will not wait (`Answers::AtOnce`).
 //!
 //! The most recently posted receive is used first. So a connection allocates memory only for the
 //! maximum number of buffers that it has used at the same time. This memory is mapped in pieces of
