@@ -27,6 +27,7 @@ fn ip_and_transport() -> (IpAddr, Transport) {
 #[test]
 fn thousands_of_connections_leave_nothing_behind() {
     const AT_ONCE: usize = 20;
+    const ROUNDS: usize = 10;
     let default = match ip_and_transport().1 {
         Transport::Tcp => 2_000,
         _ => 200,
@@ -97,9 +98,9 @@ fn thousands_of_connections_leave_nothing_behind() {
         run_connections(count / 4).await;
         let fds = open_fds();
         let mut growth = Vec::new();
-        // A leak makes the memory grow in each round. Heap fragmentation does not grow, because it
-        // depends on the number of concurrent connections.
-        while growth.len() < 3 {
+        // A leak makes the memory grow in each round. On a busy machine, it also grows in the first
+        // rounds, because more connections and destroying threads exist at once than before.
+        while growth.len() < ROUNDS {
             let before = resident();
             run_connections(count).await;
             // Over RDMA, other threads destroy the queues of ended connections.

@@ -30,6 +30,8 @@ pub const LEAVE: u8 = 12;
 pub const REQUEST: u8 = 13;
 pub const ANSWER: u8 = 14;
 pub const RENDEZVOUS: u8 = 16;
+pub const BATCH: u8 = 17;
+pub const FRAGMENT: u8 = 18;
 
 /// A frame. The constructors return valid frames. Tests then change individual fields.
 #[derive(Debug, Clone)]

@@ -2,10 +2,7 @@
 
 use fastrand::Rng;
 
-use super::{
-    session::BATCH,
-    wire::{HEADER_LEN, RENDEZVOUS},
-};
+use super::wire::{BATCH, HEADER_LEN, RENDEZVOUS};
 
 /// The lengths in bytes of consecutive fields.
 type Lengths = &'static [usize];

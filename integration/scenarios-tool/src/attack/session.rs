@@ -1,11 +1,11 @@
 use fastrand::Rng;
 
 use super::wire::{
-    ABORT, CLOSE, DATA, Descriptor, FAILURE, Frame, GRANT, HEADER_LEN, PING, PONG, RENDEZVOUS,
+    ABORT, BATCH, CLOSE, DATA, Descriptor, FAILURE, Frame, GRANT, HEADER_LEN, PING, PONG,
+    RENDEZVOUS,
 };
 
 const FINISH: u8 = 9;
-pub(super) const BATCH: u8 = 17;
 
 /// The receive window in an attacker's hello, in frames.
 pub(super) const WINDOW: u16 = 16;
