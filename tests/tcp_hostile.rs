@@ -679,3 +679,34 @@ fn silent_peers_use_no_places_of_other_addresses() {
     stage.listener.accept_timeout(TIME_LIMIT).unwrap();
     stage.assert_unaffected();
 }
+
+#[test]
+fn forged_key_ends_the_connection() {
+    let listener = Listener::builder()
+        .config(&config())
+        .bind("127.0.0.1:0")
+        .unwrap();
+    let addr = listener.local_addr();
+    let server = thread::spawn(move || listener.accept().unwrap());
+    let client = Endpoint::connect(addr).unwrap();
+    let server = server.join().unwrap();
+    let region = server.one_sided().region(4096, RemoteAccess::ALL).unwrap();
+    let mut bytes = region.remote().to_bytes();
+    bytes[19] ^= 1;
+    let forged = RemoteRegion::from_bytes(&bytes);
+    let local = client.one_sided().region(64, RemoteAccess::NONE).unwrap();
+    client
+        .one_sided()
+        .read(&local, 0..64, &forged, 0, 1)
+        .unwrap();
+    let reason = loop {
+        if let Completion::Disconnected(reason) = client.next_completion().unwrap() {
+            break reason;
+        }
+    };
+    assert!(
+        matches!(reason, CloseReason::WorkRequest { .. }),
+        "{reason:?}"
+    );
+    assert!(matches!(server.recv(), Err(Error::Disconnected(_))));
+}

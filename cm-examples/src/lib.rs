@@ -5,7 +5,6 @@ use std::{error::Error, fmt, io::Write, process::ExitCode, time::Duration, time:
 
 use hdrhistogram::Histogram;
 
-pub mod bare;
 pub mod cm;
 pub mod connection;
 pub mod datagrams;
@@ -16,6 +15,7 @@ pub mod service;
 pub mod socket;
 pub mod stream_test;
 pub mod transfer;
+pub mod without_cm;
 
 /// The result type of the functions in this crate. The programs do nothing with errors except print
 /// them.

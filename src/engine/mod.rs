@@ -15,7 +15,7 @@
 mod admission;
 mod command;
 mod destroyers;
-mod device_events;
+mod device_event_counts;
 #[expect(clippy::module_inception, reason = "it is the layer's main type")]
 mod engine;
 mod entry;
@@ -31,12 +31,12 @@ mod tombstones;
 
 pub use self::{
     command::Request,
-    device_events::DeviceEvents,
+    device_event_counts::DeviceEvents,
     engine::{Engine, EngineStatistics},
 };
 pub(crate) use self::{
     command::{Bound, Command, Established, Incoming, ListenerItem, Queue, Reply, wait_for_reply},
-    device_events::device_events,
+    device_event_counts::device_events,
     listening::ListenerName,
     local_listeners::{engine_of, wait_for_engine},
     promise::{Promise, PromiseSender},

@@ -3,7 +3,7 @@
 
 mod commands;
 mod connects;
-mod devices;
+mod device_events;
 mod events;
 mod polling;
 mod sessions;

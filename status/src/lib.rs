@@ -13,6 +13,7 @@
 #[macro_use]
 mod open_enum;
 
+mod advice;
 mod cm;
 mod os;
 mod wc;

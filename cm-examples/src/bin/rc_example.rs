@@ -28,9 +28,8 @@ use std::{
 
 use clap::Parser;
 use cm_examples::{
-    Result,
-    bare::{Peer, Port, Terms, connect_or_accept, receive_bytes, send_bytes},
-    end, init_debug,
+    Result, end, init_debug,
+    without_cm::{Peer, Port, Terms, connect_or_accept, receive_bytes, send_bytes},
 };
 use rdmsg::{
     status::WcStatus,

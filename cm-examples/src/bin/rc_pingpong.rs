@@ -16,10 +16,9 @@ use std::{process::ExitCode, time::Instant};
 
 use clap::Parser;
 use cm_examples::{
-    Result,
-    bare::{Peer, Port, Terms, connect_or_accept, first_psn, mtu, receive_bytes, send_bytes},
-    end, init_debug,
+    Result, end, init_debug,
     ping_pong::{MemoryKind, PingPong, Rules},
+    without_cm::{Peer, Port, Terms, connect_or_accept, first_psn, mtu, receive_bytes, send_bytes},
 };
 use rdmsg::verbs::{AccessFlags, Mtu};
 

@@ -416,7 +416,7 @@ pub(super) fn software_device(name: &str, interface: &str) -> [String; 2] {
 #[cfg(test)]
 mod tests {
     use super::{
-        super::{finding::State, root::testing::Machine, surroundings::Distribution},
+        super::{distribution::Distribution, finding::State, root::testing::Machine},
         *,
     };
 

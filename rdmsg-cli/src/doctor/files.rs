@@ -183,7 +183,7 @@ impl Access {
 #[cfg(test)]
 mod tests {
     use super::{
-        super::{finding::State, root::testing::Machine, surroundings::Distribution},
+        super::{distribution::Distribution, finding::State, root::testing::Machine},
         *,
     };
 

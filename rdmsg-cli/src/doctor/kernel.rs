@@ -1,10 +1,11 @@
 use std::process::Stdio;
 
 use super::{
+    commands,
+    distribution::Distribution,
     finding::{Finding, as_root, write_line},
     root::Root,
-    surroundings::{Distribution, Surroundings},
-    system,
+    surroundings::Surroundings,
 };
 
 const SUBJECT: &str = "kernel";
@@ -140,7 +141,7 @@ impl Kernel {
 
 /// Returns whether modprobe finds the module. Returns `None` if modprobe cannot be run.
 fn can_load(module: &str) -> Option<bool> {
-    let status = system::command("modprobe")?
+    let status = commands::command("modprobe")?
         .args(["--dry-run", "--quiet", module])
         .stdin(Stdio::null())
         .stdout(Stdio::null())

@@ -84,8 +84,8 @@ fn offered() -> Option<Result<Vec<String>, String>> {
 mod tests {
     use super::{
         super::{
-            devices, finding::State, interfaces::Interfaces, root::testing::Machine,
-            surroundings::Distribution,
+            devices, distribution::Distribution, finding::State, interfaces::Interfaces,
+            root::testing::Machine,
         },
         *,
     };

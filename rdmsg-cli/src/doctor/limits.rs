@@ -143,7 +143,7 @@ fn bytes(bytes: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::{
-        super::{finding::State, surroundings::Distribution},
+        super::{distribution::Distribution, finding::State},
         *,
     };
 

@@ -4,7 +4,8 @@
 //! options       the command line             report       prints the result
 //! examination   all findings about a host    finding      the result of one check
 //! root          the paths of /sys, /proc and /dev
-//! system        finds the commands of the system
+//! commands      finds the commands of the system
+//! distribution  how this Linux distribution installs a package
 //! kernel  surroundings  limits  interfaces   checks of the system, which need no RDMA device
 //! devices  adapters  hardware                the RDMA devices
 //! files  libraries  firewall                 checks of what the RDMA devices need
@@ -15,7 +16,9 @@
 //! ```
 
 mod adapters;
+mod commands;
 mod devices;
+mod distribution;
 mod examination;
 mod exchange;
 mod files;
@@ -34,19 +37,18 @@ mod report;
 mod root;
 mod route;
 mod surroundings;
-mod system;
 
 use std::{process::ExitCode, time::Duration};
 
 use anyhow::Result;
 
 pub(crate) use self::{
+    commands::command,
     examination::Examination,
     finding::Finding,
     hardware::Hardware,
     options::{Checked, Options},
     report::Report,
-    system::command,
 };
 use self::{finding::State, interfaces::Interfaces, peer::Peer, root::Root};
 

@@ -10,6 +10,7 @@ mod mutation;
 mod rdma;
 mod session;
 mod tcp;
+mod verdict;
 pub(crate) mod victim;
 
 use std::{
@@ -35,10 +36,6 @@ use crate::{
 
 /// The number of attacks. A quiet phase precedes the first attack and follows each attack.
 const ROUNDS: u32 = 4;
-
-/// Each honest client has a ratio: the 99th percentile of its operations' durations during attacks,
-/// divided by the 99th percentile in quiet phases. The test fails if any ratio reaches this value.
-const MAX_RATIO: f64 = 10.0;
 
 /// The number of connection numbers per attacker thread. The first thread uses the numbers from 0,
 /// the second thread the numbers from `NUMBERS`, and so on.
@@ -151,7 +148,7 @@ fn run(options: &Options, site: &'static Site) -> Result<()> {
         }
     }
     result?;
-    compare(Duration::from_millis(options.floor), &battle.clients)?;
+    verdict::compare(Duration::from_millis(options.floor), &battle.clients)?;
     battle.victim.finish()?;
     println!("{name}, seed {seed}: passed");
     Ok(())
@@ -245,26 +242,4 @@ fn baseline(victim: &mut Victim) -> Result<Health> {
         ensure!(is_stable, "the victim's resources still change: {now:?}");
         Ok(now.clone())
     })
-}
-
-/// Prints the medians of the honest clients' 99th percentiles. Fails if the medians during attacks
-/// are too high. The medians are used because other load on this machine affects individual phases.
-fn compare(floor: Duration, clients: &[HonestClient]) -> Result<()> {
-    let mut slow = Vec::new();
-    for client in clients {
-        let [quiet, attacks] = client.percentiles.clone().map(|mut all| {
-            all.sort_unstable();
-            all[all.len() / 2]
-        });
-        let ratio = attacks.as_secs_f64() / quiet.max(floor).as_secs_f64();
-        println!(
-            "attack: {client:<18} {quiet:>9.3?} quiet, {attacks:>9.3?} in attacks: {ratio:.2}"
-        );
-        if quiet == Duration::MAX || ratio >= MAX_RATIO {
-            slow.push(client.to_string());
-        }
-    }
-    let what = format!("clients without operations, or {MAX_RATIO} times slower in attacks");
-    ensure!(slow.is_empty(), "{what}: {slow:?}");
-    Ok(())
 }

@@ -2,11 +2,11 @@ use std::process::Stdio;
 
 use super::ruleset::{Hook, Ruleset, Verdict};
 use crate::doctor::{
+    commands,
     devices::Device,
     finding::{Finding, as_root},
     root::Root,
     surroundings::Surroundings,
-    system,
 };
 
 const SUBJECT: &str = "firewall";
@@ -48,7 +48,7 @@ impl Firewall {
                 Self::Absent
             };
         }
-        let listed = system::command("nft").and_then(|mut nft| {
+        let listed = commands::command("nft").and_then(|mut nft| {
             nft.args(["--json", "list", "ruleset"]);
             nft.stdin(Stdio::null()).output().ok()
         });
@@ -165,8 +165,8 @@ fn finding_of(verdict: Verdict<'_>, rules: &Ruleset) -> Option<Finding> {
 mod tests {
     use super::*;
     use crate::doctor::{
-        devices, finding::State, interfaces::Interfaces, root::testing::Machine,
-        surroundings::Distribution,
+        devices, distribution::Distribution, finding::State, interfaces::Interfaces,
+        root::testing::Machine,
     };
 
     fn judged(firewall: &Firewall) -> Vec<Finding> {

@@ -17,7 +17,7 @@
 
 use std::time::{Duration, Instant};
 
-use super::{super::device_events, BATCH, Reactor};
+use super::{super::device_event_counts, BATCH, Reactor};
 use crate::{
     config::Config,
     engine::command::Command,
@@ -45,7 +45,7 @@ impl Reactor {
             let Some(event) = self.manager.poll_device(device) else {
                 return;
             };
-            device_events::count(&event);
+            device_event_counts::count(&event);
             let pass_on = || Command::Device(event.clone());
             self.registration.send_to_others(pass_on);
             let count = self.handle_device_event(&event);
