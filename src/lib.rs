@@ -113,6 +113,7 @@
 #[macro_use(
     debug,
     error,
+    error_elsewhere,
     error_sparsely,
     info,
     info_sparsely,

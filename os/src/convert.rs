@@ -67,7 +67,7 @@ pub const fn millis(wait: Duration) -> u64 {
 /// object before other objects that depend on it.
 pub fn log_destroy_error(result: Result<(), OsError>) {
     let Err(error) = result else { return };
-    error_sparsely!(Rdma, "cannot destroy an RDMA object, which leaks: {error}");
+    error_elsewhere!(Rdma, "cannot destroy an RDMA object, which leaks: {error}");
     debug_assert!(
         matches!(error.errno, libc::EIO | libc::ENODEV | libc::EACCES) || std::thread::panicking(),
         "{error}: objects that depend on this object must be destroyed first"

@@ -3,7 +3,8 @@
 //! Foreign code may panic, block, or call functions of the library. Three rules make this harmless:
 //!
 //! * No lock is held while foreign code runs, because a waker may poll its task immediately, and a
-//!   logger may send its line over a connection.
+//!   logger may send its line over a connection. A log line therefore waits until its thread holds
+//!   no [`Guard`](crate::Guard) and no other [`Pause`].
 //! * [`call`] catches a panic, so that the panic ends neither the engine's thread nor a destructor.
 //!   If a waker panics, its task may never be polled again. The connection that the task waits for
 //!   is therefore ended. If the logger panics, the current log line is lost, and no connection
@@ -23,9 +24,11 @@ use std::{
     cell::{Cell, RefCell},
     collections::VecDeque,
     fmt,
+    marker::PhantomData,
     mem::{self, ManuallyDrop},
     panic::{AssertUnwindSafe, Location, catch_unwind},
     sync::{Arc, Condvar, Mutex},
+    thread,
     time::Duration,
 };
 
@@ -154,6 +157,70 @@ thread_local! {
     static FOREIGN_CALLS: RefCell<Vec<Arc<dyn ForeignCall>>> = const { RefCell::new(Vec::new()) };
 }
 
+thread_local! {
+    /// The number of this thread's [`Pause`]s, plus 1 if `PAUSED_LINES` is empty. So the number
+    /// becomes 0 only when the last pause ends and there are lines. Each lock is a pause, and this
+    /// test costs one instruction.
+    static PAUSES: Cell<u32> = const { Cell::new(1) };
+    static PAUSED_LINES: RefCell<Vec<LogLine>> = const { RefCell::new(Vec::new()) };
+}
+
+/// A part of a thread's execution in which the thread does not call the logger. Pauses can be
+/// nested. When the outermost one ends, the thread logs its lines.
+#[derive(Debug)]
+pub struct Pause(PhantomData<*const ()>);
+
+impl Pause {
+    /// Begins a pause of the calling thread. It ends when the value is dropped.
+    #[inline]
+    #[must_use]
+    pub fn begin() -> Self {
+        PAUSES.set(PAUSES.get() + 1);
+        Self(PhantomData)
+    }
+
+    /// Returns whether the end of this pause will call the logger.
+    pub(crate) fn ends_with_lines(&self) -> bool {
+        PAUSES.get() == 1
+    }
+}
+
+impl Drop for Pause {
+    #[inline]
+    fn drop(&mut self) {
+        let left = PAUSES.get() - 1;
+        PAUSES.set(left);
+        if left == 0 {
+            write_paused_lines();
+        }
+    }
+}
+
+/// Returns whether the calling thread has a [`Pause`].
+fn is_paused() -> bool {
+    let has_lines = || PAUSED_LINES.try_with(|lines| !lines.borrow().is_empty());
+    PAUSES.get() != 1 || has_lines().unwrap_or(false)
+}
+
+/// Keeps a line until the calling thread's pauses end. If the thread is exiting and its storage no
+/// longer exists, the line is lost.
+fn keep(line: LogLine) {
+    let _ = PAUSED_LINES.try_with(|lines| {
+        let mut lines = lines.borrow_mut();
+        if lines.is_empty() {
+            PAUSES.set(PAUSES.get() - 1);
+        }
+        lines.push(line);
+    });
+}
+
+#[cold]
+fn write_paused_lines() {
+    PAUSES.set(1);
+    let lines = PAUSED_LINES.try_with(RefCell::take);
+    lines.into_iter().flatten().for_each(LogLine::write);
+}
+
 /// Foreign code that a thread runs later.
 pub trait ForeignCall: Send + Sync {
     /// Runs the foreign code.
@@ -244,19 +311,30 @@ impl<T: Default> PendingWork<T> {
     /// Waits until the queued calls have been made, for at most the time `bound`.
     fn wait(&self, bound: Duration) {
         let is_taken = |state: &mut PendingState<T>| state.is_taken;
-        drop(
-            self.idle
-                .wait_timeout_while(lock(&self.state), bound, is_taken),
-        );
+        let state = &self.state;
+        drop(lock(state).wait_while(state, &self.idle, Some(bound), is_taken));
     }
 }
 
-/// A log line that an engine's thread has collected.
+/// A log line that waits.
 struct LogLine {
     level: Level,
     target: Target,
     caller: &'static Location<'static>,
     text: String,
+}
+
+impl LogLine {
+    /// Passes the line to the logger.
+    fn write(self) {
+        let Self {
+            level,
+            target,
+            caller,
+            text,
+        } = self;
+        write(level, target, caller, format_args!("{text}"));
+    }
 }
 
 /// The pending log lines, which the threads of all engines have collected and not yet passed to the
@@ -283,15 +361,7 @@ struct Writer;
 impl ForeignCall for Writer {
     fn run(self: Arc<Self>) {
         while let Some(LogLines(lines, lost)) = LINES.get().next() {
-            for LogLine {
-                level,
-                target,
-                caller,
-                text,
-            } in lines
-            {
-                write(level, target, caller, format_args!("{text}"));
-            }
+            lines.into_iter().for_each(LogLine::write);
             if lost > 0 {
                 warn!(
                     Engine,
@@ -304,33 +374,66 @@ impl ForeignCall for Writer {
 
 /// Logs a line. Ignores the line if its level is disabled.
 ///
-/// A thread that collects foreign code queues the line. Any other thread passes the line to the
-/// logger immediately, and must therefore hold no lock when it calls this function.
+/// A thread that collects foreign code queues the line for all engines. A thread with a [`Pause`]
+/// keeps the line until its pauses end. Any other thread passes the line to the logger immediately.
 #[track_caller]
 pub fn log(level: Level, target: Target, text: fmt::Arguments<'_>) {
     if level > STATIC_MAX_LEVEL || level > log::max_level() {
         return;
     }
     let caller = Location::caller();
-    if !collects() {
+    if !collects() && !is_paused() {
         return write(level, target, caller, text);
     }
-    let text = text.to_string();
-    let is_first = LINES.get().add(|LogLines(lines, lost)| {
+    let line = LogLine {
+        level,
+        target,
+        caller,
+        text: text.to_string(),
+    };
+    if !collects() {
+        return keep(line);
+    }
+    if enqueue(line) {
+        defer(Arc::new(Writer));
+    }
+}
+
+/// Logs a line as [`log`] does, but on a new thread. Code under a lock of
+/// [`lock_leaf`](crate::lock_leaf) uses this function for failures that hardly ever occur. If no
+/// thread can be started, the line is lost.
+#[track_caller]
+pub fn log_elsewhere(level: Level, target: Target, text: fmt::Arguments<'_>) {
+    if collects() {
+        return log(level, target, text);
+    }
+    if level > STATIC_MAX_LEVEL || level > log::max_level() {
+        return;
+    }
+    let line = LogLine {
+        level,
+        target,
+        caller: Location::caller(),
+        text: text.to_string(),
+    };
+    if enqueue(line) {
+        let thread = thread::Builder::new().name("rdmsg-log".into());
+        if thread.spawn(|| Arc::new(Writer).run()).is_err() {
+            while LINES.get().next().is_some() {}
+        }
+    }
+}
+
+/// Adds a line to the pending lines. Returns true if no other thread writes them. In that case, the
+/// caller must run a [`Writer`].
+fn enqueue(line: LogLine) -> bool {
+    LINES.get().add(|LogLines(lines, lost)| {
         if lines.len() < MAX_LINES {
-            lines.push_back(LogLine {
-                level,
-                target,
-                caller,
-                text,
-            });
+            lines.push_back(line);
         } else {
             *lost += 1;
         }
-    });
-    if is_first {
-        defer(Arc::new(Writer));
-    }
+    })
 }
 
 fn write(level: Level, target: Target, caller: &'static Location<'_>, text: fmt::Arguments<'_>) {

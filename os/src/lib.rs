@@ -34,7 +34,7 @@ mod terminal;
 
 pub use self::{
     convert::{cvt, cvt_errno, cvt_ptr, failed, log_destroy_error, millis},
-    lock::{lock, try_lock, unpoisoned},
+    lock::{Guard, lock, lock_leaf, try_lock, unpoisoned},
     log_limit::{LogLimit, SuppressedLines},
     memory::{Mapping, SharedBytes},
     process::{PerProcess, Process, Unshared, leak},

@@ -66,19 +66,20 @@ impl fmt::Display for SuppressedLines {
     }
 }
 
-/// Defines one macro per log level. Each macro logs at most one line per second for each call site.
-/// A caller of these macros must hold no lock.
+/// Defines macros that log at most one line per second for each call site.
 macro_rules! sparse {
-    ($dollar:tt $($name:ident $level:ident),*) => { $(
+    ($dollar:tt $($name:ident $level:ident $log:ident),*) => { $(
         /// Logs at most one line per second for each call site. If lines were suppressed, the next
         /// line that is logged ends with their number.
+        #[doc = concat!("[`foreign::", stringify!($log), "`](crate::foreign::", stringify!($log),
+            ") logs it.")]
         #[macro_export]
         macro_rules! $name {
             ($dollar target:ident, $dollar($dollar text:tt)+) => {{
                 static LIMIT: $crate::PerProcess<$crate::LogLimit> =
                     $crate::PerProcess::new($crate::LogLimit::default);
                 if let Some(others) = LIMIT.get().pass(::std::time::Instant::now()) {
-                    $crate::foreign::log(
+                    $crate::foreign::$log(
                         $crate::foreign::Level::$level,
                         $crate::foreign::Target::$dollar target,
                         format_args!("{}{others}", format_args!($dollar($dollar text)+)),
@@ -89,7 +90,10 @@ macro_rules! sparse {
     )* };
 }
 
-sparse!($ error_sparsely Error, warn_sparsely Warn, info_sparsely Info);
+sparse!(
+    $ error_sparsely Error log, warn_sparsely Warn log, info_sparsely Info log,
+    error_elsewhere Error log_elsewhere
+);
 
 #[cfg(test)]
 mod tests {

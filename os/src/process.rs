@@ -28,7 +28,7 @@ use std::{
 
 use rdma_status::OsError;
 
-use crate::lock;
+use crate::{foreign::Pause, lock::unpoisoned};
 
 /// The number of forks between this process and its earliest ancestor that used this crate.
 static FORKS: AtomicU32 = AtomicU32::new(0);
@@ -54,6 +54,8 @@ impl Process {
     /// Returns the identifier of the calling process. The first call registers the handlers that
     /// count forks.
     pub fn this() -> Self {
+        // The logger may call this function.
+        let pause = Pause::begin();
         FORK_HANDLERS.call_once(|| {
             // SAFETY: the three handlers take no arguments and are functions of this crate, so they
             // stay loaded while the crate is loaded.
@@ -67,6 +69,7 @@ impl Process {
                 );
             }
         });
+        drop(pause);
         Self(FORKS.load(Ordering::Relaxed))
     }
 
@@ -89,7 +92,7 @@ pub fn leak<T>(part: T) {
 }
 
 fn unshared() -> MutexGuard<'static, DescriptorSet> {
-    lock(&UNSHARED)
+    unpoisoned(UNSHARED.lock())
 }
 
 /// Acquires the lock of [`UNSHARED`] before a fork and holds it until the fork is complete, so that
@@ -267,6 +270,8 @@ impl<T: Send + Sync> PerProcess<T> {
 
     #[cold]
     fn renew(&self, stale: *mut (Process, T)) -> &'static T {
+        // If `make` logs, the logger may need this value.
+        let _pause = Pause::begin();
         let new = Box::into_raw(Box::new((Process::this(), (self.make)())));
         let order = (Ordering::AcqRel, Ordering::Acquire);
         let current = match self.made.compare_exchange(stale, new, order.0, order.1) {

@@ -1,7 +1,7 @@
 use std::{
     io,
     os::fd::AsFd,
-    sync::{Condvar, Mutex, MutexGuard},
+    sync::{Condvar, Mutex},
     time::{Duration, Instant},
 };
 
@@ -10,7 +10,7 @@ use nix::{
     poll::{PollFd, PollFlags, PollTimeout, poll},
 };
 use rdma_verbs::{cm::EventChannel, verbs::CompletionChannel};
-use rdmsg_os::{Process, lock, millis, unpoisoned};
+use rdmsg_os::{Guard, Process, lock, millis};
 
 use super::link::Link;
 
@@ -145,10 +145,7 @@ impl Waiting {
             }
             spinning = None;
             if state.sleeper {
-                state = match left {
-                    None => unpoisoned(self.awake.wait(state)),
-                    Some(left) => unpoisoned(self.awake.wait_timeout(state, left)).0,
-                };
+                state = state.wait(&self.state, &self.awake, left);
                 continue;
             }
             // Keep these steps in this order: request an event, poll the queue, sleep. In another
@@ -185,7 +182,7 @@ impl Waiting {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> Guard<'_, State> {
         lock(&self.state)
     }
 }

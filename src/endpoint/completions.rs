@@ -1,7 +1,7 @@
 use std::{
     collections::VecDeque,
     os::fd::BorrowedFd,
-    sync::{Arc, MutexGuard, atomic::Ordering},
+    sync::{Arc, atomic::Ordering},
     time::Duration,
 };
 
@@ -12,7 +12,7 @@ use crate::{
     error::Error,
     interest::Interest,
     link::{Completion, Deadline, GroupQueue, Handoff},
-    os::lock,
+    os::{Guard, lock},
 };
 
 /// Completions, channels, and file descriptors for event loops.
@@ -207,7 +207,7 @@ impl Endpoint {
         Some(completion)
     }
 
-    pub(super) fn lock_set_aside(&self) -> MutexGuard<'_, VecDeque<Completion>> {
+    pub(super) fn lock_set_aside(&self) -> Guard<'_, VecDeque<Completion>> {
         lock(&self.inner.lock_set_aside)
     }
 }

@@ -14,7 +14,7 @@ use std::{
     time::Duration,
 };
 
-use crate::os::{foreign, lock, unpoisoned};
+use crate::os::{foreign, lock};
 
 /// The maximum number of destroyer threads of an engine. If all of them are blocked, further
 /// objects stay allocated.
@@ -77,7 +77,7 @@ impl Destroyers {
     pub(super) fn wait(&self, limit: Duration) {
         let is_pending = |state: &mut State| state.pending > 0;
         let state = lock(&self.0.state);
-        drop(self.0.changed.wait_timeout_while(state, limit, is_pending));
+        drop(state.wait_while(&self.0.state, &self.0.changed, Some(limit), is_pending));
     }
 
     /// Records that the engine has ended, so that threads without work end.
@@ -90,8 +90,9 @@ impl Destroyers {
     pub(super) fn join(&self, limit: Duration) {
         let is_running = |state: &mut State| state.threads > 0;
         let state = lock(&self.0.state);
-        let waited = self.0.changed.wait_timeout_while(state, limit, is_running);
-        let pending = unpoisoned(waited).0.pending;
+        let pending = state
+            .wait_while(&self.0.state, &self.0.changed, Some(limit), is_running)
+            .pending;
         if pending > 0 {
             warn!(
                 Engine,
@@ -114,7 +115,7 @@ impl Inner {
             }
             state.idle += 1;
             let is_idle = |state: &mut State| state.queue.is_empty() && !state.has_engine_ended;
-            state = unpoisoned(self.changed.wait_timeout_while(state, IDLE_LIMIT, is_idle)).0;
+            state = state.wait_while(&self.state, &self.changed, Some(IDLE_LIMIT), is_idle);
             state.idle -= 1;
             if state.queue.is_empty() {
                 state.threads -= 1;

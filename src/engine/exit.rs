@@ -150,8 +150,9 @@ extern "C" fn close_all() {
         }
     }
     let is_awaited = |running: &Arc<Running>| running.awaited.load(Ordering::Relaxed);
-    let waited = ended.wait_timeout_while(all, bound, |all| all.iter().any(is_awaited));
-    drop(waited);
+    drop(all.wait_while(running, ended, Some(bound), |all| {
+        all.iter().any(is_awaited)
+    }));
     // An engine's thread may have passed log lines to another thread. Wait until they are logged.
     foreign::wait_for_log(MARGIN);
 }

@@ -81,8 +81,7 @@ pub(crate) fn wait_for_engine(addresses: &[SocketAddr], timeout: Duration) -> Op
         let mut used = engines.keys();
         !used.any(|used| addresses.iter().any(|address| serves(*used, *address)))
     };
-    let waited = claimed.wait_timeout_while(lock(engines), timeout, is_missing);
-    drop(waited);
+    drop(lock(engines).wait_while(engines, claimed, Some(timeout), is_missing));
     addresses.iter().find_map(|address| engine_of(*address))
 }
 

@@ -29,14 +29,15 @@
 use std::{
     collections::{HashMap, VecDeque},
     io,
-    sync::{Arc, Condvar, Mutex, MutexGuard},
+    sync::{Arc, Condvar, Mutex},
     thread::{self, JoinHandle, ThreadId},
     time::Duration,
 };
 
 use crate::os::{
+    Guard,
     foreign::{self, ForeignCall},
-    lock, unpoisoned,
+    lock,
 };
 
 /// The interval between two checks of the relief thread. A call may run for one to two intervals
@@ -241,23 +242,23 @@ impl Custody {
     }
 
     fn wait_for_change<'a>(
-        &self,
-        mut state: MutexGuard<'a, State>,
+        &'a self,
+        mut state: Guard<'a, State>,
         sleeps: bool,
-    ) -> MutexGuard<'a, State> {
+    ) -> Guard<'a, State> {
         if !sleeps {
-            return unpoisoned(self.changed.wait_timeout(state, CALL_LIMIT)).0;
+            return state.wait(&self.state, &self.changed, Some(CALL_LIMIT));
         }
         state.relief = Relief::Sleeps;
         let is_needless = |state: &mut State| !state.ended && state.relief == Relief::Sleeps;
-        unpoisoned(self.changed.wait_while(state, is_needless))
+        state.wait_while(&self.state, &self.changed, None, is_needless)
     }
 
     /// Waits until the engine and its threads have ended, except for replaced threads, whose calls
     /// may block forever. Fails if one of the threads panicked.
     pub(super) fn join(&self) -> thread::Result<()> {
         let state = lock(&self.state);
-        drop(self.changed.wait_while(state, |state| !state.ended));
+        drop(state.wait_while(&self.state, &self.changed, None, |state| !state.ended));
         let mut threads = lock(&self.threads);
         let mut all = Ok(());
         for (_, thread) in threads.drain() {

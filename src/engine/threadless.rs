@@ -135,10 +135,8 @@ impl Threadless {
                 .map(|due| due.saturating_duration_since(Instant::now()));
             // Another thread may do the work and notify this thread. Without a notification, the
             // wait ends at the next deadline, or after [`MAX_WAIT`] at the latest.
-            drop(
-                self.changed
-                    .wait_timeout(plan, left.map_or(MAX_WAIT, |left| left.min(MAX_WAIT))),
-            );
+            let left = left.map_or(MAX_WAIT, |left| left.min(MAX_WAIT));
+            drop(plan.wait(&self.plan, &self.changed, Some(left)));
         }
     }
 }

@@ -12,7 +12,7 @@ use std::{
 use crossbeam_channel::{Receiver, Sender, unbounded};
 
 use super::{completion::Completion, message::Message};
-use crate::os::{PerProcess, Process, lock};
+use crate::os::{PerProcess, Process, lock_leaf};
 
 /// The value of `Queue::count` while the completions are in the channel.
 const IN_CHANNEL: usize = usize::MAX;
@@ -80,7 +80,7 @@ impl Queue {
     }
 
     fn lock(&self) -> MutexGuard<'_, Unread> {
-        lock(&self.unread)
+        lock_leaf(&self.unread)
     }
 }
 

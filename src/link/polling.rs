@@ -4,7 +4,7 @@ use std::{
     hint,
     ops::Deref,
     os::fd::BorrowedFd,
-    sync::{Arc, MutexGuard, atomic::Ordering},
+    sync::{Arc, atomic::Ordering},
     task::{Context, Poll},
     thread,
     time::Instant,
@@ -20,7 +20,7 @@ use super::{
 };
 use crate::{
     interest::Interest,
-    os::{lock, try_lock},
+    os::{Guard, lock, try_lock},
     poll::WaiterId,
     poll::{
         Answers, AttendedConnection, Awaited, Completions, Deadline, Poller, Progress, Reliance,
@@ -109,7 +109,7 @@ impl Link {
     ///
     /// A thread that spins on the completion queue holds the lock most of the time. While
     /// `engine_waits` is set, such a thread yields the processor before it takes the lock again.
-    pub(super) fn try_lock_poll(&self) -> Option<MutexGuard<'_, Option<PollSide>>> {
+    pub(super) fn try_lock_poll(&self) -> Option<Guard<'_, Option<PollSide>>> {
         for attempt in 0..LOCK_SPINS + LOCK_YIELDS {
             let Some(side) = try_lock(&self.poll) else {
                 self.engine_waits.store(true, Ordering::Relaxed);
@@ -276,7 +276,7 @@ impl Link {
     #[inline(always)]
     fn poll_locked(
         self: &Arc<Self>,
-        mut side: MutexGuard<'_, Option<PollSide>>,
+        mut side: Guard<'_, Option<PollSide>>,
         arming: Arming,
         budget: u32,
         handoff: Option<&Handoff>,

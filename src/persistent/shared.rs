@@ -3,7 +3,7 @@ use std::{
     future::Future,
     mem,
     pin::Pin,
-    sync::{Arc, Condvar, Mutex, MutexGuard},
+    sync::{Arc, Condvar, Mutex},
     task::{Context, Poll, Wake, Waker},
     thread,
     time::{Duration, Instant},
@@ -20,7 +20,7 @@ use crate::{
     engine::Engine,
     error::{Error, TrySendError},
     link::{Completion, Deadline},
-    os::{lock, unpoisoned},
+    os::lock,
     outgoing::Outgoing,
     proto::{CloseReason, Statistics},
 };
@@ -48,7 +48,7 @@ struct Turn<'a> {
     is_over: bool,
 }
 
-type Guard<'a> = MutexGuard<'a, State>;
+type Guard<'a> = crate::os::Guard<'a, State>;
 
 impl Shared {
     pub(super) fn new(connector: Connector, engine: Engine, target: Target) -> Arc<Self> {
@@ -388,10 +388,9 @@ impl Shared {
             return Err(Error::TimedOut);
         }
         state.waiting += 1;
-        let mut state = match left.map_or(most, |left| left.min(most)) {
-            Duration::MAX => unpoisoned(self.changed.wait(state)),
-            left => unpoisoned(self.changed.wait_timeout(state, left)).0,
-        };
+        let left = left.map_or(most, |left| left.min(most));
+        let limit = (left < Duration::MAX).then_some(left);
+        let mut state = state.wait(&self.state, &self.changed, limit);
         state.waiting -= 1;
         Ok(state)
     }

@@ -85,10 +85,7 @@ impl Turns {
                 return None;
             }
             state.threads += 1;
-            state = match left {
-                Some(left) => unpoisoned(self.ended.wait_timeout(state, left)).0,
-                None => unpoisoned(self.ended.wait(state)),
-            };
+            state = state.wait(&self.state, &self.ended, left);
             state.threads -= 1;
         }
     }

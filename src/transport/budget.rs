@@ -17,12 +17,12 @@
 use std::{
     collections::{HashMap, VecDeque},
     fmt,
-    sync::{Arc, Mutex, MutexGuard, Weak},
+    sync::{Arc, Mutex, Weak},
 };
 
 use super::limits::EngineLimits;
 use crate::{
-    os::{PerProcess, lock},
+    os::{Guard, PerProcess, lock},
     poll::{Mailbox, Notice, NoticeKind},
     proto::{Gauge, Host, Part, SHORTEST_CHUNK},
 };
@@ -143,7 +143,7 @@ impl Budget {
     }
 
     /// Notifies the clients whose claims were granted, and the client `waiting_for_system`, if any.
-    fn notify(mut accounts: MutexGuard<'_, Accounts>, waiting_for_system: Option<u64>) {
+    fn notify(mut accounts: Guard<'_, Accounts>, waiting_for_system: Option<u64>) {
         let mut served = accounts.pinned.served();
         served.append(&mut accounts.held.served());
         served.append(&mut accounts.reserve.served());

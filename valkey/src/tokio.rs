@@ -19,7 +19,7 @@
 
 use std::{
     future::poll_fn,
-    io,
+    io, mem,
     net::SocketAddr,
     os::fd::{AsFd, AsRawFd, RawFd},
     pin::Pin,
@@ -79,6 +79,15 @@ struct Tasks(Mutex<[Option<Waker>; 2]>);
 
 const READER: usize = 0;
 const WRITER: usize = 1;
+
+impl Tasks {
+    /// Replaces a waker. Drops the previous one without the lock, because that can run foreign
+    /// code.
+    fn set(&self, task: usize, waker: Option<Waker>) {
+        let previous = mem::replace(&mut lock(&self.0)[task], waker);
+        drop(previous);
+    }
+}
 
 impl Wake for Tasks {
     fn wake(self: Arc<Self>) {
@@ -199,7 +208,7 @@ impl Stream {
         waiting.check()?;
         // The waker is stored first, because the other task may handle the completion that this
         // task waits for.
-        lock(&self.tasks.0)[task] = Some(context.waker().clone());
+        self.tasks.set(task, Some(context.waker().clone()));
         let both = Waker::from(Arc::clone(&self.tasks));
         let mut both = Context::from_waker(&both);
         loop {
@@ -218,7 +227,7 @@ impl Stream {
                 (value, progress)
             });
             if value.is_some() {
-                lock(&self.tasks.0)[task] = None;
+                self.tasks.set(task, None);
             }
             if progress {
                 // This task may have consumed the event that would have woken the other task.

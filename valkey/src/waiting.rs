@@ -10,7 +10,7 @@ use nix::{
     poll::{PollFd, PollFlags, PollTimeout, poll},
 };
 use rdma_verbs::{cm::EventChannel, verbs::CompletionChannel};
-use rdmsg_os::{Process, lock, millis, unpoisoned};
+use rdmsg_os::{Process, lock, millis};
 
 use crate::link::Link;
 
@@ -114,10 +114,7 @@ impl Waiting {
                 continue;
             }
             if state.sleeper {
-                state = match left {
-                    None => unpoisoned(self.awake.wait(state)),
-                    Some(left) => unpoisoned(self.awake.wait_timeout(state, left)).0,
-                };
+                state = state.wait(&self.state, &self.awake, left);
                 continue;
             }
             // Request an event, then poll the queue, then sleep. In another order, this thread

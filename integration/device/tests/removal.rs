@@ -7,12 +7,15 @@ use std::{
     net::SocketAddr,
     path::Path,
     process::{Child, Command, Stdio},
+    sync::atomic::{AtomicUsize, Ordering},
     thread,
     time::{Duration, Instant},
 };
 
+use log::{LevelFilter, Log, Metadata, Record};
 use rdmsg::{
-    CloseReason, Config, Connector, Endpoint, Engine, Error, Listener, Transport, observe, verbs,
+    CloseReason, Config, Connector, Endpoint, Engine, Error, Listener, Transport, cm, observe,
+    verbs,
 };
 use toolbox::{DeviceTest, Lab, reason};
 
@@ -466,9 +469,33 @@ fn interface(lab: &Lab) -> String {
     name.trim().to_owned()
 }
 
+/// A logger that lists the devices while it handles a line about a removed device. The library must
+/// not hold the lock of its device table while it calls the logger.
+struct Lister;
+
+static LINES: AtomicUsize = AtomicUsize::new(0);
+
+impl Log for Lister {
+    fn enabled(&self, _: &Metadata<'_>) -> bool {
+        true
+    }
+
+    fn log(&self, record: &Record<'_>) {
+        if record.args().to_string().contains("closed the descriptors") {
+            // The only device is missing, so the list cannot be created.
+            cm::Devices::get().unwrap_err();
+            LINES.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    fn flush(&self) {}
+}
+
 #[test]
 #[ignore = "takes the host's only device away: integration/test runs it in a machine of its own"]
 fn the_only_device_may_be_removed_and_come_back() {
+    log::set_logger(&Lister).unwrap();
+    log::set_max_level(LevelFilter::Debug);
     let lab = DeviceTest::without_credits();
     let devices = fs::read_dir("/sys/class/infiniband").unwrap();
     assert_eq!(devices.count(), 1, "{} must be the only device", lab.device);
@@ -521,4 +548,5 @@ fn the_only_device_may_be_removed_and_come_back() {
     through_unspecified();
     drop((back, unspecified));
     engine.shutdown();
+    assert!(LINES.load(Ordering::Relaxed) > 0);
 }

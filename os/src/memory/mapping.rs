@@ -126,9 +126,10 @@ impl Drop for Mapping {
         // them afterwards.
         let ret = unsafe { libc::munmap(self.start.as_ptr().cast(), self.len) };
         if let Err(error) = cvt("munmap", ret) {
-            error!(
+            error_elsewhere!(
                 Process,
-                "cannot unmap {} bytes of memory, which leak: {error}", self.len
+                "cannot unmap {} bytes of memory, which leak: {error}",
+                self.len
             );
         }
     }

@@ -9,7 +9,10 @@ use std::{
 use rdma_status::OsError;
 
 use super::Mapping;
-use crate::{PerProcess, cvt};
+use crate::{
+    PerProcess, cvt,
+    foreign::{Level, Target, log_elsewhere},
+};
 
 /// The number of bits in the node sets that this module passes to the kernel, one bit for each of
 /// the nodes 0 to 1023.
@@ -35,9 +38,12 @@ impl Mapping {
         if let Err(error) = self.prefer(node)
             && !HAS_LOGGED.get().swap(true, Ordering::Relaxed)
         {
-            debug!(
-                Rdma,
-                "cannot place memory on NUMA node {node}: {error}; the kernel chooses the node"
+            log_elsewhere(
+                Level::Debug,
+                Target::Rdma,
+                format_args!(
+                    "cannot place memory on NUMA node {node}: {error}; the kernel chooses the node"
+                ),
             );
         }
     }

@@ -11,7 +11,7 @@ use super::{
     copy::{copy_frame, copy_shared},
 };
 use crate::{
-    os::lock,
+    os::lock_leaf,
     poll::{Mailbox, Notice, NoticeKind},
     proto::{DrainSide, tcp::Change},
     status::{OsError, WcStatus},
@@ -358,7 +358,7 @@ impl Wire {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        lock(&self.state)
+        lock_leaf(&self.state)
     }
 
     // Functions that establish and end the connection.

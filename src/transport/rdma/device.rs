@@ -12,6 +12,7 @@ use super::{
     windows,
 };
 use crate::{
+    os::foreign,
     poll::Epolls,
     proto::{Capabilities, ReadDepth},
     status::OsError,
@@ -184,9 +185,12 @@ impl Device {
     pub(super) fn relaxed_is_refused(&self) {
         if !self.refuses_relaxed.swap(true, Ordering::Relaxed) {
             let name = self.context.device_name();
-            info!(
-                Rdma,
-                "device {name}: refuses relaxed ordering; memory is registered without it"
+            foreign::log_elsewhere(
+                foreign::Level::Info,
+                foreign::Target::Rdma,
+                format_args!(
+                    "device {name}: refuses relaxed ordering; memory is registered without it"
+                ),
             );
         }
     }

@@ -497,7 +497,7 @@ impl Watch {
                 if !was_registered {
                     self.is_registered.store(false, Ordering::Relaxed);
                 }
-                error_sparsely!(
+                error_elsewhere!(
                     Connection,
                     "conn {}: cannot watch its TCP socket, so messages that do not fit into its \
                      send buffer may be delayed: {errno}",

@@ -11,12 +11,15 @@ use std::{
     hash::{BuildHasher, RandomState},
     ptr::NonNull,
     sync::{
-        Arc, Mutex, MutexGuard,
+        Arc, Mutex,
         atomic::{AtomicU64, Ordering},
     },
 };
 
-use crate::{os::lock, remote_access::RemoteAccess};
+use crate::{
+    os::{Guard, lock},
+    remote_access::RemoteAccess,
+};
 
 /// The alignment of the random addresses in bytes. Pages of memory have at least this alignment.
 const ALIGN: u64 = 4096;
@@ -169,7 +172,7 @@ impl ExposedPart {
 /// The first byte of memory that stays mapped while this value exists.
 pub(in crate::transport) struct MappedByte<'a> {
     first: NonNull<u8>,
-    _held: MutexGuard<'a, Option<NonNull<u8>>>,
+    _held: Guard<'a, Option<NonNull<u8>>>,
 }
 
 impl MappedByte<'_> {

@@ -26,14 +26,14 @@ use std::{
     os::{fd::AsRawFd, unix::fs::OpenOptionsExt},
     ptr::{self, NonNull},
     slice,
-    sync::{Arc, Mutex, MutexGuard, Weak},
+    sync::{Arc, Mutex, Weak},
 };
 
 use nix::unistd::{Gid, Uid, getegid, geteuid};
 use rdma_status::OsError;
 
 use crate::{
-    sys::{PerProcess, Process, cvt, cvt_errno, cvt_ptr, failed, ffi, lock},
+    sys::{Guard, PerProcess, Process, cvt, cvt_errno, cvt_ptr, failed, ffi, lock},
     verbs::Context,
 };
 
@@ -97,7 +97,7 @@ struct OpenDevices {
 /// changes [`Held::lists`], so that no other thread sees a list that is not counted yet.
 static OPEN_DEVICES: PerProcess<Mutex<OpenDevices>> = PerProcess::new(Mutex::default);
 
-fn lock_open_devices() -> MutexGuard<'static, OpenDevices> {
+fn lock_open_devices() -> Guard<'static, OpenDevices> {
     lock(OPEN_DEVICES.get())
 }
 

@@ -4,7 +4,7 @@ use std::{
     fmt,
     os::fd::{AsFd, AsRawFd, BorrowedFd},
     ptr::NonNull,
-    sync::{Arc, Mutex, MutexGuard},
+    sync::{Arc, Mutex},
 };
 
 use nix::{
@@ -18,7 +18,7 @@ use super::{
     devices::{WeakDevices, reopen_software_devices},
 };
 use crate::{
-    sys::{self, Unshared, cvt_ptr, ffi, lock},
+    sys::{self, Guard, Unshared, cvt_ptr, ffi, lock},
     verbs::Context,
 };
 
@@ -91,7 +91,7 @@ impl EventChannel {
 
     /// Acquires the channel's lock. While a thread holds the lock, no other thread reads an event
     /// of this channel or makes a call on one of its ids.
-    pub(super) fn lock(&self) -> MutexGuard<'_, ()> {
+    pub(super) fn lock(&self) -> Guard<'_, ()> {
         // The mutex guards no data, so a panic of a previous holder leaves no inconsistent state.
         lock(&self.inner.lock)
     }

@@ -5,14 +5,14 @@ use std::{
     fmt,
     net::SocketAddr,
     ptr::{self, NonNull},
-    sync::{Mutex, MutexGuard},
+    sync::Mutex,
 };
 
 use libc::c_int;
 use rdma_status::OsError;
 
 use super::EventChannel;
-use crate::sys::{Process, cvt, ffi, lock, log_destroy_error, sockaddr};
+use crate::sys::{Guard, Process, cvt, ffi, lock, log_destroy_error, sockaddr};
 
 /// A librdmacm id, which is destroyed when this value is dropped.
 ///
@@ -79,7 +79,7 @@ impl OwnedId {
         Self::new(raw, channel)
     }
 
-    fn state(&self) -> MutexGuard<'_, IdState> {
+    fn state(&self) -> Guard<'_, IdState> {
         // The state remains consistent after a panic, because no call leaves it partly changed.
         lock(&self.state)
     }
