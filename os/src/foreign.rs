@@ -399,7 +399,7 @@ pub fn log(level: Level, target: Target, text: fmt::Arguments<'_>) {
     }
 }
 
-/// Logs a line as [`log`] does, but on a new thread. Code under a lock of
+/// Logs a line as [`log()`] does, but on a new thread. Code under a lock of
 /// [`lock_leaf`](crate::lock_leaf) uses this function for failures that hardly ever occur. If no
 /// thread can be started, the line is lost.
 #[track_caller]
