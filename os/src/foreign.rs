@@ -27,14 +27,14 @@ use std::{
     marker::PhantomData,
     mem::{self, ManuallyDrop},
     panic::{AssertUnwindSafe, Location, catch_unwind},
-    sync::{Arc, Condvar, Mutex},
+    sync::{Arc, Condvar, Mutex, Once},
     thread,
     time::Duration,
 };
 
 use log::{Record, STATIC_MAX_LEVEL};
 
-use crate::{PerProcess, lock};
+use crate::{PerProcess, at_exit, lock};
 
 pub use log::Level;
 
@@ -308,6 +308,13 @@ impl<T: Default> PendingWork<T> {
         work
     }
 
+    /// Leaves the queued calls to the next caller of [`add`](Self::add), because this caller cannot
+    /// make them.
+    fn postpone(&self) {
+        lock(&self.state).is_taken = false;
+        self.idle.notify_all();
+    }
+
     /// Waits until the queued calls have been made, for at most the time `bound`.
     fn wait(&self, bound: Duration) {
         let is_taken = |state: &mut PendingState<T>| state.is_taken;
@@ -401,7 +408,7 @@ pub fn log(level: Level, target: Target, text: fmt::Arguments<'_>) {
 
 /// Logs a line as [`log()`] does, but on a new thread. Code under a lock of
 /// [`lock_leaf`](crate::lock_leaf) uses this function for failures that hardly ever occur. If no
-/// thread can be started, the line is lost.
+/// thread can be started, the line waits for the next line that is logged on another thread.
 #[track_caller]
 pub fn log_elsewhere(level: Level, target: Target, text: fmt::Arguments<'_>) {
     if collects() {
@@ -416,12 +423,22 @@ pub fn log_elsewhere(level: Level, target: Target, text: fmt::Arguments<'_>) {
         caller: Location::caller(),
         text: text.to_string(),
     };
+    WRITES_AT_EXIT.call_once(|| {
+        // If there is no memory for the handler, the process may exit before the line is written.
+        let _ = at_exit(write_at_exit);
+    });
     if enqueue(line) {
         let thread = thread::Builder::new().name("rdmsg-log".into());
         if thread.spawn(|| Arc::new(Writer).run()).is_err() {
-            while LINES.get().next().is_some() {}
+            LINES.get().postpone();
         }
     }
+}
+
+static WRITES_AT_EXIT: Once = Once::new();
+
+extern "C" fn write_at_exit() {
+    wait_for_log(Duration::from_secs(1));
 }
 
 /// Adds a line to the pending lines. Returns true if no other thread writes them. In that case, the

@@ -49,15 +49,21 @@ pub fn try_lock<T>(mutex: &Mutex<T>) -> Option<Guard<'_, T>> {
 }
 
 impl<'a, T> Guard<'a, T> {
+    /// Returns whether the release of this lock calls the logger.
+    #[must_use]
+    pub fn has_lines(&self) -> bool {
+        self.pause.ends_with_lines()
+    }
+
     /// Releases the lock, waits until `changed` is notified, for at most the time `limit` if there
     /// is one, and acquires the lock again. May also return earlier. `mutex` is the lock's mutex.
     pub fn wait(self, mutex: &'a Mutex<T>, changed: &Condvar, limit: Option<Duration>) -> Self {
-        let Self { held, pause } = self;
-        if pause.ends_with_lines() {
+        if self.has_lines() {
             // Without this, the lines would wait until this thread wakes up.
-            drop((held, pause));
+            drop(self);
             return lock(mutex);
         }
+        let Self { held, pause } = self;
         let held = match limit {
             Some(limit) => unpoisoned(changed.wait_timeout(held, limit)).0,
             None => unpoisoned(changed.wait(held)),
@@ -74,7 +80,7 @@ impl<'a, T> Guard<'a, T> {
         limit: Option<Duration>,
         mut condition: impl FnMut(&mut T) -> bool,
     ) -> Self {
-        if self.pause.ends_with_lines() && condition(&mut self.held) {
+        if self.has_lines() && condition(&mut self.held) {
             self = self.wait(mutex, changed, limit);
         }
         let Self { held, pause } = self;

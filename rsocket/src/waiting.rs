@@ -154,6 +154,13 @@ impl Waiting {
             if state.progress() {
                 continue;
             }
+            if state.has_lines() {
+                // Log before this thread becomes the sleeper, because the logger may wait for this
+                // stream, and only the sleeper wakes waiting threads.
+                drop(state);
+                state = self.lock();
+                continue;
+            }
             state.sleeper = true;
             let probe_delay = state.link.is_unanswered().then_some(next_delay);
             drop(state);

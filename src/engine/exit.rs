@@ -132,9 +132,9 @@ impl Drop for Registration {
     }
 }
 
-/// The exit handler: closes all connections. It uses no thread-local values, because they are
-/// destroyed before exit handlers run. It does not log, because the process may be exiting from
-/// within a logger.
+/// The exit handler: closes all connections. It uses no thread-local values that have a destructor,
+/// because they are destroyed before exit handlers run. It does not log, because the process may be
+/// exiting from within a logger.
 extern "C" fn close_all() {
     let Engines { running, ended } = ENGINES.get();
     let all = lock(running);

@@ -123,6 +123,13 @@ impl Waiting {
             if state.link.progress(true) {
                 continue;
             }
+            if state.has_lines() {
+                // Log before this thread becomes the sleeper, because the logger may wait for this
+                // stream, and only the sleeper wakes waiting threads.
+                drop(state);
+                state = lock(&self.state);
+                continue;
+            }
             state.sleeper = true;
             drop(state);
             let slept = self.sleep(left);
