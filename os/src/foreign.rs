@@ -407,7 +407,7 @@ pub fn log(level: Level, target: Target, text: fmt::Arguments<'_>) {
 }
 
 /// Logs a line as [`log()`] does, but on a new thread. Code under a lock of
-/// [`lock_leaf`](crate::lock_leaf) uses this function for failures that hardly ever occur. If no
+/// [`lock_hot`](crate::lock_hot) uses this function for failures that hardly ever occur. If no
 /// thread can be started, the line waits for the next line that is logged on another thread.
 #[track_caller]
 pub fn log_elsewhere(level: Level, target: Target, text: fmt::Arguments<'_>) {

@@ -11,12 +11,12 @@
 //! * [`cvt`], [`cvt_errno`] and [`cvt_ptr`] convert the results of C functions. [`failed`] converts
 //!   errors of `nix` and `std`. [`millis`] converts time limits.
 //! * [`terminal_size`] returns the size of a terminal.
-//! * [`lock()`], [`try_lock`] and [`unpoisoned`] acquire locks even if a thread panicked while it
-//!   held them.
+//! * [`lock()`], [`lock_hot`], [`try_lock`] and [`unpoisoned`] acquire locks even if a thread
+//!   panicked while it held them.
 //! * [`foreign`] runs code of the application: its logger and the wakers of its tasks. The macros
 //!   [`error!`], [`warn!`], [`info!`], [`debug!`] and [`trace!`] log through this module.
-//!   [`error_sparsely!`], [`warn_sparsely!`] and [`info_sparsely!`] write at most one line per
-//!   second for each call site.
+//!   [`error_sparsely!`], [`error_elsewhere!`], [`warn_sparsely!`] and [`info_sparsely!`] write at
+//!   most one line per second for each call site.
 #![deny(unsafe_code)]
 #![warn(clippy::disallowed_macros)]
 
@@ -34,7 +34,7 @@ mod terminal;
 
 pub use self::{
     convert::{cvt, cvt_errno, cvt_ptr, failed, log_destroy_error, millis},
-    lock::{Guard, lock, lock_leaf, try_lock, unpoisoned},
+    lock::{Guard, lock, lock_hot, try_lock, unpoisoned},
     log_limit::{LogLimit, SuppressedLines},
     memory::{Mapping, SharedBytes},
     process::{PerProcess, Process, Unshared, leak},

@@ -28,11 +28,12 @@ pub fn lock<T>(mutex: &Mutex<T>) -> Guard<'_, T> {
     }
 }
 
-/// Acquires a lock as [`lock`] does, but lets the thread log. This saves instructions, because each
-/// message acquires several locks. Until the caller has released the lock, it must log only through
-/// [`error_elsewhere!`](crate::error_elsewhere).
+/// Acquires a lock of the hot path: as [`lock`] does, but without a [`Pause`], which saves
+/// instructions in each message. Until the caller has released the lock, it must log only with
+/// [`error_elsewhere!`](crate::error_elsewhere) and the function
+/// [`log_elsewhere`](crate::foreign::log_elsewhere).
 #[inline]
-pub fn lock_leaf<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+pub fn lock_hot<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     unpoisoned(mutex.lock())
 }
 

@@ -21,7 +21,7 @@ use rdma_status::OsError;
 use rdmsg_os::{failed, millis};
 
 use crate::sync::{Mailbox, Notice, NoticeKind, eventfd};
-pub(super) use rdmsg_os::lock_leaf as lock;
+pub(super) use rdmsg_os::lock_hot as lock;
 
 /// The maximum duration of one sleep. Code must not rely on this limit: it exists only so that a
 /// thread continues even if a bug loses the thread's wake-up.

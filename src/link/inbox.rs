@@ -12,7 +12,7 @@ use std::{
 use crossbeam_channel::{Receiver, Sender, unbounded};
 
 use super::{completion::Completion, message::Message};
-use crate::os::{PerProcess, Process, lock_leaf};
+use crate::os::{PerProcess, Process, lock_hot};
 
 /// The value of `Queue::count` while the completions are in the channel.
 const IN_CHANNEL: usize = usize::MAX;
@@ -80,7 +80,7 @@ impl Queue {
     }
 
     fn lock(&self) -> MutexGuard<'_, Unread> {
-        lock_leaf(&self.unread)
+        lock_hot(&self.unread)
     }
 }
 

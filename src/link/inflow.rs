@@ -7,7 +7,7 @@ use std::{
 };
 
 use super::message::{LONGEST_COPY, Message, MessageOwner};
-use crate::{os::lock_leaf, transport::Charge};
+use crate::{os::lock_hot, transport::Charge};
 
 /// The received bytes of a stream that no reader has taken yet.
 ///
@@ -40,7 +40,7 @@ impl Inflow {
 
     /// Appends a message.
     pub(super) fn put(&self, message: Message) {
-        let mut queue = lock_leaf(&self.queue);
+        let mut queue = lock_hot(&self.queue);
         self.buffered
             .fetch_add(message.buffered(), Ordering::Relaxed);
         queue.push_back(message);
@@ -49,7 +49,7 @@ impl Inflow {
 
     /// Inserts `messages` at the front of the queue. They arrived before all messages in the queue.
     pub(crate) fn put_first(&self, messages: Vec<Message>) {
-        let mut queue = lock_leaf(&self.queue);
+        let mut queue = lock_hot(&self.queue);
         for message in messages.into_iter().rev() {
             self.buffered
                 .fetch_add(message.buffered(), Ordering::Relaxed);
@@ -67,7 +67,7 @@ impl Inflow {
         charge: impl FnOnce(u64) -> Option<Charge>,
         owner: impl FnOnce() -> Arc<dyn MessageOwner>,
     ) -> bool {
-        let mut queue = lock_leaf(&self.queue);
+        let mut queue = lock_hot(&self.queue);
         if queue.back_mut().is_some_and(|last| last.append(bytes)) {
             return true;
         }
@@ -85,7 +85,7 @@ impl Inflow {
         if self.is_empty() {
             return None;
         }
-        let mut queue = lock_leaf(&self.queue);
+        let mut queue = lock_hot(&self.queue);
         let message = queue.pop_front()?;
         self.buffered
             .fetch_sub(message.buffered(), Ordering::Relaxed);
@@ -97,7 +97,7 @@ impl Inflow {
     /// bytes copied.
     pub(crate) fn copy_to(&self, to: &mut [u8]) -> usize {
         let mut copied = 0;
-        for message in &*lock_leaf(&self.queue) {
+        for message in &*lock_hot(&self.queue) {
             let count = message.len().min(to.len() - copied);
             to[copied..copied + count].copy_from_slice(&message[..count]);
             copied += count;

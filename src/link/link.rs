@@ -26,7 +26,7 @@ use crate::{
     os::{
         Process,
         foreign::{self, ForeignCall, PendingWork, Target},
-        lock_leaf,
+        lock_hot,
     },
     poll::{
         Awaited, Mailbox, Notice, NoticeKind, NoticeSender, Poller, Polling, Readiness, Reliance,
@@ -196,14 +196,14 @@ impl Link {
         if self.is_inherited() {
             Route::new(self.first, self.first_local.get().copied())
         } else {
-            *lock_leaf(&self.route)
+            *lock_hot(&self.route)
         }
     }
 
     /// Records the local address of an established connection.
     pub(crate) fn set_local_addr(&self, local: SocketAddr) {
         self.first_local.get_or_init(|| local);
-        lock_leaf(&self.route).local = local;
+        lock_hot(&self.route).local = local;
     }
 
     /// Returns whether the statistics of the process include the connection. They include it if
@@ -316,7 +316,7 @@ impl Link {
     /// releases the lock.
     #[inline(always)]
     pub(crate) fn core(&self) -> MutexGuard<'_, Core> {
-        lock_leaf(&self.core)
+        lock_hot(&self.core)
     }
 
     /// Calls `f` with the state machine, and carries out the resulting outputs. Notifies the

@@ -15,4 +15,4 @@ pub(super) use std::sync::{
 #[cfg(loom)]
 pub(super) use crate::sys::lock;
 #[cfg(not(loom))]
-pub(super) use rdmsg_os::lock_leaf as lock;
+pub(super) use rdmsg_os::lock_hot as lock;

@@ -5,7 +5,7 @@ use std::{
 
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use rdma_status::OsError;
-use rdmsg_os::{failed, lock_leaf as lock};
+use rdmsg_os::{failed, lock_hot as lock};
 
 /// A file descriptor that is readable exactly while the application can take an item, for example a
 /// completion. The descriptor is created at the first request. Until then, a change of readiness

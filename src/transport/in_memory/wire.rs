@@ -11,7 +11,7 @@ use super::{
     copy::{copy_frame, copy_shared},
 };
 use crate::{
-    os::lock_leaf,
+    os::lock_hot,
     poll::{Mailbox, Notice, NoticeKind},
     proto::{DrainSide, tcp::Change},
     status::{OsError, WcStatus},
@@ -358,7 +358,7 @@ impl Wire {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        lock_leaf(&self.state)
+        lock_hot(&self.state)
     }
 
     // Functions that establish and end the connection.

@@ -30,7 +30,7 @@ use super::{
     socket::{Socket, Span},
 };
 use crate::{
-    os::{Guard, lock_leaf, try_lock},
+    os::{Guard, lock_hot, try_lock},
     poll::Answers,
     proto::MovedBytes,
     status::OsError,
@@ -149,7 +149,7 @@ impl Stream {
     pub(super) fn open(&self, watch: Watch, reads: u8) {
         self.watch.get_or_init(|| watch);
         self.reach(Phase::Open);
-        let mut send = lock_leaf(&self.send);
+        let mut send = lock_hot(&self.send);
         send.limit_reads(reads);
         self.send_more(&mut send, Acks::Alone);
     }
@@ -162,7 +162,7 @@ impl Stream {
 
     /// Sends more bytes, after epoll has reported space in the socket's send buffer.
     pub(super) fn has_room(&self) {
-        let mut send = lock_leaf(&self.send);
+        let mut send = lock_hot(&self.send);
         send.forget_room_wanted();
         if self.phase() == Phase::Open {
             self.send_more(&mut send, Acks::Alone);
@@ -182,7 +182,7 @@ impl Stream {
     }
 
     pub(super) fn post_send(&self, id: WorkId, op: SendOp, memory: Span, signalled: bool) {
-        let mut send = lock_leaf(&self.send);
+        let mut send = lock_hot(&self.send);
         send.post(id, op, memory, signalled);
         if self.phase() == Phase::Open && !send.is_blocked() {
             self.send_more(&mut send, Acks::Alone);
@@ -204,7 +204,7 @@ impl Stream {
         slot: impl FnOnce() -> Result<*mut u8, OsError>,
         signalled: bool,
     ) -> Result<(), OsError> {
-        let mut send = lock_leaf(&self.send);
+        let mut send = lock_hot(&self.send);
         let open = self.phase() == Phase::Open;
         if open && send.is_idle() && frame.payload.len() <= 1 {
             // SAFETY: the caller guarantees the conditions on the slot.
@@ -253,7 +253,7 @@ impl Stream {
         frames: &[(WorkId, Frame<'_>, bool)],
         slot: impl Fn(usize) -> Result<*mut u8, OsError>,
     ) -> Result<(), OsError> {
-        let mut send = lock_leaf(&self.send);
+        let mut send = lock_hot(&self.send);
         let open = self.phase() == Phase::Open;
         if open && send.is_idle() {
             // SAFETY: the caller guarantees the conditions on the slots.
@@ -327,10 +327,10 @@ impl Stream {
             // Ends the receive call in which another thread may be waiting.
             self.socket.shut_down();
         }
-        lock_leaf(&self.receiver).receiver.forget();
+        lock_hot(&self.receiver).receiver.forget();
         self.placement.forget();
         let mut none = VecDeque::new();
-        lock_leaf(&self.send).flush(&mut none);
+        lock_hot(&self.send).flush(&mut none);
     }
 
     // Functions that the polling thread calls.
@@ -359,7 +359,7 @@ impl Stream {
     /// flushed.
     pub(super) fn has_flushes(&self) -> bool {
         self.phase() == Phase::Failed
-            && (lock_leaf(&self.send).has_requests()
+            && (lock_hot(&self.send).has_requests()
                 || self.own_receives && self.receives.has_marker())
     }
 
@@ -395,7 +395,7 @@ impl Stream {
                     } else {
                         Acks::WaitForCompany
                     };
-                    self.send_more(&mut lock_leaf(&self.send), acks);
+                    self.send_more(&mut lock_hot(&self.send), acks);
                 }
                 Phase::Failed => self.flush(receiver, done),
             }
@@ -419,7 +419,7 @@ impl Stream {
     /// Sends a delayed acknowledgement, if there is one, without waiting for the next PDU.
     pub(super) fn answer(&self) {
         if self.phase() == Phase::Open {
-            let mut send = lock_leaf(&self.send);
+            let mut send = lock_hot(&self.send);
             if send.is_waiting() && !send.is_blocked() {
                 self.send_more(&mut send, Acks::Alone);
             }
@@ -467,7 +467,7 @@ impl Stream {
             Ok(()) if receiver.has_new_end() => done.push_back(Done::Disconnected),
             Ok(()) => {}
             Err(Fault::Refused) => {
-                self.send_more(&mut lock_leaf(&self.send), Acks::Alone);
+                self.send_more(&mut lock_hot(&self.send), Acks::Alone);
                 self.fail();
                 self.flush(receiver, done);
             }
@@ -477,7 +477,7 @@ impl Stream {
     }
 
     fn flush(&self, receiver: &mut Receiver, done: &mut VecDeque<Done>) {
-        lock_leaf(&self.send).flush(done);
+        lock_hot(&self.send).flush(done);
         receiver.flush(self.own_receives.then_some(&*self.receives), done);
         if receiver.report_end() {
             done.push_back(Done::Disconnected);

@@ -24,7 +24,7 @@ pub(crate) use fd::{set_nonblocking, wait_readable};
 #[cfg(feature = "linked")]
 pub(crate) use linked as ffi;
 pub(crate) use rdmsg_os::{
-    Guard, PerProcess, Process, Unshared, cvt, cvt_errno, cvt_ptr, failed, lock, lock_leaf,
+    Guard, PerProcess, Process, Unshared, cvt, cvt_errno, cvt_ptr, failed, lock, lock_hot,
     log_destroy_error, millis,
 };
 

@@ -10,7 +10,7 @@ use rdma_status::OsError;
 
 use super::ProtectionDomain;
 use crate::{
-    sys::{Process, cvt_errno, cvt_ptr, ffi, lock_leaf, log_destroy_error, verbs_ext},
+    sys::{Process, cvt_errno, cvt_ptr, ffi, lock_hot, log_destroy_error, verbs_ext},
     verbs::device::Context,
 };
 
@@ -95,7 +95,7 @@ impl ThreadDomain {
 
     /// Locks the queue pairs of the domain.
     pub(in crate::verbs) fn lock(&self) -> MutexGuard<'_, ()> {
-        lock_leaf(&self.inner.posting)
+        lock_hot(&self.inner.posting)
     }
 }
 

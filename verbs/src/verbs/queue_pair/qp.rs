@@ -14,7 +14,7 @@ use super::{
     qp_attr, recv_queue::RecvQueue, send_ops, send_queue::SendQueue,
 };
 use crate::{
-    sys::{Process, cvt_errno, cvt_ptr, ffi, lock_leaf, log_destroy_error, verbs_ext},
+    sys::{Process, cvt_errno, cvt_ptr, ffi, lock_hot, log_destroy_error, verbs_ext},
     verbs::{
         completion::CompletionQueue,
         memory::{ProtectionDomain, ThreadDomain},
@@ -199,7 +199,7 @@ impl QueuePair {
     #[doc(alias = "ibv_post_send")]
     pub fn post_send(&self, requests: &[SendWr<'_>]) -> Result<(), PostError> {
         let _guard = self.lock_thread_domain();
-        lock_leaf(&self.send_queue).post(requests, self.pd.context(), |wr, bad_wr| {
+        lock_hot(&self.send_queue).post(requests, self.pd.context(), |wr, bad_wr| {
             if let Some(ops) = self.send_ops {
                 // SAFETY: `ops` belongs to this queue pair, which exists and supports these
                 // requests, and the chain from `wr` is complete. Data that is not copied during the
@@ -232,7 +232,7 @@ impl QueuePair {
             return Err(OsError::new(CALL, libc::EINVAL));
         }
         let _guard = self.lock_thread_domain();
-        let _posting = lock_leaf(&self.send_queue);
+        let _posting = lock_hot(&self.send_queue);
         let mut bad_wr = ptr::null_mut();
         // SAFETY: the queue pair exists and supports the request, and `wr` and `bad_wr` are local
         // variables. The caller guarantees that the objects exist.
@@ -264,7 +264,7 @@ impl QueuePair {
             });
         }
         let _guard = self.lock_thread_domain();
-        lock_leaf(&self.recv_queue).post(CALL, requests, self.cap.max_recv_sge, |wr, bad_wr| {
+        lock_hot(&self.recv_queue).post(CALL, requests, self.cap.max_recv_sge, |wr, bad_wr| {
             // SAFETY: the queue pair exists, and the chain from `wr` is complete. Its memory
             // regions stay alive until the queue pair is destroyed.
             unsafe { ffi::ibv_post_recv(self.as_ptr(), wr, bad_wr) }
