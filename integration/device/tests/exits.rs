@@ -219,7 +219,11 @@ impl Log for Exit {
     }
 
     fn log(&self, record: &Record<'_>) {
-        let in_engine = thread::current().name() == Some("rdmsg-engine");
+        // On a busy machine, a relief thread may have become the engine's thread.
+        let in_engine = matches!(
+            thread::current().name(),
+            Some("rdmsg-engine" | "rdmsg-relief")
+        );
         if in_engine == self.in_engine
             && record.target() == "rdmsg::connection"
             && record.file().is_some_and(|file| file.contains("src/link/"))
