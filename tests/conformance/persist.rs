@@ -8,7 +8,7 @@ use rdmsg::{
     crossbeam_channel::Receiver,
 };
 
-use crate::stage::{Stage, TIME_LIMIT, engine, ip_and_transport, pair, pattern};
+use crate::stage::{Stage, TIME_LIMIT, engine, ip_and_transport, pair, pattern, unused_address};
 
 const LARGE: usize = 2 << 20;
 
@@ -41,7 +41,8 @@ impl Service {
     fn start(&mut self) {
         let engine = engine();
         let builder = Listener::builder().config(&self.config).engine(&engine);
-        let listener = builder.bind(self.addr).unwrap();
+        // A client that dials can occupy the port for a short time.
+        let listener = builder.bind_within(TIME_LIMIT).bind(self.addr).unwrap();
         self.addr = listener.local_addr();
         self.listener = Some(listener);
     }
@@ -206,10 +207,9 @@ fn sends_fail_until_the_loss_is_taken() {
 
 #[test]
 fn sender_waits_for_thread_that_takes_events() {
-    let mut service = Service::new(Config::default());
+    let service = Service::new(Config::default());
     let client = service.client();
     let server = service.accept(&client);
-    service.stop();
     server.abort(1);
     while client.try_send(b"lost").is_ok() {}
     thread::scope(|scope| {
@@ -218,7 +218,6 @@ fn sender_waits_for_thread_that_takes_events() {
         assert!(matches!(early, Error::TimedOut), "{early}");
         let sender = scope.spawn(|| client.send(b"after the loss"));
         assert_eq!(next_loss(&client).0, CloseReason::PeerAborted(1));
-        service.start();
         let server = service.accept(&client);
         assert_eq!(
             *server.recv_timeout(TIME_LIMIT).unwrap(),
@@ -230,12 +229,11 @@ fn sender_waits_for_thread_that_takes_events() {
 
 #[test]
 fn dial_ends_with_its_error_at_the_limit() {
-    let mut service = Service::new(Config::default());
-    service.stop();
+    let (unused, _taken) = unused_address();
     let mut redial = short_pauses();
     redial.limit = Some(Duration::from_millis(300));
-    let connector = service.connector.clone().redial(redial);
-    let client = connector.persist(service.addr).unwrap();
+    let connector = Connector::new().engine(&engine()).redial(redial);
+    let client = connector.persist(unused).unwrap();
     for _ in 0..2 {
         let error = client.next_event_timeout(TIME_LIMIT).unwrap_err();
         assert!(matches!(error, Error::Connect { .. }), "{error}");
@@ -453,8 +451,9 @@ fn sender_continues_after_redial() {
     assert!(matches!(event(), PersistentEvent::Connected { .. }));
 }
 
-/// Over software iWARP, the test uses only ten clients, because the device does not support 50
-/// connections.
+/// The clients dial while the server is restarted. Over software iWARP, the test uses only ten
+/// clients, and the listener continues to listen: the driver supports neither 50 connections nor a
+/// connect while a listener starts (`docs/lab.md`).
 #[test]
 fn fifty_clients_connect_again() {
     let (near, far) = pair();
@@ -485,13 +484,17 @@ fn fifty_clients_connect_again() {
         for server in &servers {
             assert_eq!(*server.recv_timeout(TIME_LIMIT).unwrap(), [round]);
         }
-        service.stop();
+        if !is_iwarp {
+            service.stop();
+        }
         drop(servers);
         for events in &events {
             let event = next(events);
             assert!(matches!(event, PersistentEvent::Lost { .. }), "{event:?}");
         }
-        service.start();
+        if !is_iwarp {
+            service.start();
+        }
     }
 }
 

@@ -3,7 +3,7 @@
 use std::{
     env, fs,
     io::{self, Write},
-    net::IpAddr,
+    net::{IpAddr, SocketAddr, TcpListener, TcpStream},
     thread,
     time::Duration,
 };
@@ -27,6 +27,14 @@ pub(crate) fn ip_and_transport() -> (IpAddr, Transport) {
         }
         Err(_) => ([127, 0, 0, 1].into(), Transport::Tcp),
     }
+}
+
+/// Returns an address at which no program listens while the stream exists, because the stream has
+/// taken its port.
+pub(crate) fn unused_address() -> (SocketAddr, TcpStream) {
+    let listener = TcpListener::bind((ip_and_transport().0, 0)).unwrap();
+    let stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    (stream.local_addr().unwrap(), stream)
 }
 
 /// Returns a new engine for connections over the transport of [`ip_and_transport`].
