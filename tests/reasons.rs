@@ -5,7 +5,7 @@
 
 use std::{
     collections::BTreeMap,
-    net::TcpListener,
+    net::{TcpListener, TcpStream},
     thread,
     time::{Duration, Instant},
 };
@@ -69,8 +69,10 @@ fn reasons_and_round_trips_are_counted() {
         Error::Connect { reason, .. } => reason,
         error => panic!("{error}"),
     };
-    let unused = TcpListener::bind("127.0.0.1:0").unwrap().local_addr();
-    let unused = unused.unwrap();
+    // This client has taken the port, so no program can listen on it.
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let taken = TcpStream::connect(taken.local_addr().unwrap()).unwrap();
+    let unused = taken.local_addr().unwrap();
     assert_eq!(refused(connector().connect(unused)), CloseReason::Refused);
     assert_eq!(
         observe::snapshot().connects_failed["refused"],

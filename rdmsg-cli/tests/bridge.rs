@@ -19,7 +19,7 @@ use std::{
 use nix::sys::signal::Signal;
 use rdmsg::{Engine, Listener, Statistics};
 use stage::{Service, connect, far, far_at, is_reset, near, raise_open_files, random, reset};
-use toolbox::{Bridge, TIME_LIMIT};
+use toolbox::{Bridge, TIME_LIMIT, network::reserved_address};
 
 /// Two bridges: the clients connect to `near`, and `far` connects to the service.
 struct BridgePair {
@@ -469,12 +469,8 @@ fn a_second_signal_ends_at_once() {
 
 #[test]
 fn missing_service_is_reported_to_client() {
-    // This socket is closed immediately, so no program listens on its port.
-    let free = TcpListener::bind("127.0.0.1:0")
-        .unwrap()
-        .local_addr()
-        .unwrap();
-    let mut bridges = BridgePair::to(free);
+    let unused = reserved_address();
+    let mut bridges = BridgePair::to(unused);
     assert!(is_reset(&mut bridges.connect()));
     bridges.both_report("0 open, 1 total, 0 refused, 1 failed");
     assert!(
@@ -485,7 +481,7 @@ fn missing_service_is_reported_to_client() {
     assert!(
         bridges
             .far
-            .says(&format!("cannot connect to tcp://{free}: "))
+            .says(&format!("cannot connect to tcp://{unused}: "))
     );
 }
 

@@ -11,7 +11,7 @@ use std::{
 use nix::sys::signal::Signal;
 use rdmsg::{CloseReason, Config, Connector, Endpoint, Engine, Error, Listener, TransportChoice};
 use serde_json::Value;
-use toolbox::{Line, Process, Proxy, TIME_LIMIT, await_line};
+use toolbox::{Line, Process, Proxy, TIME_LIMIT, await_line, network::reserved_address};
 
 fn rdmsg(line: &str) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_rdmsg"));
@@ -38,8 +38,9 @@ fn folder(name: &str) -> PathBuf {
 /// Starts `rdmsg serve` on a free port. Returns the process and its address.
 fn serve() -> (Process, String) {
     let line = format!(
-        "{} serve 127.0.0.1:0 --transport tcp",
-        env!("CARGO_BIN_EXE_rdmsg")
+        "{} serve {} --transport tcp",
+        env!("CARGO_BIN_EXE_rdmsg"),
+        reserved_address()
     );
     let argv: Vec<&str> = line.split(' ').collect();
     let mut process = Process::start(&argv).unwrap();

@@ -1,7 +1,39 @@
-//! Shell commands that impair the network of a host in the lab. The host's network device is
-//! `eth0`.
+//! Shell commands that impair the network of a host in the lab, whose network device is `eth0`; and
+//! addresses that no other program takes.
+
+use std::{
+    net::{Ipv4Addr, SocketAddr, SocketAddrV4},
+    os::fd::IntoRawFd,
+};
+
+use nix::sys::socket::{
+    AddressFamily, SockFlag, SockType, SockaddrIn, bind, getsockname, setsockopt, socket, sockopt,
+};
 
 use crate::agent;
+
+/// Returns an address of 127.0.0.1 at which no program listens: TCP connects to it are refused. A
+/// listener that sets `SO_REUSEADDR`, as all listeners of std and rdmsg do, can bind this address,
+/// also several times in succession. Until this process ends, the kernel assigns the port to no
+/// other socket.
+///
+/// # Panics
+///
+/// If no port is free.
+pub fn reserved_address() -> SocketAddr {
+    let reserve = || -> nix::Result<SocketAddr> {
+        let flags = SockFlag::SOCK_CLOEXEC;
+        let socket = socket(AddressFamily::Inet, SockType::Stream, flags, None)?;
+        setsockopt(&socket, sockopt::ReuseAddr, &true)?;
+        let any = SocketAddrV4::new(Ipv4Addr::LOCALHOST, 0);
+        // The socket never listens. It stays open, so that the port stays reserved.
+        let socket = socket.into_raw_fd();
+        bind(socket, &SockaddrIn::from(any))?;
+        let bound: SockaddrIn = getsockname(socket)?;
+        Ok(SocketAddrV4::from(bound).into())
+    };
+    reserve().expect("a port must be free")
+}
 
 /// Returns the command that applies `netem` to all RDMA packets that this host sends. On RoCE,
 /// these are the UDP packets to port 4791. On iWARP, these are the packets of all TCP connections

@@ -6,7 +6,7 @@ use std::{
     net::{Shutdown, SocketAddr, TcpListener, TcpStream},
 };
 
-use toolbox::{Bridge, Proxy, TIME_LIMIT, await_line};
+use toolbox::{Bridge, Proxy, TIME_LIMIT, await_line, network::reserved_address};
 
 use crate::stage::{Service, connect, is_reset, random, reset, start};
 
@@ -24,7 +24,7 @@ impl BridgePair {
     }
 
     fn with(service: SocketAddr, near: &[&str], far: &[&str]) -> Self {
-        let far = bridge_of(service, "127.0.0.1:0", far);
+        let far = bridge_of(service, reserved_address(), far);
         let proxy = Proxy::start(far.address).unwrap();
         let between = format!("rdmsg+tcp://{}", proxy.address);
         let near = start("tcp://127.0.0.1:0", &between, near);
@@ -57,7 +57,7 @@ impl BridgePair {
     }
 }
 
-fn bridge_of(service: SocketAddr, address: &str, more: &[&str]) -> Bridge {
+fn bridge_of(service: SocketAddr, address: SocketAddr, more: &[&str]) -> Bridge {
     let (listen, to) = (format!("rdmsg+tcp://{address}"), format!("tcp://{service}"));
     start(&listen, &to, more)
 }
@@ -185,8 +185,7 @@ fn restarted_bridge_resets_the_client_and_says_why() {
     bridges.cut();
     bridges.far.process.kill().unwrap();
     ends_somehow(&mut server);
-    let far_address = bridges.far.address.to_string();
-    bridges.far = bridge_of(bridges.service, &far_address, &["--resume", "600"]);
+    bridges.far = bridge_of(bridges.service, bridges.far.address, &["--resume", "600"]);
     bridges.proxy.restore();
     assert!(is_reset(&mut client));
     assert!(

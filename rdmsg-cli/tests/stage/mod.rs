@@ -15,7 +15,7 @@ use nix::{
         socket::{setsockopt, sockopt},
     },
 };
-use toolbox::{Bridge, Ended, TIME_LIMIT};
+use toolbox::{Bridge, Ended, TIME_LIMIT, network::reserved_address};
 
 /// Returns the value of the environment variable `LAB_ADDR`: the address of an RDMA device.
 pub(crate) fn device() -> Option<String> {
@@ -34,8 +34,11 @@ fn program() -> &'static Path {
 
 /// Starts the bridge that connects to the service.
 pub(crate) fn far(service: SocketAddr, more: &[&str]) -> Bridge {
-    let host = device().unwrap_or_else(|| "127.0.0.1".into());
-    far_at(format!("{host}:0").parse().unwrap(), service, more)
+    let address = match device() {
+        Some(host) => format!("{host}:0").parse().unwrap(),
+        None => reserved_address(),
+    };
+    far_at(address, service, more)
 }
 
 pub(crate) fn far_at(address: SocketAddr, service: SocketAddr, more: &[&str]) -> Bridge {
