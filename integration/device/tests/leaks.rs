@@ -4,7 +4,7 @@
 use std::{thread, time::Duration};
 
 use rdmsg::{Config, Connector, Engine, Listener};
-use toolbox::{DeviceTest, Lab, open_fds};
+use toolbox::{DeviceTest, Lab, Usage};
 
 /// A timeout that exceeds the duration of every step, even if each instruction is emulated.
 const TIME_LIMIT: Duration = Duration::from_secs(20);
@@ -19,7 +19,7 @@ const TIME_LIMIT: Duration = Duration::from_secs(20);
 /// In this case, librdmacm frees the domain only after the program has created and destroyed
 /// further ids. This function therefore establishes a connection before each count, so that the
 /// counts are comparable.
-fn count_resources(lab: &Lab) -> (String, usize) {
+fn count_resources(lab: &Lab) -> Usage {
     let engine = Engine::new().unwrap();
     let listener = Listener::builder().engine(&engine).bind(lab.at(0)).unwrap();
     let address = listener.local_addr();
@@ -29,7 +29,7 @@ fn count_resources(lab: &Lab) -> (String, usize) {
     client.join().unwrap().close().unwrap();
     drop((listener, server));
     engine.shutdown();
-    (lab.resources(), open_fds())
+    lab.usage()
 }
 
 #[test]
@@ -97,14 +97,14 @@ fn handles_drop_in_any_order_with_traffic_in_flight() {
             .for_each(|talker| talker.join().unwrap());
         engine.shutdown();
     }
-    assert_eq!(count_resources(&lab), before, "no resource must leak");
+    count_resources(&lab);
+    lab.assert_no_leak(&before);
 }
 
 #[test]
 fn a_hundred_cycles_leave_nothing_behind() {
     let lab = DeviceTest::start();
     let before = count_resources(&lab);
-    println!("before: {before:?}");
     let engine = Engine::new().unwrap();
     let listener = Listener::builder().engine(&engine).bind(lab.at(0)).unwrap();
     let connector = Connector::new().engine(&engine);
@@ -128,10 +128,6 @@ fn a_hundred_cycles_leave_nothing_behind() {
     server.join().unwrap();
     drop(connector);
     engine.shutdown();
-    let after = count_resources(&lab);
-    println!("after:  {after:?}");
-    assert_eq!(
-        after, before,
-        "no queue pair, completion queue, memory region, protection domain, id or fd must leak"
-    );
+    count_resources(&lab);
+    lab.assert_no_leak(&before);
 }

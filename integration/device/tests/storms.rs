@@ -13,7 +13,7 @@ use rdmsg::{
     cm::{CmId, EventChannel, PortSpace},
     status::CmEventType,
 };
-use toolbox::{DeviceTest, Lab, TIME_LIMIT, open_fds};
+use toolbox::{DeviceTest, Lab, TIME_LIMIT, Usage};
 
 /// The result of one connect call.
 struct Outcome {
@@ -74,7 +74,7 @@ fn reason(error: &Error) -> &CloseReason {
 /// open descriptors. The resources that librdmacm retains depend on the last calls to librdmacm.
 /// Because of this connection, the last calls before each count are the same, so the counts are
 /// comparable.
-fn count_resources(lab: &Lab) -> (String, usize) {
+fn count_resources(lab: &Lab) -> Usage {
     let engine = Engine::new().unwrap();
     let listener = Listener::builder()
         .config(&small())
@@ -88,7 +88,7 @@ fn count_resources(lab: &Lab) -> (String, usize) {
     client.join().unwrap().close().unwrap();
     drop((listener, server));
     engine.shutdown();
-    (lab.resources(), open_fds())
+    lab.usage()
 }
 
 #[test]
@@ -158,7 +158,8 @@ fn storm_connects_return_by_deadline_without_loss() {
         .count();
     assert_eq!(spoke, COUNT - failed.len());
     drop(accepted);
-    assert_eq!(count_resources(&lab), before, "no resource must leak");
+    count_resources(&lab);
+    lab.assert_no_leak(&before);
 }
 
 #[test]

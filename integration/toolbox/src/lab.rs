@@ -2,11 +2,13 @@ use std::{
     env, fs,
     net::{IpAddr, SocketAddr, TcpListener},
     path::{Path, PathBuf},
+    thread,
+    time::Duration,
 };
 
 use anyhow::{Context, Result, ensure};
 
-use crate::resources::resources;
+use crate::{Deadline, TIME_LIMIT, open_fds, resources::resources};
 
 /// The values of the environment variables that the lab sets.
 #[derive(Debug, Clone)]
@@ -25,6 +27,13 @@ pub struct Lab {
     pub peer6: IpAddr,
     /// The folder for result files, which is kept after the run.
     pub results: PathBuf,
+}
+
+/// The objects on the RDMA device, and the number of open descriptors of this process.
+#[derive(Debug)]
+pub struct Usage {
+    objects: String,
+    descriptors: usize,
 }
 
 impl Lab {
@@ -144,5 +153,34 @@ impl Lab {
         resources(&self.device).unwrap_or_else(|error| {
             panic!("cannot count the objects of RDMA devices through netlink: {error:#}")
         })
+    }
+
+    /// Returns what this process uses.
+    pub fn usage(&self) -> Usage {
+        Usage {
+            objects: self.resources(),
+            descriptors: open_fds(),
+        }
+    }
+
+    /// Waits until this process uses no more than `before`. The objects must be the same, and at
+    /// most as many descriptors may be open. A driver can free a queue pair some time after the
+    /// call that destroys it. A thread that starts or ends can open a file for a short time, also
+    /// while the test determines `before`.
+    ///
+    /// # Panics
+    ///
+    /// If the process still uses more after [`TIME_LIMIT`].
+    #[track_caller]
+    pub fn assert_no_leak(&self, before: &Usage) {
+        let mut deadline = Deadline::after(TIME_LIMIT);
+        loop {
+            let now = self.usage();
+            if now.objects == before.objects && now.descriptors <= before.descriptors {
+                return;
+            }
+            assert!(!deadline.is_over(), "leaked: {now:?}, before: {before:?}");
+            thread::sleep(Duration::from_millis(5));
+        }
     }
 }

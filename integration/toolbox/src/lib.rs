@@ -46,7 +46,7 @@ pub use crate::{
     cargo::{TestProgram, tests_of},
     device_test::{DeviceTest, Watchdog, applies},
     diagnosis::{Diagnosis, Finding},
-    lab::Lab,
+    lab::{Lab, Usage},
     launch::{LAB_FAILED, LAB_STOPPED, LabDevice, Launch, NO_LAB, native_is_possible},
     load::Load,
     pair::{example, pair, pair_with, reason},

@@ -14,7 +14,7 @@ use rdmsg::{
         QpInitAttr, QueuePair, RecvWr, SendWr, Sge, Success, WorkCompletion,
     },
 };
-use toolbox::{Lab, open_fds};
+use toolbox::{Lab, Usage};
 
 /// `EINVAL` of `errno.h`.
 pub(crate) const EINVAL: i32 = 22;
@@ -226,14 +226,20 @@ pub(crate) fn connected(ip: IpAddr) -> (Side, Side, Server) {
     (client, accepted, server)
 }
 
-/// Establishes and ends a connection. Then returns the list of RDMA resources and the number of
-/// open descriptors.
+/// Establishes and ends a connection. Then returns what this process uses.
 ///
 /// librdmacm allocates a protection domain for each device that ids use. When no id uses the device
 /// any longer, librdmacm frees this domain, unless a device list exists. This function therefore
 /// establishes and ends a connection before each count, so that the domain is in the same state at
 /// every count.
-pub(crate) fn count_resources(lab: &Lab) -> (String, usize) {
+pub(crate) fn count_resources(lab: &Lab) -> Usage {
     drop(connected(lab.addr));
-    (lab.resources(), open_fds())
+    lab.usage()
+}
+
+/// Asserts that this process uses no more than [`count_resources`] has returned before.
+#[track_caller]
+pub(crate) fn assert_no_leak(lab: &Lab, before: &Usage) {
+    drop(connected(lab.addr));
+    lab.assert_no_leak(before);
 }

@@ -8,8 +8,8 @@ use rdmsg::{
 use toolbox::DeviceTest;
 
 use crate::common::{
-    CLIENT, Queues, SERVER, Server, assert_none, connecting, count_resources, expect,
-    expect_success,
+    CLIENT, Queues, SERVER, Server, assert_no_leak, assert_none, connecting, count_resources,
+    expect, expect_success,
 };
 
 /// Asserts that the peer's connection manager has rejected the request, because the peer has
@@ -49,7 +49,7 @@ fn unread_requests_end_with_their_listener() {
         unread > 0,
         "at least one listener must be dropped with an unread request"
     );
-    assert_eq!(count_resources(&lab), before);
+    assert_no_leak(&lab, &before);
 }
 
 /// A request that the program has taken remains usable after its listener is dropped.

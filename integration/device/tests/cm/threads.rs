@@ -17,7 +17,7 @@ use rdmsg::{
 };
 use toolbox::DeviceTest;
 
-use crate::common::{Queues, Server, TIME_LIMIT, attr, count_resources};
+use crate::common::{Queues, Server, TIME_LIMIT, assert_no_leak, attr, count_resources};
 
 const WORKERS: u64 = 3;
 const ROUNDS: u64 = 30;
@@ -151,7 +151,7 @@ fn ids_are_used_while_their_channel_is_read() {
             assert!(accepted >= WORKERS * ROUNDS / 2, "{accepted}");
         });
     }
-    assert_eq!(count_resources(&lab), before);
+    assert_no_leak(&lab, &before);
 }
 
 /// Two threads migrate ids between two channels while other threads read both channels.

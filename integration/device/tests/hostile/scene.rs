@@ -4,7 +4,7 @@ use rdmsg::{
     CloseReason, Completion, Config, Connector, Endpoint, Engine, Error, Listener, ListenerBuilder,
     Message, Polling, RequestListener,
 };
-use toolbox::{Deadline, DeviceTest, Lab, TIME_LIMIT, open_fds};
+use toolbox::{DeviceTest, Lab, TIME_LIMIT, Usage};
 
 use crate::{
     bystander::Bystander,
@@ -28,7 +28,7 @@ pub(crate) const ROLES: [Role; 2] = [Role::Client, Role::Server];
 pub(crate) struct Scene {
     pub(crate) stage: Stage,
     lab: DeviceTest,
-    before: (String, usize),
+    before: Usage,
     rnr_naks: u64,
 }
 
@@ -90,7 +90,7 @@ impl Scene {
         // clear a stage before this first count, too.
         Stage::new(lab.at(0), config.clone()).clear();
         Self {
-            before: (lab.resources(), open_fds()),
+            before: lab.usage(),
             rnr_naks: lab.rnr_naks(),
             stage: Stage::new(lab.at(0), config),
             lab,
@@ -166,14 +166,7 @@ impl Scene {
     /// Like `finish`, but permits RNR NAKs. Peers that send without credit cause them.
     pub(crate) fn finish_with_rnr_naks(self) {
         self.stage.clear();
-        // Wait, because a driver can free a queue pair some time after the call that destroys it
-        // has returned.
-        let mut deadline = Deadline::after(TIME_LIMIT);
-        while (self.lab.resources(), open_fds()) != self.before && !deadline.is_over() {
-            thread::sleep(Duration::from_millis(5));
-        }
-        let after = (self.lab.resources(), open_fds());
-        assert_eq!(after, self.before, "no resource must leak");
+        self.lab.assert_no_leak(&self.before);
     }
 }
 

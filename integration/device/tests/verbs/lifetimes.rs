@@ -14,7 +14,7 @@ use rdmsg::verbs::{
     AddressHandle, CompletionChannel, CompletionQueue, Inline, ProtectionDomain, QpCap, QpInitAttr,
     QueuePair, RecvWr, RemoteAddr, SendWr, Sge, SharedReceiveQueue, SrqAttr,
 };
-use toolbox::{DeviceTest, Lab, open_fds};
+use toolbox::{DeviceTest, Lab};
 
 use crate::pair::{Pair, Setup, bytes, completions, connect, open, path, region, success};
 
@@ -70,7 +70,7 @@ fn everything() -> Vec<Box<dyn Any>> {
 #[test]
 fn handles_are_dropped_in_any_order() {
     let lab = DeviceTest::without_credits();
-    let (resources, fds) = (lab.resources(), open_fds());
+    let (resources, before) = (lab.resources(), lab.usage());
     for step in [1, 3, 5, 7] {
         for start in 0..8 {
             let mut handles: Vec<_> = everything().into_iter().map(Some).collect();
@@ -85,7 +85,7 @@ fn handles_are_dropped_in_any_order() {
             );
         }
     }
-    assert_eq!(open_fds(), fds);
+    lab.assert_no_leak(&before);
 }
 
 /// The program drops all handles of a region while a posted request uses the region. The region
