@@ -91,6 +91,10 @@ pub(crate) enum Command {
 /// connections. Usually it takes milliseconds. After a fault of the kernel, it may never end.
 const DESTRUCTION_LIMIT: Duration = Duration::from_secs(10);
 
+/// The maximum time for which an engine's end waits for wakers and the logger. Usually they return
+/// at once, but they may block forever.
+const CALLS_LIMIT: Duration = Duration::from_secs(1);
+
 /// Sends commands to an engine. The clones of the [`Engine`](super::Engine), the listeners and the
 /// endpoints share one `Handle`.
 pub(crate) struct Handle {
@@ -281,7 +285,7 @@ impl Handle {
         let ended = self
             .custody
             .as_ref()
-            .map_or(Ok(()), |custody| custody.join());
+            .map_or(Ok(()), |custody| custody.join(CALLS_LIMIT));
         self.destroyers.join(DESTRUCTION_LIMIT);
         ended
     }

@@ -164,7 +164,7 @@ impl Engine {
     /// own [`close_timeout`](crate::Config::close_timeout). Later calls on any handle of this
     /// engine fail. If the application still holds messages, dropping them releases their memory.
     /// If a driver does not complete the destruction of a connection, the call logs a warning and
-    /// returns after 10 s.
+    /// returns after 10 s. If a waker or the logger blocks, the call waits for it for at most 1 s.
     ///
     /// # Examples
     ///

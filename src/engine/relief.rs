@@ -16,7 +16,8 @@
 //! ```
 //!
 //! Each call that blocks therefore delays the engine once, for at most two times [`CALL_LIMIT`]. If
-//! the replaced thread was merely descheduled, the replacement does no harm.
+//! the replaced thread was merely descheduled, the replacement does no harm. The end of an engine
+//! waits briefly for the calls of replaced threads, because a call can own a connection.
 //!
 //! Only one thread at a time runs the foreign code of a connection
 //! ([`PendingWork`](foreign::PendingWork)), and only one thread at a time writes log lines. If a
@@ -77,6 +78,9 @@ struct State {
     progress: u64,
     /// The engine's thread, which runs the calls.
     holder: Option<ThreadId>,
+    /// The threads that only complete their calls: those that a relief thread has replaced, and the
+    /// engine's thread after the end of the engine. A call can own a connection.
+    outgoing: Vec<ThreadId>,
     relief: Relief,
     ended: bool,
 }
@@ -105,6 +109,7 @@ impl Custody {
                 calls: VecDeque::new(),
                 progress: 0,
                 holder: None,
+                outgoing: Vec::new(),
                 relief: Relief::None,
                 ended: false,
             }),
@@ -191,6 +196,7 @@ impl Custody {
         let reactor = loop {
             let mut state = lock(&self.state);
             if state.holder != this_thread {
+                self.leave(&mut state);
                 break None;
             }
             state.progress += 1;
@@ -202,6 +208,13 @@ impl Custody {
         };
         foreign::collect(true);
         reactor
+    }
+
+    /// Records that the calling thread has completed its calls.
+    fn leave(&self, state: &mut State) {
+        let this_thread = thread::current().id();
+        state.outgoing.retain(|thread| *thread != this_thread);
+        self.changed.notify_all();
     }
 
     /// Runs the relief thread.
@@ -219,9 +232,10 @@ impl Custody {
             seen = state.progress;
             state = self.wait_for_change(state, idle > IDLE_CHECKS);
         }
-        // The replaced thread may be blocked forever, so `join` must not wait for it.
+        // The replaced thread may be blocked forever, so `join` must not wait for its end.
         if let Some(replaced) = state.holder.replace(thread::current().id()) {
             lock(&self.threads).remove(&replaced);
+            state.outgoing.push(replaced);
         }
         state.relief = Relief::None;
         foreign::collect(true);
@@ -254,11 +268,19 @@ impl Custody {
         state.wait_while(&self.state, &self.changed, None, is_needless)
     }
 
-    /// Waits until the engine and its threads have ended, except for replaced threads, whose calls
-    /// may block forever. Fails if one of the threads panicked.
-    pub(super) fn join(&self) -> thread::Result<()> {
-        let state = lock(&self.state);
-        drop(state.wait_while(&self.state, &self.changed, None, |state| !state.ended));
+    /// Waits until the engine and its threads have ended. Some threads may still run calls, which
+    /// may block forever. This function waits for these calls for at most the time `limit`, except
+    /// for a call that runs on the calling thread. Fails if one of the threads panicked.
+    pub(super) fn join(&self, limit: Duration) -> thread::Result<()> {
+        let wait = |limit, condition: fn(&mut State) -> bool| {
+            let state = lock(&self.state);
+            drop(state.wait_while(&self.state, &self.changed, limit, condition));
+        };
+        wait(None, |state| !state.ended);
+        wait(Some(limit), |state| {
+            let this_thread = thread::current().id();
+            state.outgoing.iter().any(|thread| *thread != this_thread)
+        });
         let mut threads = lock(&self.threads);
         let mut all = Ok(());
         for (_, thread) in threads.drain() {
@@ -284,15 +306,18 @@ impl Drop for EndGuard<'_> {
             return;
         }
         let calls = foreign::take_foreign_calls();
+        let mut state = lock(&self.custody.state);
+        state.ended = true;
         if !calls.is_empty() {
-            // The remaining calls may block this thread. A program that waits for the end of the
-            // engine must not wait for them. This thread therefore first removes itself from the
-            // threads that `join` awaits.
+            // The remaining calls may block this thread forever, so `join` must not wait for its
+            // end.
             lock(&self.custody.threads).remove(&thread::current().id());
+            state.outgoing.push(thread::current().id());
         }
-        lock(&self.custody.state).ended = true;
+        drop(state);
         self.custody.changed.notify_all();
         run(calls);
+        self.custody.leave(&mut lock(&self.custody.state));
     }
 }
 
@@ -301,6 +326,9 @@ mod tests {
     use std::sync::mpsc::{Receiver, Sender, channel};
 
     use super::*;
+
+    /// A time limit that is never reached.
+    const LONG: Duration = Duration::from_secs(60);
 
     /// A test reactor whose steps are closures. It runs until the sender is dropped. Dropping the
     /// reactor sends the id of the current thread.
@@ -366,7 +394,7 @@ mod tests {
             assert_eq!(finds, runs);
         }
         drop(steps);
-        assert!(custody.join().is_ok());
+        assert!(custody.join(LONG).is_ok());
         assert!(drops.recv().is_ok());
     }
 
@@ -393,9 +421,32 @@ mod tests {
         let step = || foreign::call_once(move || assert!(left.recv().is_err()));
         steps.send(Box::new(step)).unwrap();
         drop(steps);
-        assert!(custody.join().is_ok(), "join must not await foreign code");
+        assert!(
+            custody.join(Duration::ZERO).is_ok(),
+            "join must not await foreign code"
+        );
         assert!(drops.recv().is_ok());
         drop(leave);
+    }
+
+    #[test]
+    fn join_waits_for_calls_that_return() {
+        let (custody, steps, _drops) = start();
+        let (leave, left) = channel::<()>();
+        let resource = Arc::new(());
+        let owned = Arc::clone(&resource);
+        let step = || {
+            foreign::call_once(move || {
+                assert!(left.recv().is_err());
+                drop(owned);
+            });
+        };
+        steps.send(Box::new(step)).unwrap();
+        thread_of(&steps);
+        drop(steps);
+        drop(leave);
+        assert!(custody.join(LONG).is_ok());
+        assert_eq!(Arc::strong_count(&resource), 1);
     }
 
     #[test]
@@ -419,7 +470,7 @@ mod tests {
         assert_eq!(thread_of(&steps), ran[2]);
         drop((leave, leave_too));
         drop(steps);
-        assert!(custody.join().is_ok());
+        assert!(custody.join(LONG).is_ok());
         assert!(drops.recv().is_ok());
     }
 
@@ -430,7 +481,7 @@ mod tests {
         let waits = Arc::clone(&custody);
         let step = || {
             foreign::call_once(move || {
-                waits.join().unwrap();
+                waits.join(LONG).unwrap();
                 done.send(()).unwrap();
             });
         };
@@ -449,7 +500,7 @@ mod tests {
             panic!("a step that fails");
         };
         steps.send(Box::new(step)).unwrap();
-        let _ = custody.join();
+        let _ = custody.join(LONG);
         assert!(drops.recv().is_ok());
         assert!(called.recv().is_ok());
     }
