@@ -91,8 +91,8 @@ pub(crate) enum Command {
 /// connections. Usually it takes milliseconds. After a fault of the kernel, it may never end.
 const DESTRUCTION_LIMIT: Duration = Duration::from_secs(10);
 
-/// The maximum time for which an engine's end waits for wakers and the logger. Usually they return
-/// at once, but they may block forever.
+/// The maximum time for which a shutdown waits for wakers and the logger that the engine's threads
+/// still call. Usually they return at once, but they may block forever.
 const CALLS_LIMIT: Duration = Duration::from_secs(1);
 
 /// Sends commands to an engine. The clones of the [`Engine`](super::Engine), the listeners and the

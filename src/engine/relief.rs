@@ -16,8 +16,8 @@
 //! ```
 //!
 //! Each call that blocks therefore delays the engine once, for at most two times [`CALL_LIMIT`]. If
-//! the replaced thread was merely descheduled, the replacement does no harm. The end of an engine
-//! waits briefly for the calls of replaced threads, because a call can own a connection.
+//! the replaced thread was merely descheduled, the replacement does no harm. A shutdown of the
+//! engine waits briefly for calls that still run, because a call can own a connection.
 //!
 //! Only one thread at a time runs the foreign code of a connection
 //! ([`PendingWork`](foreign::PendingWork)), and only one thread at a time writes log lines. If a
@@ -64,6 +64,8 @@ pub(super) struct Custody {
     state: Mutex<State>,
     /// Notified when the engine has ended, or when the sleeping relief thread must wake up.
     changed: Condvar,
+    /// Notified when a thread of `outgoing` has completed its calls.
+    left: Condvar,
     /// The threads that [`join`](Self::join) awaits: the engine's current thread, and the relief
     /// thread once it has started. Lock order: `state` before `threads`.
     threads: Mutex<HashMap<ThreadId, JoinHandle<()>>>,
@@ -114,6 +116,7 @@ impl Custody {
                 ended: false,
             }),
             changed: Condvar::new(),
+            left: Condvar::new(),
             threads: Mutex::default(),
         });
         custody.spawn("rdmsg-engine", |custody| custody.serve(reactor))?;
@@ -214,7 +217,7 @@ impl Custody {
     fn leave(&self, state: &mut State) {
         let this_thread = thread::current().id();
         state.outgoing.retain(|thread| *thread != this_thread);
-        self.changed.notify_all();
+        self.left.notify_all();
     }
 
     /// Runs the relief thread.
@@ -272,15 +275,12 @@ impl Custody {
     /// may block forever. This function waits for these calls for at most the time `limit`, except
     /// for a call that runs on the calling thread. Fails if one of the threads panicked.
     pub(super) fn join(&self, limit: Duration) -> thread::Result<()> {
-        let wait = |limit, condition: fn(&mut State) -> bool| {
-            let state = lock(&self.state);
-            drop(state.wait_while(&self.state, &self.changed, limit, condition));
-        };
-        wait(None, |state| !state.ended);
-        wait(Some(limit), |state| {
-            let this_thread = thread::current().id();
-            state.outgoing.iter().any(|thread| *thread != this_thread)
-        });
+        let is_running = |state: &mut State| !state.ended;
+        let is_awaited = |thread: &ThreadId| *thread != thread::current().id();
+        let has_calls = |state: &mut State| state.outgoing.iter().any(is_awaited);
+        let state = lock(&self.state);
+        let state = state.wait_while(&self.state, &self.changed, None, is_running);
+        drop(state.wait_while(&self.state, &self.left, Some(limit), has_calls));
         let mut threads = lock(&self.threads);
         let mut all = Ok(());
         for (_, thread) in threads.drain() {
