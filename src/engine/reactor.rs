@@ -573,10 +573,14 @@ impl Drop for Reactor {
                 listener.shut_down();
             }
         }
-        for (_, mut entry) in self.links.drain() {
+        for entry in self.links.values_mut() {
             entry.link.end_watch();
             entry.link.with_core(|core| core.cut_off(reason.clone()));
             entry.report_failure(reason.clone());
+        }
+        // Both ends of a connection may belong to this engine. If the first end lost its transport
+        // before the second end had this reason, the second end would report another reason.
+        for (_, entry) in self.links.drain() {
             if entry.link.try_release() {
                 entry.link.uninstall();
             }
