@@ -80,8 +80,8 @@ struct State {
     progress: u64,
     /// The engine's thread, which runs the calls.
     holder: Option<ThreadId>,
-    /// The threads that only complete their calls: those that a relief thread has replaced, and the
-    /// engine's thread after the end of the engine. A call can own a connection.
+    /// The threads that only complete their calls. These are replaced threads, and the engine's
+    /// thread after the end of the engine. A call can own a connection.
     outgoing: Vec<ThreadId>,
     relief: Relief,
     ended: bool,

@@ -155,7 +155,7 @@ impl Lab {
         })
     }
 
-    /// Returns what this process uses.
+    /// Returns the usage of this process.
     pub fn usage(&self) -> Usage {
         Usage {
             objects: self.resources(),
@@ -163,14 +163,14 @@ impl Lab {
         }
     }
 
-    /// Waits until this process uses no more than `before`. The objects must be the same, and at
-    /// most as many descriptors may be open. A driver can free a queue pair some time after the
+    /// Waits until the usage is not above `before`: the objects are the same, and the number of open
+    /// descriptors is not higher. A driver can free a queue pair some time after the
     /// call that destroys it. A thread that starts or ends can open a file for a short time, also
     /// while the test determines `before`.
     ///
     /// # Panics
     ///
-    /// If the process still uses more after [`TIME_LIMIT`].
+    /// If the usage is still higher after [`TIME_LIMIT`].
     #[track_caller]
     pub fn assert_no_leak(&self, before: &Usage) {
         let mut deadline = Deadline::after(TIME_LIMIT);

@@ -226,7 +226,7 @@ pub(crate) fn connected(ip: IpAddr) -> (Side, Side, Server) {
     (client, accepted, server)
 }
 
-/// Establishes and ends a connection. Then returns what this process uses.
+/// Establishes and ends a connection. Then returns the usage of this process.
 ///
 /// librdmacm allocates a protection domain for each device that ids use. When no id uses the device
 /// any longer, librdmacm frees this domain, unless a device list exists. This function therefore
@@ -237,7 +237,7 @@ pub(crate) fn count_resources(lab: &Lab) -> Usage {
     lab.usage()
 }
 
-/// Asserts that this process uses no more than [`count_resources`] has returned before.
+/// Establishes and ends a connection. Then asserts that the usage is not above `before`.
 #[track_caller]
 pub(crate) fn assert_no_leak(lab: &Lab, before: &Usage) {
     drop(connected(lab.addr));
