@@ -164,8 +164,8 @@ impl Engine {
     /// own [`close_timeout`](crate::Config::close_timeout). Later calls on any handle of this
     /// engine fail. If the application still holds messages, dropping them releases their memory.
     /// If a driver does not complete the destruction of a connection, the call logs a warning and
-    /// returns after 10 s. If the engine's thread is calling a waker or the logger, which may block,
-    /// the shutdown waits for it for at most 1 s.
+    /// returns after 10 s. If the engine's thread is calling a waker or the logger, which may
+    /// block, the shutdown waits for it for at most 1 s.
     ///
     /// # Examples
     ///

@@ -163,10 +163,10 @@ impl Lab {
         }
     }
 
-    /// Waits until the usage is not above `before`: the objects are the same, and the number of open
-    /// descriptors is not higher. A driver can free a queue pair some time after the
-    /// call that destroys it. A thread that starts or ends can open a file for a short time, also
-    /// while the test determines `before`.
+    /// Waits until the usage is not above `before`: the objects are the same, and the number of
+    /// open descriptors is not higher. A driver can free a queue pair some time after the call that
+    /// destroys it. A thread that starts or ends can open a file for a short time, also while the
+    /// test determines `before`.
     ///
     /// # Panics
     ///
