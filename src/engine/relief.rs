@@ -432,13 +432,14 @@ mod tests {
     #[test]
     fn join_waits_for_calls_that_return() {
         let (custody, steps, drops) = start();
+        let (joined, joins) = channel::<()>();
         let resource = Arc::new(());
         let owned = Arc::clone(&resource);
         let step = || {
             foreign::call_once(move || {
-                // The call outlives the engine. The yields let a `join` that does not wait return.
+                // The call outlives the engine long enough for a `join` that does not wait.
                 drops.recv().unwrap();
-                (0..10_000).for_each(|_| thread::yield_now());
+                let _ = joins.recv_timeout(10 * CALL_LIMIT);
                 drop(owned);
             });
         };
@@ -446,6 +447,7 @@ mod tests {
         drop(steps);
         assert!(custody.join(LONG).is_ok());
         assert_eq!(Arc::strong_count(&resource), 1);
+        drop(joined);
     }
 
     #[test]
