@@ -86,9 +86,13 @@ impl Scene {
     /// Resumes the session. The request reports `received` received messages. Asserts that the
     /// endpoint's reply reports `theirs` received messages.
     fn resume(&mut self, received: u32, theirs: u32) {
-        let (raw, answer) = self.request_resume(received);
-        assert_eq!(answer, Answer::Accepted(theirs.to_be_bytes().to_vec()));
-        self.raw = raw;
+        self.epoch += 1;
+        self.raw = resume(
+            self.listener.local_addr(),
+            &self.id,
+            self.epoch,
+            [received, theirs],
+        );
     }
 
     /// Sends and receives a message in each direction.
@@ -97,6 +101,24 @@ impl Scene {
         assert_eq!(self.server.recv_timeout(TIME_LIMIT).unwrap(), b"well");
         self.server.send(b"so am I").unwrap();
         assert_eq!(self.raw.receive(), b"so am I");
+    }
+}
+
+/// Resumes a session. The request reports the first of the numbers of received messages. Asserts
+/// that the reply reports the second. Repeats the request while the endpoint is busy, because a
+/// thread of the application may hold a lock of the session.
+fn resume(address: SocketAddr, id: &[u8; 12], epoch: u32, [own, theirs]: [u32; 2]) -> Raw {
+    let began = Instant::now();
+    loop {
+        match request_resume(address, id, epoch, own) {
+            (_, Answer::Rejected(BUSY, 0, 0)) if began.elapsed() < TIME_LIMIT => {
+                thread::sleep(Duration::from_millis(10));
+            }
+            (raw, answer) => {
+                assert_eq!(answer, Answer::Accepted(theirs.to_be_bytes().to_vec()));
+                return raw;
+            }
+        }
     }
 }
 
@@ -214,17 +236,7 @@ fn silent_connection_gives_way_to_later_request() {
         scene.server.recv_timeout(TIME_LIMIT).unwrap(),
         b"a message is no answer"
     );
-    loop {
-        let (raw, answer) = scene.request_resume(0);
-        match answer {
-            Answer::Rejected(BUSY, 0, 0) => thread::sleep(Duration::from_millis(10)),
-            answer => {
-                assert_eq!(answer, Answer::Accepted(vec![0, 0, 0, 2]));
-                scene.raw = raw;
-                break;
-            }
-        }
-    }
+    scene.resume(0, 2);
     scene.assert_unaffected();
 }
 
@@ -512,8 +524,7 @@ fn close_is_repeated_after_the_peer_gave_up() {
         scene.raw.fail(KEEPALIVE_TIMEOUT);
         let lost = format!("to {}: was lost", scene.raw.local_addr());
         scene.lines.wait_for(&lost);
-        let (mut raw, answer) = request_resume(scene.listener.local_addr(), &scene.id, 1, 0);
-        assert_eq!(answer, Answer::Accepted(0_u32.to_be_bytes().to_vec()));
+        let mut raw = resume(scene.listener.local_addr(), &scene.id, 1, [0, 0]);
         assert_eq!(raw.next_kind(), CLOSE);
         raw.control(CLOSE);
         assert_eq!(raw.next_kind(), CLOSE_ACK);

@@ -16,7 +16,7 @@ use rdmsg::{
     CloseReason, Completion, Config, Connector, Endpoint, Error, Interest, Listener, Message,
     Region, RemoteAccess, RemoteRegion, SendBuffer, Stream, Transport, TransportChoice,
 };
-use toolbox::{Deadline, DeviceTest, Lab};
+use toolbox::{Deadline, DeviceTest, Lab, Stop};
 
 const TIME_LIMIT: Duration = Duration::from_secs(60);
 
@@ -290,6 +290,7 @@ fn sessions_move_to_tcp_and_back_to_rdma() {
     let fd = std::os::fd::AsRawFd::as_raw_fd(&fd);
     let is_over = &AtomicBool::new(false);
     thread::scope(|scope| {
+        let stop = Stop(is_over);
         let senders = [&sleeps, &loops].map(|it| scope.spawn(move || send_numbers(it, is_over)));
         let receivers = [
             scope.spawn(|| receive_numbers(|| sleeps.recv_timeout(TIME_LIMIT).unwrap())),
@@ -317,7 +318,7 @@ fn sessions_move_to_tcp_and_back_to_rdma() {
             await_transport(|| of.transport(), Transport::Rdma);
         }
         await_transport(|| stream.transport(), Transport::Rdma);
-        is_over.store(true, Ordering::Relaxed);
+        drop(stop);
         for (sender, receiver) in senders.into_iter().zip(receivers) {
             let sent = sender.join().unwrap();
             assert_eq!(sent, receiver.join().unwrap());

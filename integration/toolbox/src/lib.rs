@@ -44,7 +44,7 @@ pub use pattern::{check, pattern, random, read_sequence, sequence, write_sequenc
 pub use crate::{
     bridge::{Bridge, BridgePair},
     cargo::{TestProgram, tests_of},
-    device_test::{DeviceTest, Watchdog, applies},
+    device_test::{DeviceTest, Stop, Watchdog, applies},
     diagnosis::{Diagnosis, Finding},
     lab::{Lab, Usage},
     launch::{LAB_FAILED, LAB_STOPPED, LabDevice, Launch, NO_LAB, native_is_possible},
