@@ -268,19 +268,25 @@ impl Log for Violations {
 /// lines.
 #[test]
 fn violations_log_at_most_one_line_per_second() {
+    let start = Instant::now();
     log::set_logger(&VIOLATIONS).unwrap();
     log::set_max_level(LevelFilter::Warn);
     let stage = stage();
-    let start = Instant::now();
-    for _ in 0..200 {
+    let lines = || VIOLATIONS.0.load(Ordering::Relaxed);
+    let mut violations = 0;
+    // The library may have used this second's line for a violation before `set_logger`, so continue
+    // until a line is logged.
+    while violations < 200 || lines() == 0 {
         let (mut peer, endpoint) = stage.connect();
         peer.send(b"GET / HTTP/1.1\r\n\r\n");
         end_of(&endpoint);
+        violations += 1;
+        assert!(start.elapsed() < TIME_LIMIT, "no violation was logged");
     }
     // The library logs the first line, and then at most one line per second.
     let most = 1 + start.elapsed().as_secs() as usize;
-    let lines = VIOLATIONS.0.load(Ordering::Relaxed);
-    assert!((1..=most).contains(&lines), "{lines} lines, {most} at most");
+    let lines = lines();
+    assert!(lines <= most, "{lines} lines, {most} at most");
     stage.assert_unaffected();
 }
 
@@ -570,9 +576,9 @@ fn connect_from(host: Ipv4Addr, to: SocketAddr) -> TcpStream {
 /// request.
 #[test]
 fn incomplete_private_data_time_out() {
+    let stage = stage();
     let mut config = config();
-    config.connect_timeout = Duration::from_secs(1);
-    let stage = Stage::with(config.clone());
+    config.connect_timeout = Duration::from_secs(5);
     let listener = Listener::builder()
         .config(&config)
         .half_open(3)

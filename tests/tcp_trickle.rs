@@ -245,12 +245,13 @@ fn shutdown_ends_a_read_while_a_long_frame_trickles() {
 #[test]
 fn frame_that_the_engine_receives_is_a_sign_of_life() {
     let mut config = config();
-    config.keepalive_timeout = TIMEOUT;
+    config.keepalive_timeout = 5 * TIMEOUT;
     let stage = Stage::with(config);
     let (mut peer, endpoint) = stage.connect();
+    // The pieces arrive during 9 s, and so the keepalive timeout would expire.
     for piece in pdu(1, 0, &frame(0, &[7; 60_000])).chunks(1000) {
         peer.send(piece);
-        thread::sleep(TIMEOUT / 20);
+        thread::sleep(TIMEOUT * 3 / 20);
     }
     assert_eq!(*endpoint.recv_timeout(TIME_LIMIT).unwrap(), [7; 60_000]);
 }

@@ -4,11 +4,16 @@
 use std::{
     io,
     sync::{Arc, Mutex},
+    thread,
+    time::{Duration, Instant},
 };
 
 use rdmsg::{Connector, Listener};
 use tracing::{Level, info_span};
 use tracing_subscriber::{filter::Targets, fmt, prelude::*};
+
+/// A time limit that expires only if the test fails.
+const TIME_LIMIT: Duration = Duration::from_secs(60);
 
 /// A writer that collects the text of all events.
 #[derive(Clone, Default)]
@@ -45,7 +50,6 @@ fn log_line_of_call_is_event_in_callers_span() {
     let (id, peer) = (endpoint.info().id, endpoint.peer_addr());
     info_span!("order", number = 4711).in_scope(|| endpoint.abort(1));
 
-    let text = String::from_utf8(events.0.lock().unwrap().clone()).unwrap();
     let name = format!("conn {id} \"orders\" to {peer}");
     // Do not expect the line about the end of the connection, because either the engine's thread or
     // the caller's thread can log it.
@@ -53,6 +57,15 @@ fn log_line_of_call_is_event_in_callers_span() {
         "DEBUG order{{number=4711}}: rdmsg::connection: {name}: closing the connection within "
     );
     let of_engine = format!(" INFO rdmsg::connection: {name}: established over TCP");
+    let begun = Instant::now();
+    // The engine's thread writes its lines between its other work.
+    let text = loop {
+        let text = String::from_utf8(events.0.lock().unwrap().clone()).unwrap();
+        if text.contains(&of_engine) || begun.elapsed() > TIME_LIMIT {
+            break text;
+        }
+        thread::sleep(Duration::from_millis(1));
+    };
     for start in [&of_call, &of_engine] {
         let lines = text.lines().filter(|line| line.starts_with(start));
         assert_eq!(lines.count(), 1, "{start}: {text}");

@@ -55,7 +55,7 @@ fn ip_and_transport() -> (IpAddr, Transport) {
 }
 
 fn config() -> Config {
-    Config::default().with(|c| c.connect_timeout = Duration::from_secs(2))
+    Config::default().with(|c| c.connect_timeout = TIME_LIMIT)
 }
 
 /// A connection that the shortage must not affect. Also stores how many resources the process uses
@@ -181,11 +181,12 @@ fn each_missing_descriptor_fails_only_one_request() {
         setrlimit(Resource::RLIMIT_NOFILE, MAX_FILES as u64, most).unwrap();
         let bystander = Bystander::new();
         let mut texts = Vec::new();
+        let impatient = config().with(|c| c.connect_timeout = Duration::from_secs(2));
         loop {
             let mut files: Vec<File> =
                 std::iter::from_fn(|| File::open("/dev/null").ok()).collect();
             files.truncate(files.len() - texts.len());
-            let result = run_lifecycle(&config());
+            let result = run_lifecycle(&impatient);
             exchange(&bystander.near, &bystander.far).unwrap();
             drop(files);
             bystander.assert_unaffected();

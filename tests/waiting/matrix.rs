@@ -324,10 +324,10 @@ fn fill(endpoint: &Endpoint) {
     }
 }
 
-/// Writes until a write blocks for 500 ms. A shorter wait does not show that the stream is full,
+/// Writes until a write blocks for 2 s. A shorter wait does not show that the stream is full,
 /// because the peer's engine may still be receiving bytes.
 fn fill_bytes(stream: &mut Stream) {
-    let full = Some(Duration::from_millis(500));
+    let full = Some(Duration::from_secs(2));
     stream.set_write_timeout(full).unwrap();
     loop {
         match stream.write(&[7; 1000]) {
@@ -475,7 +475,7 @@ pub(crate) fn assert_in_time(mut states: Vec<Box<dyn Peers>>) {
     let started = Instant::now();
     let mut all = Vec::new();
     // The test waits until this time for the remaining calls.
-    let end = started + DEADLINE + Duration::from_secs(4);
+    let end = started + DEADLINE + TIME_LIMIT;
     while let Ok(report) = reports.recv_timeout(end.saturating_duration_since(Instant::now())) {
         pending.retain(|name| *name != report.0);
         all.push(report);
@@ -536,20 +536,22 @@ fn prepare(state: &dyn Peers, others: &mut Others, calls: &mut Vec<(String, Prep
             calls.push((name(&call, other_user), on_messages(call, endpoint, group)));
         }
     }
+    let writes = |call| matches!(call, CallOnBytes::Write | CallOnBytes::TaskWrite);
+    let mut streams = Vec::new();
     for other_user in [OtherUser::Alone, OtherUser::Thread, OtherUser::Task] {
-        for call in ON_BYTES {
-            let writes = matches!(call, CallOnBytes::Write | CallOnBytes::TaskWrite);
-            if other_user == OtherUser::Task && !writes {
-                // Only one user can read a stream at a time, either a task or a thread.
-                continue;
-            }
-            let mut stream = state.stream();
-            if writes {
-                fill_bytes(&mut stream);
-            }
-            others.start_on_stream(other_user, &stream);
-            calls.push((name(&call, other_user), on_bytes(call, stream)));
+        // Only one user can read a stream at a time, either a task or a thread.
+        let is_possible = |call: &CallOnBytes| other_user != OtherUser::Task || writes(*call);
+        let possible = ON_BYTES.into_iter().filter(is_possible);
+        streams.extend(possible.map(|call| (call, other_user, state.stream())));
+    }
+    thread::scope(|scope| {
+        for (_, _, stream) in streams.iter_mut().filter(|(call, _, _)| writes(*call)) {
+            scope.spawn(|| fill_bytes(stream));
         }
+    });
+    for (call, other_user, stream) in streams {
+        others.start_on_stream(other_user, &stream);
+        calls.push((name(&call, other_user), on_bytes(call, stream)));
     }
     let connector = Connector::new().config(&config()).engine(state.engine());
     let addr = state.silent_address();

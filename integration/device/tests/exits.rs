@@ -79,6 +79,7 @@ fn peer() -> SocketAddr {
 
 fn connector(close_timeout: Duration) -> Connector {
     let mut config = Config::default();
+    config.connect_timeout = TIME_LIMIT;
     config.close_timeout = close_timeout;
     // Without keepalive, only `close_timeout` can end the connection.
     config.keepalive_interval = None;
@@ -88,6 +89,7 @@ fn connector(close_timeout: Duration) -> Connector {
 /// Returns a connector whose `close_timeout` is long enough for a busy machine.
 fn long_timeouts() -> Connector {
     let mut config = Config::default();
+    config.connect_timeout = TIME_LIMIT;
     config.close_timeout = TIME_LIMIT;
     Connector::new().config(&config)
 }
@@ -446,6 +448,7 @@ fn program_may_exit_in_engine_thread_or_logger() {
     let listener = listen(&Config::default());
     let address = listener.local_addr();
     thread::scope(|scope| {
+        let shutdown = ShutdownGuard;
         scope.spawn(|| {
             // A role closes or breaks each of these connections. In both cases, `recv` returns.
             while let Ok(server) = listener.accept() {
@@ -459,6 +462,15 @@ fn program_may_exit_in_engine_thread_or_logger() {
             let (output, said) = start(role, address).end();
             assert_eq!(output.status.code(), Some(7), "{role}: {said}");
         }
-        Engine::shared().unwrap().shutdown();
+        drop(shutdown);
     });
+}
+
+/// Shuts down the shared engine when dropped, so that its listeners end even if a test fails.
+struct ShutdownGuard;
+
+impl Drop for ShutdownGuard {
+    fn drop(&mut self) {
+        Engine::shared().unwrap().shutdown();
+    }
 }

@@ -20,28 +20,10 @@ use rdmsg::{
     CloseReason, Completion, Config, Connector, Endpoint, Engine, Error, Interest, Listener,
     Message, Outgoing, Polling, RequestListener, TrySendError, crossbeam_channel::Select,
 };
-use toolbox::{Deadline, DeviceTest, Lab, open_fds};
+use toolbox::{Deadline, DeviceTest, open_fds, pair, pair_with};
 
 /// A timeout that exceeds the duration of every step, even if each instruction is emulated.
 const TIME_LIMIT: Duration = Duration::from_secs(20);
-
-fn pair_with(config: &Config) -> (Endpoint, Endpoint) {
-    let engine = Engine::shared().unwrap();
-    let listener = Listener::builder()
-        .config(config)
-        .engine(&engine)
-        .bind(Lab::get().at(0))
-        .unwrap();
-    let address = listener.local_addr();
-    let connector = Connector::new().config(config);
-    let client = thread::spawn(move || connector.connect(address).unwrap());
-    let server = listener.accept_timeout(TIME_LIMIT).unwrap();
-    (client.join().unwrap(), server)
-}
-
-fn pair() -> (Endpoint, Endpoint) {
-    pair_with(&Config::default())
-}
 
 fn poll_for(fd: BorrowedFd<'_>, timeout: Duration) -> bool {
     let timeout = PollTimeout::try_from(timeout).unwrap();

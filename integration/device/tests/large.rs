@@ -121,14 +121,12 @@ fn unread_large_messages_respect_memory_limit() {
     let (client, server) = pair_with(&config);
     let before = locked_kib();
     // The receiver can hold four messages, and the sender can announce four more.
-    let mut sent = 0;
-    while client
-        .send_timeout(&pattern(sent, 1 << 20), Duration::from_secs(1))
-        .is_ok()
-    {
-        sent += 1;
+    for number in 0..8 {
+        let message = pattern(number, 1 << 20);
+        client.send_timeout(&message, TIME_LIMIT).unwrap();
     }
-    assert_eq!(sent, 8);
+    let ninth = client.send_timeout(&pattern(8, 1 << 20), Duration::from_secs(1));
+    assert!(matches!(ninth, Err(Error::TimedOut)), "{ninth:?}");
     // Only the memory of the announced messages is still locked. The receiver has deregistered the
     // memory of the messages that it holds.
     let locked = locked_kib() - before;
@@ -139,7 +137,7 @@ fn unread_large_messages_respect_memory_limit() {
         Err(TrySendError::Full)
     ));
     client.try_send(b"small ones pass, in their turn").unwrap();
-    for number in 0..sent {
+    for number in 0..8 {
         let message = server.recv_timeout(TIME_LIMIT).unwrap();
         assert!(*message == *pattern(number, 1 << 20), "message {number}");
     }

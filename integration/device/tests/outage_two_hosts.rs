@@ -2,7 +2,11 @@
 //! the default configuration must end, and a connection with `Config::survive` must not. Both hosts
 //! run this program: host `a` listens, host `b` connects.
 
-use std::{process::Command, thread, time::Duration};
+use std::{
+    process::Command,
+    thread,
+    time::{Duration, Instant},
+};
 
 use rdmsg::{CloseReason, Config, Connector, Endpoint, Engine, Error, Listener, status::WcStatus};
 use toolbox::{DeviceTest, Lab};
@@ -80,12 +84,16 @@ fn connect(lab: &Lab) -> [Endpoint; 2] {
     endpoints.try_into().unwrap()
 }
 
-/// Sends messages during the outage, and receives the peer's messages after the outage.
-fn exchange(endpoint: &Endpoint, outage: Outage) {
+/// Sends messages during the outage, and receives the peer's messages after the outage. The outage
+/// lasts at least until the connection with the default configuration has ended.
+fn exchange(endpoint: &Endpoint, default: &Endpoint) {
+    let outage = Outage::begin();
+    let begun = Instant::now();
     for number in 0..MESSAGES {
         endpoint.send(&number.to_le_bytes()).unwrap();
     }
-    thread::sleep(OUTAGE);
+    assert_given_up(default);
+    thread::sleep(OUTAGE.saturating_sub(begun.elapsed()));
     drop(outage);
     for number in 0..MESSAGES {
         let message = endpoint.recv_timeout(TIME_LIMIT).unwrap();
@@ -116,8 +124,7 @@ fn connection_survives_the_configured_outage() {
     let [default, surviving] = connect(&lab);
     if lab.host == "a" {
         assert_eq!(*surviving.recv_timeout(TIME_LIMIT).unwrap(), *b"now");
-        exchange(&surviving, Outage::begin());
-        assert_given_up(&default);
+        exchange(&surviving, &default);
         let end = surviving.recv_timeout(TIME_LIMIT).unwrap_err();
         assert!(
             matches!(end, Error::Disconnected(CloseReason::PeerClosed)),
@@ -126,8 +133,7 @@ fn connection_survives_the_configured_outage() {
     } else {
         surviving.send(b"now").unwrap();
         surviving.flush_timeout(TIME_LIMIT).unwrap();
-        exchange(&surviving, Outage::begin());
-        assert_given_up(&default);
+        exchange(&surviving, &default);
         surviving.close().unwrap();
     }
 }

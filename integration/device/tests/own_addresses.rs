@@ -21,7 +21,9 @@ const TIME_LIMIT: Duration = Duration::from_secs(20);
 /// Connects to `text`. Returns both ends of the connection, the connecting end first.
 fn pair(listener: &Listener, text: &str) -> (Endpoint, Endpoint) {
     let text = text.to_owned();
-    let client = thread::spawn(move || Endpoint::connect(text).unwrap());
+    let config = Config::default().with(|c| c.connect_timeout = TIME_LIMIT);
+    let connector = Connector::new().config(&config);
+    let client = thread::spawn(move || connector.connect(text).unwrap());
     let server = listener.accept_timeout(TIME_LIMIT).unwrap();
     (client.join().unwrap(), server)
 }

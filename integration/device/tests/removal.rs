@@ -17,7 +17,7 @@ use rdmsg::{
     CloseReason, Config, Connector, Endpoint, Engine, Error, Listener, Transport, cm, observe,
     verbs,
 };
-use toolbox::{DeviceTest, Lab, reason};
+use toolbox::{Deadline, DeviceTest, Lab, reason};
 
 const TIME_LIMIT: Duration = Duration::from_secs(20);
 
@@ -63,9 +63,15 @@ fn bind(address: &str, engine: &Engine) -> Listener {
     }
 }
 
+/// Returns a connector with a timeout that is long enough for a busy machine.
+fn patient() -> Connector {
+    let config = Config::default().with(|c| c.connect_timeout = TIME_LIMIT);
+    Connector::new().config(&config)
+}
+
 fn pair(listener: &Listener, engine: &Engine) -> (Endpoint, Endpoint) {
     let address = listener.local_addr();
-    let connector = Connector::new().engine(engine);
+    let connector = patient().engine(engine);
     let client = thread::spawn(move || connector.connect(address).unwrap());
     let server = listener.accept_timeout(TIME_LIMIT).unwrap();
     let client = client.join().unwrap();
@@ -149,7 +155,7 @@ fn device_removal_ends_users_until_device_returns() {
 /// Connects to the listener and sends a message. Returns the transport of the connection.
 fn transport_to(listener: &Listener) -> Transport {
     let address = format!("auto://{}", listener.local_addr());
-    let client = thread::spawn(move || Endpoint::connect(address).unwrap());
+    let client = thread::spawn(move || patient().connect(address).unwrap());
     let server = listener.accept_timeout(TIME_LIMIT).unwrap();
     let client = client.join().unwrap();
     assert_eq!(client.transport(), server.transport());
@@ -172,7 +178,7 @@ fn auto_uses_tcp_while_device_is_removed() {
     let listener = Listener::bind(format!("auto://{CHOOSES}")).unwrap();
     assert_eq!(listener.transports(), [Transport::Rdma, Transport::Tcp]);
     assert_eq!(transport_to(&listener), Transport::Rdma);
-    let client = thread::spawn(|| Endpoint::connect(format!("auto://{CHOOSES}")).unwrap());
+    let client = thread::spawn(|| patient().connect(format!("auto://{CHOOSES}")).unwrap());
     let server = listener.accept_timeout(TIME_LIMIT).unwrap();
     let client = client.join().unwrap();
     assert_eq!(client.transport(), Transport::Rdma);
@@ -203,10 +209,10 @@ fn auto_uses_tcp_while_device_is_removed() {
         "{output}"
     );
     // The listener continues over TCP, and binds to the device again within seconds.
-    let deadline = Instant::now() + TIME_LIMIT;
+    let mut deadline = Deadline::after(TIME_LIMIT);
     while transport_to(&listener) != Transport::Rdma {
         assert!(
-            Instant::now() < deadline,
+            !deadline.is_over(),
             "the listener must use the device again"
         );
     }
@@ -396,8 +402,10 @@ fn lost_link_is_noticed_and_idle_connections_live() {
         let event = context.poll_async_event().unwrap();
         event.is_some_and(|it| it.event_type() == verbs::AsyncEventType::PORT_ERR)
     };
+    // On a busy machine, a thread can wait longer than this for a processor.
+    let prompt = Duration::from_millis(50);
     let mut fastest = Duration::MAX;
-    for round in 1..=3 {
+    for round in 1.. {
         thread::scope(|scope| {
             scope.spawn(|| cut.set("down"));
             await_that("PORT_ERR", is_down);
@@ -411,12 +419,15 @@ fn lost_link_is_noticed_and_idle_connections_live() {
             client.send(b"on").unwrap();
             assert_eq!(*server.recv_timeout(TIME_LIMIT).unwrap(), *b"on");
         }
+        if fastest < prompt {
+            break;
+        }
+        assert!(
+            round < 20,
+            "the engines must notice the loss within {prompt:?}, not {fastest:?}"
+        );
     }
     println!("the engines noticed the loss of the link {fastest:?} after the event");
-    assert!(
-        fastest < Duration::from_millis(50),
-        "the engines must notice the loss within 50 ms, not {fastest:?}"
-    );
     drop(request);
     // Accept any error, because the rejection may have been lost with the link.
     assert!(waiting.join().unwrap().is_err());

@@ -1,12 +1,13 @@
 //! Tests the statistics of connections and engines.
 
-use rdmsg::{Connector, DeviceCounters, Engine, Listener};
-use toolbox::{DeviceTest, TIME_LIMIT, pair};
+use rdmsg::{Config, Connector, DeviceCounters, Engine, Listener};
+use toolbox::{DeviceTest, TIME_LIMIT, pair_with};
 
 #[test]
 fn a_connection_counts_what_goes_through_it() {
     let lab = DeviceTest::start();
-    let (client, server) = pair();
+    // Keepalive would send pings, too.
+    let (client, server) = pair_with(&Config::default().with(|c| c.keepalive_interval = None));
     for _ in 0..10 {
         client.send(&[1; 100]).unwrap();
     }

@@ -99,13 +99,15 @@ fn storm_connects_return_by_deadline_without_loss() {
     // The machine cannot complete all these connects within the timeout.
     let mut config = Config::default();
     config.receive_window = Some(16);
-    config.connect_timeout = Duration::from_secs(3);
+    // Only the connecting side may time out.
+    config.connect_timeout = TIME_LIMIT;
     let (servers, clients) = (Engine::new().unwrap(), Engine::new().unwrap());
     let listener = Listener::builder()
         .config(&config)
         .engine(&servers)
         .bind(lab.at(0))
         .unwrap();
+    config.connect_timeout = Duration::from_secs(3);
     let address = listener.local_addr();
     let accepting = accept_all(listener);
     // On a busy machine, the timeout can be so short that no connect succeeds. Double it until at
@@ -128,7 +130,7 @@ fn storm_connects_return_by_deadline_without_loss() {
         through.len()
     );
     // If the connects timed out one after another, the last one would take many times the timeout.
-    assert!(last < 2 * config.connect_timeout, "{last:?}");
+    assert!(last < 8 * config.connect_timeout, "{last:?}");
     assert_eq!(through.len() + failed.len(), COUNT);
     assert!(
         !through.is_empty(),
@@ -303,7 +305,10 @@ fn all_addresses_of_a_name_have_one_deadline() {
         .unwrap_err();
     let elapsed = start.elapsed();
     // If each address had its own deadline, the call would take four times the timeout.
-    assert!(elapsed < 2 * config.connect_timeout, "{elapsed:?}: {error}");
+    assert!(
+        elapsed < 7 * config.connect_timeout / 2,
+        "{elapsed:?}: {error}"
+    );
     // The connector spends only a part of the timeout on a silent address, so that time remains for
     // the next addresses. On a busy machine, the remaining time can be too short, so double the
     // timeout until the connect succeeds.

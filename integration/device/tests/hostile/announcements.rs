@@ -97,6 +97,7 @@ fn status(name: &str) -> u64 {
 /// Waits until the library has processed the announcement of `len` bytes on this connection.
 fn wait_announced(scene: &Scene, endpoint: &Endpoint, len: u64) {
     while endpoint.statistics().large_bytes_held < len {
+        assert_eq!(endpoint.info().close_reason, None);
         scene.stage.bystander.assert_unaffected();
     }
 }

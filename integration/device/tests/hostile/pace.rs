@@ -39,14 +39,13 @@ fn pings_up_to_the_receives_are_accepted() {
 #[test]
 fn a_second_pong_is_named() {
     let mut config = config();
-    config.keepalive_interval = Some(Duration::from_millis(50));
+    config.keepalive_interval = Some(Duration::from_secs(1));
     config.keepalive_timeout = TIME_LIMIT;
     let scene = Scene::with(config);
     for role in ROLES {
         let (mut peer, endpoint) = scene.connect(role);
         assert_eq!(peer.receive()[0], PING);
-        peer.send(&Frame::control(PONG).bytes());
-        peer.send(&Frame::control(PONG).bytes());
+        peer.send_all(&[Frame::control(PONG).bytes(), Frame::control(PONG).bytes()]);
         peer.wait_disconnected();
         peer.disconnect();
         assert_eq!(violated_field(&endpoint), "kind");

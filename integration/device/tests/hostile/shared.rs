@@ -44,10 +44,10 @@ fn violation_returns_its_shared_buffers() {
         ..Frame::control(GRANT)
     }
     .bytes();
+    let mut rounds = 0;
     for _ in 0..5 {
         let (mut peer, endpoint) = scene.connect(Role::Client);
         peer.send_all(&vec![nonsense.clone(); DEPTH as usize - 1]);
-        let mut rounds = 0;
         // The peer's connection ends 2 s after the violation. Until then, the honest connection
         // must deliver messages.
         while matches!(endpoint.try_recv(), Ok(None)) {
@@ -55,14 +55,14 @@ fn violation_returns_its_shared_buffers() {
             assert_eq!(*server.recv_timeout(TIME_LIMIT).unwrap(), *b"honest");
             rounds += 1;
         }
-        println!("the honest connection delivered {rounds} messages before the other one ended");
-        // On iWARP the peer's connection ends immediately, together with its TCP stream.
-        assert!(
-            rounds > 10 || Lab::get().is_iwarp(),
-            "the honest connection must deliver more than 10 messages, not {rounds}"
-        );
         assert_eq!(violated_field(&endpoint), "flags");
     }
+    println!("the honest connection delivered {rounds} messages before the other ones ended");
+    // On iWARP the peer's connection ends immediately, together with its TCP stream.
+    assert!(
+        rounds > 50 || Lab::get().is_iwarp(),
+        "the honest connection must deliver more than 50 messages, not {rounds}"
+    );
     client.close().unwrap();
     drop((client, server));
     // A peer that exceeds its credit uses receives of other connections for a short time, so a

@@ -97,7 +97,7 @@ fn request_withdrawn_during_accept_fails_as_connect() {
 #[test]
 fn long_requests_are_shown_whole_or_turned_away() {
     let mut config = config();
-    config.connect_timeout = Duration::from_secs(2).mul_f64(slowness());
+    config.connect_timeout = Duration::from_secs(5).mul_f64(slowness());
     let scene = Scene::with(config);
     let listener = scene.requests();
     let long = Hello {

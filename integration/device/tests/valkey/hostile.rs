@@ -8,7 +8,7 @@ use std::{
 
 use rdmsg::status::CmEventType;
 use rdmsg_valkey::{Config, Listener, ProtocolError, Stream};
-use toolbox::{Deadline, DeviceTest, TIME_LIMIT, applies};
+use toolbox::{Deadline, DeviceTest, TIME_LIMIT, applies, slowness};
 
 use crate::{
     IMMEDIATE,
@@ -149,7 +149,7 @@ fn silent_server_fails_the_connect() {
     thread::scope(|scope| {
         scope.spawn(|| server.accept().expect(CmEventType::DISCONNECTED));
         let mut config = Config::default();
-        config.connect_timeout = Duration::from_secs(1);
+        config.connect_timeout = Duration::from_secs(5).mul_f64(slowness());
         let error = Stream::connect_with(address, &config).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::TimedOut, "{error}");
     });

@@ -125,15 +125,15 @@ fn timeouts_end_reads_and_writes() {
 #[test]
 fn connects_fail_with_their_reason() {
     let Some(lab) = start() else { return };
-    let mut config = Config::default();
-    config.connect_timeout = Duration::from_millis(1500);
     let port = {
         let listener = Listener::bind(lab.at(0)).unwrap();
         listener.local_addr().unwrap().port()
     };
-    let error = Stream::connect_with(lab.at(port), &config).unwrap_err();
+    let error = Stream::connect(lab.at(port)).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::ConnectionRefused, "{error}");
     // This listener accepts no connection.
+    let mut config = Config::default();
+    config.connect_timeout = Duration::from_millis(1500);
     let listener = Listener::bind(lab.at(0)).unwrap();
     let address = listener.local_addr().unwrap();
     let error = Stream::connect_with(address, &config).unwrap_err();
@@ -141,8 +141,7 @@ fn connects_fail_with_their_reason() {
     drop(listener);
     // A listener for endpoints rejects requests that contain no hello of rdmsg.
     let listener = rdmsg::Listener::bind(lab.at(0)).unwrap();
-    let address = listener.local_addr();
-    let error = Stream::connect_with(address, &config).unwrap_err();
+    let error = Stream::connect(listener.local_addr()).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::ConnectionRefused, "{error}");
 }
 

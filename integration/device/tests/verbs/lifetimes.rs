@@ -14,7 +14,7 @@ use rdmsg::verbs::{
     AddressHandle, CompletionChannel, CompletionQueue, Inline, ProtectionDomain, QpCap, QpInitAttr,
     QueuePair, RecvWr, RemoteAddr, SendWr, Sge, SharedReceiveQueue, SrqAttr,
 };
-use toolbox::{DeviceTest, Lab};
+use toolbox::{DeviceTest, Lab, Stop};
 
 use crate::pair::{Pair, Setup, bytes, completions, connect, open, path, region, success};
 
@@ -217,6 +217,7 @@ fn queue_is_destroyed_while_its_event_is_read() {
     let memory = region(&pd, 64);
     let done = AtomicBool::new(false);
     thread::scope(|scope| {
+        let stop = Stop(&done);
         let reader = scope.spawn(|| {
             let mut last = 0;
             while !done.load(Relaxed) {
@@ -241,7 +242,7 @@ fn queue_is_destroyed_while_its_event_is_read() {
             qp.post_send(&[SendWr::send(2, Inline(b"x"))]).unwrap();
             assert_eq!(success(&cq).byte_len, 1);
         }
-        done.store(true, Relaxed);
+        drop(stop);
         reader.join().unwrap();
     });
 }
