@@ -579,6 +579,7 @@ fn incomplete_private_data_time_out() {
     let stage = stage();
     let mut config = config();
     config.connect_timeout = Duration::from_secs(5);
+    config.keepalive_interval = None;
     let listener = Listener::builder()
         .config(&config)
         .half_open(3)
