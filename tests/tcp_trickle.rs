@@ -248,7 +248,7 @@ fn frame_that_the_engine_receives_is_a_sign_of_life() {
     config.keepalive_timeout = 5 * TIMEOUT;
     let stage = Stage::with(config);
     let (mut peer, endpoint) = stage.connect();
-    // The pieces arrive during 9 s, and so the keepalive timeout would expire.
+    // The 60 pieces need at least 9 s, which is longer than the keepalive interval and timeout.
     for piece in pdu(1, 0, &frame(0, &[7; 60_000])).chunks(1000) {
         peer.send(piece);
         thread::sleep(TIMEOUT * 3 / 20);

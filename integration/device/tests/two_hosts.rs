@@ -659,11 +659,12 @@ fn a_session_survives_cuts_of_the_link() {
         for outage in [100, 2000, 6000] {
             thread::sleep(Duration::from_millis(500));
             set_packet_loss(device, "replace");
-            // A connection can survive the short cut. A long cut lasts until its loss is noticed,
-            // because keepalive does not count time in which this process does not run.
+            // An earlier cut may have caused these completions.
             while let Some(completion) = endpoint.try_next_completion().unwrap() {
                 seen.record(completion, &endpoint);
             }
+            // A connection can survive the short cut. A long cut lasts until its loss is noticed,
+            // because keepalive does not count time in which this process does not run.
             let earlier = seen.losses;
             while outage > 1000 && seen.losses == earlier {
                 seen.next(&endpoint);
