@@ -151,13 +151,12 @@ fn dropped_listener_rejects_long_request_as_busy() {
 #[test]
 fn long_request_is_repeated_after_listener_closes() {
     let stage = Stage::new(&Config::default());
-    let patient = Config::default().with(|config| config.connect_timeout = TIME_LIMIT);
     let first = stage.requests(&Config::default());
     let address = first.local_addr();
     let builder = Listener::builder().engine(&stage.engine);
     let builder = builder.bind_within(TIME_LIMIT);
-    let connector = stage.connector.clone().config(&patient);
-    let connector = connector.private_data(&[7; 1000]).retry_refused(true);
+    let connector = stage.connector.clone().private_data(&[7; 1000]);
+    let connector = connector.retry_refused(true);
 
     let connecting = connect_later(connector.clone(), address);
     while first.requests().is_empty() {
@@ -243,10 +242,9 @@ fn private_data_above_peers_eager_size_are_named() {
 fn unanswered_long_request_is_repeated() {
     let stage = Stage::new(&Config::default());
     let brief = Config::default().with(|c| c.connect_timeout = Duration::from_millis(300));
-    let patient = Config::default().with(|c| c.connect_timeout = TIME_LIMIT);
     let listener = stage.requests(&brief);
-    let connector = stage.connector.clone().config(&patient).retry_refused(true);
-    let connector = connector.private_data(&[7; 100]);
+    let connector = stage.connector.clone().private_data(&[7; 100]);
+    let connector = connector.retry_refused(true);
     let connecting = connect_later(connector, listener.local_addr());
     let unanswered = listener.requests().recv_timeout(TIME_LIMIT).unwrap();
     // On a busy machine, the time limit can expire again before the program accepts the request.

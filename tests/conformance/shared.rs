@@ -73,8 +73,7 @@ fn too_few_shared_receives_are_named_in_error() {
 
 #[test]
 fn refused_connect_is_retried_until_receives_are_free() {
-    let mut config = shared_receive_config(59);
-    config.connect_timeout = TIME_LIMIT;
+    let config = shared_receive_config(59);
     let stage = Stage::new(&config);
     let pair = stage.pair();
     let listener = stage.requests(&config);

@@ -63,6 +63,7 @@ impl Stage {
         set: impl FnOnce(ListenerBuilder) -> ListenerBuilder,
     ) -> Self {
         let engine = engine();
+        let config = &patient(config);
         let builder = set(Listener::builder().config(config).engine(&engine));
         let listener = builder.bind((ip_and_transport().0, 0)).unwrap();
         let connector = Connector::new().config(config).engine(&engine);
@@ -98,6 +99,21 @@ impl Stage {
     }
 }
 
+/// Returns `config`, with longer timeouts if it has the default ones. On a busy machine, a living
+/// peer may need more than the default time to answer, and concurrent connects may take longer than
+/// the default.
+fn patient(config: &Config) -> Config {
+    let default = Config::default();
+    config.clone().with(|config| {
+        if config.connect_timeout == default.connect_timeout {
+            config.connect_timeout = TIME_LIMIT;
+        }
+        if config.keepalive_timeout == default.keepalive_timeout {
+            config.keepalive_timeout = TIME_LIMIT;
+        }
+    })
+}
+
 /// Returns both ends of a connection with the configuration `config`, the connecting end first.
 pub(crate) fn pair_with(config: &Config) -> (Endpoint, Endpoint) {
     Stage::new(config).pair()
@@ -107,12 +123,9 @@ pub(crate) fn pair() -> (Endpoint, Endpoint) {
     pair_with(&Config::default())
 }
 
-/// Returns a configuration with small buffers, so that tests reach the limits quickly. The connect
-/// timeout is long, because on a busy machine many concurrent connects can take longer than the
-/// default of 10 s.
+/// Returns a configuration with small buffers, so that tests reach the limits quickly.
 pub(crate) fn small() -> Config {
-    let mut config = Config::default();
-    config.connect_timeout = TIME_LIMIT;
+    let mut config = patient(&Config::default());
     config.receive_window = Some(4);
     config.send_depth = Some(4);
     config.eager_size = Some(1000);

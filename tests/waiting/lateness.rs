@@ -1,4 +1,4 @@
-//! Measures how late this machine wakes threads.
+//! Measures how late this machine wakes threads, to derive the delay that a test permits.
 
 use std::{
     hint,
@@ -24,9 +24,15 @@ const BEFORE: Duration = Duration::from_millis(500);
 /// time.
 const WORK: Duration = Duration::from_millis(50);
 
+/// The measured wake-up delay, multiplied by this factor, extends the permitted delay. The factor
+/// is above 1, because a call needs several wake-ups, one after the other.
+const FACTOR: u32 = 4;
+
 /// Threads that measure how late they wake. One of the threads also measures how long it waits for
 /// a processor.
 pub(crate) struct Lateness {
+    /// The processor time that this process had used when the measurement started.
+    used_before: Duration,
     stop: Arc<AtomicBool>,
     threads: Vec<JoinHandle<Duration>>,
 }
@@ -49,19 +55,25 @@ impl Lateness {
         });
         let busy = thread::spawn(move || wake_delay(length) + scheduling_delay(WORK));
         Self {
+            used_before: processor_time(ClockId::CLOCK_PROCESS_CPUTIME_ID),
             threads: long.chain(short).chain([busy]).collect(),
             stop,
         }
     }
 
-    /// Stops the threads. Returns the longest measured delay.
-    pub(crate) fn worst(self) -> Duration {
+    /// Stops the threads. Returns the delay that a test permits, if it permits `on_idle` on an idle
+    /// machine.
+    ///
+    /// All waits of the test end at about the same time. The last one may therefore be delayed by
+    /// the processor time that this process has used since the measurement started.
+    pub(crate) fn permitted(self, on_idle: Duration) -> Duration {
+        let used = processor_time(ClockId::CLOCK_PROCESS_CPUTIME_ID) - self.used_before;
         self.stop.store(true, Ordering::Relaxed);
         let late = self
             .threads
             .into_iter()
             .map(|thread| thread.join().unwrap());
-        late.max().unwrap_or_default()
+        on_idle + FACTOR * late.max().unwrap_or_default() + used
     }
 }
 
@@ -81,6 +93,7 @@ fn wake_delay(length: Duration) -> Duration {
 /// Spins until this thread has used `work` of processor time. Returns the time for which the thread
 /// waited for a processor.
 fn scheduling_delay(work: Duration) -> Duration {
+    let processor_time = || processor_time(ClockId::CLOCK_THREAD_CPUTIME_ID);
     let (started, begun) = (Instant::now(), processor_time());
     while processor_time() - begun < work {
         hint::spin_loop();
@@ -88,8 +101,6 @@ fn scheduling_delay(work: Duration) -> Duration {
     started.elapsed().saturating_sub(work)
 }
 
-fn processor_time() -> Duration {
-    clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID)
-        .unwrap()
-        .into()
+fn processor_time(clock: ClockId) -> Duration {
+    clock_gettime(clock).unwrap().into()
 }

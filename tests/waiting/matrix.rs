@@ -31,10 +31,6 @@ const DEADLINE: Duration = Duration::from_millis(5500);
 /// The maximum delay of a call after its deadline, on an idle machine.
 const ALLOWED: Duration = Duration::from_millis(250);
 
-/// The measured wake-up delay, multiplied by this factor, extends the permitted delay of a call.
-/// The factor is above 1, because a call needs several wake-ups, one after the other.
-const FACTOR: u32 = 4;
-
 /// Peers of this side's connections. All of them are in the same state, for example stopped.
 pub(crate) trait Peers {
     /// Returns the name of the peers' state.
@@ -480,8 +476,7 @@ pub(crate) fn assert_in_time(mut states: Vec<Box<dyn Peers>>) {
         pending.retain(|name| *name != report.0);
         all.push(report);
     }
-    let worst = lateness.worst();
-    let allowed = ALLOWED + FACTOR * worst;
+    let allowed = lateness.permitted(ALLOWED);
     let mut wrong: Vec<String> = Vec::new();
     for (name, result, time) in &all {
         if let Err(problem) = result {

@@ -293,7 +293,7 @@ fn retrying_client_survives_end_of_silent_server() {
 fn all_addresses_of_a_name_have_one_deadline() {
     let lab = DeviceTest::start();
     // No host has these addresses, so packets to them are lost without an error.
-    let silent: Vec<SocketAddr> = (77..81)
+    let silent: Vec<SocketAddr> = (77..93)
         .map(|host| SocketAddr::from(([10, 8, 0, host], 7471)))
         .collect();
     let mut config = Config::default();
@@ -304,9 +304,9 @@ fn all_addresses_of_a_name_have_one_deadline() {
         .connect(&silent[..])
         .unwrap_err();
     let elapsed = start.elapsed();
-    // If each address had its own deadline, the call would take four times the timeout.
+    // If each address had its own deadline, the call would take 16 times the timeout.
     assert!(
-        elapsed < 7 * config.connect_timeout / 2,
+        elapsed < 15 * config.connect_timeout,
         "{elapsed:?}: {error}"
     );
     // The connector spends only a part of the timeout on a silent address, so that time remains for

@@ -5,7 +5,8 @@ use rdmsg::{CloseReason, Config, Connector, Endpoint, Error, Listener};
 use crate::{Lab, TIME_LIMIT};
 
 /// Connects this host to itself. Both endpoints use the shared engine. Returns the endpoint that
-/// connects, followed by the endpoint that accepts.
+/// connects, followed by the endpoint that accepts. If `config` has the default keepalive timeout,
+/// the connection has a longer one.
 ///
 /// # Panics
 ///
@@ -13,6 +14,10 @@ use crate::{Lab, TIME_LIMIT};
 pub fn pair_with(config: &Config) -> (Endpoint, Endpoint) {
     let mut config = config.clone();
     config.connect_timeout = config.connect_timeout.max(TIME_LIMIT);
+    // On a busy machine, even a living peer may need more than the default time to answer.
+    if config.keepalive_timeout == Config::default().keepalive_timeout {
+        config.keepalive_timeout = TIME_LIMIT;
+    }
     let listener = Listener::builder()
         .config(&config)
         .bind(Lab::get().at(0))
