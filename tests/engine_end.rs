@@ -29,7 +29,7 @@ fn bind() -> Result<Listener, Error> {
 
 fn pair(listener: &Listener) -> (Endpoint, Endpoint) {
     let address = listener.local_addr();
-    let client = thread::spawn(move || Endpoint::connect(address).unwrap());
+    let client = thread::spawn(move || Endpoint::connect_timeout(address, TIME_LIMIT).unwrap());
     let server = listener.accept_timeout(TIME_LIMIT).unwrap();
     (client.join().unwrap(), server)
 }

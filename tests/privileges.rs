@@ -207,7 +207,7 @@ fn listener_goes_on_over_tcp_and_ends_once_over_rdma() {
         let error = connected.unwrap_err();
         assert!(matches!(error, Error::Connect { .. }), "{error:?}");
         let again = role.wait_for("again ").parse::<SocketAddr>().unwrap();
-        let endpoint = Endpoint::connect(again).unwrap();
+        let endpoint = Endpoint::connect_timeout(again, TIME_LIMIT).unwrap();
         assert_echo(&endpoint);
         endpoint.close().unwrap();
     } else {
@@ -245,7 +245,7 @@ fn role_accepts_before_giving_up_rights() {
 #[test]
 fn connection_goes_on_over_tcp_and_ends_over_rdma() {
     let (mut role, address) = Role::start("role_accepts_before_giving_up_rights");
-    let endpoint = Endpoint::connect(address).unwrap();
+    let endpoint = Endpoint::connect_timeout(address, TIME_LIMIT).unwrap();
     assert_echo(&endpoint);
     role.wait_for("gave up");
     role.send_continue();
@@ -279,7 +279,7 @@ fn role_gives_up_rights_first() {
 #[test]
 fn process_without_privileges_works() {
     let (role, address) = Role::start("role_gives_up_rights_first");
-    let endpoint = Endpoint::connect(address).unwrap();
+    let endpoint = Endpoint::connect_timeout(address, TIME_LIMIT).unwrap();
     assert_echo(&endpoint);
     endpoint.close().unwrap();
     role.assert_success();

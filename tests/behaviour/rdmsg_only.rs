@@ -36,7 +36,8 @@ fn pair_with(config: &Config) -> (Stream, Stream) {
 fn endpoints() -> (Endpoint, Endpoint) {
     let listener = Listener::bind(listen_address()).unwrap();
     let addr = listener.local_addr();
-    let client = thread::spawn(move || Endpoint::connect(addr).unwrap());
+    let client =
+        thread::spawn(move || Endpoint::connect_timeout(addr, Duration::from_secs(60)).unwrap());
     let server = listener.accept().unwrap();
     (client.join().unwrap(), server)
 }

@@ -135,7 +135,7 @@ fn shared_engine_serves_unconfigured_users() {
     assert!(Engine::shared().unwrap().statistics().unwrap().connections >= 2);
     connected.send(b"hello").unwrap();
     assert_eq!(*accepted.recv().unwrap(), *b"hello");
-    let again = thread::spawn(move || Endpoint::connect(addr).unwrap());
+    let again = thread::spawn(move || Endpoint::connect_timeout(addr, TIME_LIMIT).unwrap());
     drop(listener.accept().unwrap());
     drop(again.join().unwrap());
 }

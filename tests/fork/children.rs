@@ -59,7 +59,7 @@ fn child_waits_for_no_lock_of_its_parent() {
                     // during a fork. Calls of librdmacm in the child could then block, as the guide
                     // warns.
                     while !is_rdma() && !stop.load(Ordering::Relaxed) {
-                        let client = Endpoint::connect(address).unwrap();
+                        let client = Endpoint::connect_timeout(address, TIME_LIMIT).unwrap();
                         let server = listener.accept_timeout(TIME_LIMIT).unwrap();
                         engine.statistics().unwrap();
                         drop((client, server));

@@ -236,7 +236,8 @@ fn listeners_fail_in_child_and_accept_in_parent() {
             let listener = bind();
             let requests = RequestListener::bind((local_ip(), 0)).unwrap();
             let asking = requests.local_addr();
-            let client = thread::spawn(move || Endpoint::connect(asking).unwrap());
+            let client =
+                thread::spawn(move || Endpoint::connect_timeout(asking, TIME_LIMIT).unwrap());
             let request = requests.requests().recv_timeout(TIME_LIMIT).unwrap();
             let request = Cell::new(Some(request));
             forked(|| {
@@ -371,7 +372,8 @@ fn stream_fails_in_child_and_works_in_parent() {
         || {
             let listener = StreamListener::bind((local_ip(), 0)).unwrap();
             let address = listener.local_addr().unwrap();
-            let connecting = thread::spawn(move || Stream::connect(address).unwrap());
+            let connecting =
+                thread::spawn(move || Stream::connect_timeout(address, TIME_LIMIT).unwrap());
             let (mut server, _) = listener.accept().unwrap();
             let mut client = connecting.join().unwrap();
             let clone = client.try_clone().unwrap();

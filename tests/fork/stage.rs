@@ -44,7 +44,7 @@ pub(crate) fn bind() -> Listener {
 /// Connects to a listener in this process. Returns both ends, the connecting end first.
 pub(crate) fn pair(listener: &Listener) -> (Endpoint, Endpoint) {
     let address = listener.local_addr();
-    let client = thread::spawn(move || Endpoint::connect(address).unwrap());
+    let client = thread::spawn(move || Endpoint::connect_timeout(address, TIME_LIMIT).unwrap());
     let server = listener.accept_timeout(TIME_LIMIT).unwrap();
     (client.join().unwrap(), server)
 }
@@ -61,7 +61,7 @@ pub(crate) fn exchange(one: &Endpoint, other: &Endpoint) {
 /// Connects, sends a question, and returns the answer.
 #[track_caller]
 pub(crate) fn ask(address: SocketAddr, question: &[u8]) -> Vec<u8> {
-    let endpoint = Endpoint::connect(address).unwrap();
+    let endpoint = Endpoint::connect_timeout(address, TIME_LIMIT).unwrap();
     endpoint.send(question).unwrap();
     let answer = endpoint.recv_timeout(TIME_LIMIT).unwrap().into_vec();
     endpoint.close().unwrap();

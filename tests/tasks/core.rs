@@ -21,7 +21,7 @@ use smol::{Timer, block_on, future::or, spawn};
 
 use super::{
     cut::drop_after_polls,
-    stage::{as_number, bytes, ip_and_transport, long_run, message, pair_with, small},
+    stage::{TIME_LIMIT, as_number, bytes, ip_and_transport, long_run, message, pair_with, small},
 };
 
 async fn recv(endpoint: &Endpoint) -> Result<rdmsg::Message, Error> {
@@ -274,20 +274,21 @@ fn dropped_connect_future_ends_its_connection() {
     let listener = Listener::bind((ip_and_transport().0, 0)).unwrap();
     let addr = listener.local_addr();
     let engine = rdmsg::Engine::new().unwrap();
-    let connector = Connector::new().engine(&engine);
+    let patient = Config::default().with(|c| c.connect_timeout = 2 * TIME_LIMIT);
+    let connector = Connector::new().config(&patient).engine(&engine);
     block_on(async {
         for times in 0..4 {
             // On a busy machine, the connection may be established before the future is dropped.
             drop(drop_after_polls(connector.start(addr).unwrap(), times).await);
         }
         drop(connector.start(addr));
-        // Wait for at most 4 s until all connections of the engine have ended.
-        engine.drain(Duration::from_secs(4)).unwrap();
+        // All connections of the engine must end before their connect timeout.
+        engine.drain(TIME_LIMIT).unwrap();
     });
     // Some connections may have been established and then closed, so receives on them fail. The
     // listener must still accept a new connection.
     let connecting = std::thread::spawn(move || {
-        let endpoint = Endpoint::connect(addr).unwrap();
+        let endpoint = Endpoint::connect_timeout(addr, TIME_LIMIT).unwrap();
         endpoint.send(b"wanted").unwrap();
         endpoint
     });

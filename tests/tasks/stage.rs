@@ -9,6 +9,9 @@ use std::{
 
 use rdmsg::{Config, Connector, Endpoint, Engine, Listener, Transport};
 
+/// A timeout that is never reached, even on a busy machine. No test waits for it to expire.
+pub(crate) const TIME_LIMIT: Duration = Duration::from_secs(60);
+
 /// Returns an address of this machine, and the transport of connections to it.
 pub(crate) fn ip_and_transport() -> (IpAddr, Transport) {
     match env::var("LAB_ADDR") {
@@ -29,6 +32,9 @@ pub(crate) fn as_number(addr: SocketAddr) -> String {
 /// Returns both ends of a connection as types for blocking threads, the connecting end first.
 pub(crate) fn pair_with(config: &Config) -> (Endpoint, Endpoint) {
     let engine = Engine::shared().unwrap();
+    let config = &config
+        .clone()
+        .with(|c| c.connect_timeout = c.connect_timeout.max(TIME_LIMIT));
     let listener = Listener::builder()
         .config(config)
         .engine(&engine)
@@ -50,7 +56,7 @@ pub(crate) fn pair_with(config: &Config) -> (Endpoint, Endpoint) {
 /// Returns a configuration with a small window, which tests fill quickly.
 pub(crate) fn small() -> Config {
     let mut config = Config::default();
-    config.connect_timeout = Duration::from_secs(60);
+    config.connect_timeout = TIME_LIMIT;
     config.receive_window = Some(2);
     config.send_depth = Some(2);
     config

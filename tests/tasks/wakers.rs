@@ -11,7 +11,6 @@ use std::{
     },
     task::{Context, Poll, Wake, Waker},
     thread,
-    time::Duration,
 };
 
 use rdmsg::{
@@ -20,10 +19,7 @@ use rdmsg::{
 };
 use smol::block_on;
 
-use super::stage::{ip_and_transport, pair_with};
-
-/// A timeout that no test reaches, even on a busy machine.
-const TIME_LIMIT: Duration = Duration::from_secs(60);
+use super::stage::{TIME_LIMIT, ip_and_transport, pair_with};
 
 /// The code of the Failure frame that a side sends after a waker has panicked.
 const WAKER_PANICKED: u32 = 2;

@@ -243,7 +243,7 @@ fn too_long_message_is_refused_without_ending() {
         .bind(lab.at(0))
         .unwrap();
     let address = listener.local_addr();
-    let client = thread::spawn(move || Endpoint::connect(address).unwrap());
+    let client = thread::spawn(move || Endpoint::connect_timeout(address, TIME_LIMIT).unwrap());
     let server = listener.accept_timeout(TIME_LIMIT).unwrap();
     let client = client.join().unwrap();
     assert_eq!(client.info().send_limit, 1000);

@@ -405,7 +405,7 @@ fn exit_closes_unaccepted_connections() {
     let server = listener.accept_timeout(TIME_LIMIT).unwrap();
     let message = server.recv_timeout(TIME_LIMIT).unwrap();
     let address: SocketAddr = str::from_utf8(&message).unwrap().parse().unwrap();
-    let client = Endpoint::connect(address).unwrap();
+    let client = Endpoint::connect_timeout(address, TIME_LIMIT).unwrap();
     client.send(b"never processed").unwrap();
     client.flush().unwrap();
     server.send(b"return").unwrap();

@@ -484,7 +484,7 @@ fn listener_fd_reports_connections_and_end() {
     assert!(!readable(fd));
     assert!(listener.try_accept().unwrap().is_none());
 
-    let client = thread::spawn(move || Endpoint::connect(address).unwrap());
+    let client = thread::spawn(move || Endpoint::connect_timeout(address, TIME_LIMIT).unwrap());
     wait_readable(fd);
     let server = listener.try_accept().unwrap().unwrap();
     assert!(

@@ -435,7 +435,7 @@ fn unread_messages_of_dropped_endpoint_allow_close() {
 fn the_sender_that_dies() {
     let _test = DeviceTest::start();
     let address = std::env::var("ADDRESS").unwrap();
-    let endpoint = rdmsg::Endpoint::connect(address.as_str()).unwrap();
+    let endpoint = rdmsg::Endpoint::connect_timeout(address.as_str(), TIME_LIMIT).unwrap();
     loop {
         endpoint.send(&pattern(0, 64 << 20)).unwrap();
     }

@@ -198,7 +198,7 @@ fn ipv6_works_as_well() {
     let listener = Listener::bind((lab.addr6, 0)).unwrap();
     let address = listener.local_addr();
     assert!(address.is_ipv6());
-    let client = thread::spawn(move || Endpoint::connect(address).unwrap());
+    let client = thread::spawn(move || Endpoint::connect_timeout(address, TIME_LIMIT).unwrap());
     let server = listener.accept_timeout(TIME_LIMIT).unwrap();
     let client = client.join().unwrap();
     assert_eq!(client.peer_addr(), address);

@@ -3,14 +3,46 @@ use std::{fmt::Write, time::Duration};
 use anyhow::{Result, bail};
 use toolbox::{Deadline, Ended, Process, Side as End, agent::Host};
 
-use crate::case::{Case, Cue, Ends, Side};
+use crate::case::{Case, Cue, Ends, Language, Side};
 
 /// The time for which a server with [`Ends::WhenKilled`] must continue to run after its clients
 /// have ended. The test then kills the server. If the server ends earlier, the case fails.
 const LINGER: Duration = Duration::from_millis(200);
 
-/// Runs a case. All programs of the case have ended when this function returns.
+/// The last line of a C program whose second thread reads the event channel after the main thread
+/// has destroyed it. The program then exits with status 255, even if the main thread has succeeded.
+/// `rping` of Debian 12 has this fault.
+const CHANNEL_DESTROYED: &str = "rdma_get_cm_event: Bad file descriptor";
+
+/// The maximum number of runs of a case.
+const RUNS: u32 = 3;
+
+/// A case that has run: its sides, how they have ended, and the problems that its run has found.
+struct Outcome<'a> {
+    sides: Vec<(End, &'a Side, Ended)>,
+    problems: String,
+}
+
+/// Runs a case. Repeats the case if [a fault of a C program](CHANNEL_DESTROYED) hides the result.
+/// All programs of the case have ended when this function returns.
 pub(crate) fn run(case: &Case, agent: &mut Host) -> Result<()> {
+    let mut outcome = run_once(case, agent)?;
+    for _ in 1..RUNS {
+        if !outcome.sides.iter().any(has_destroyed_channel) {
+            break;
+        }
+        outcome = run_once(case, agent)?;
+    }
+    report(outcome)
+}
+
+fn has_destroyed_channel((_, side, ended): &(End, &Side, Ended)) -> bool {
+    side.language == Language::C
+        && ended.status == Some(255)
+        && ended.output.lines().last() == Some(CHANNEL_DESTROYED)
+}
+
+fn run_once<'a>(case: &'a Case, agent: &mut Host) -> Result<Outcome<'a>> {
     agent.start(&case.server.argv)?;
     if let Some(listening) = case.ready {
         // `false` means that the server has ended. Ignore this result, because `check` reports how
@@ -38,7 +70,17 @@ pub(crate) fn run(case: &Case, agent: &mut Host) -> Result<()> {
         }
     }
     sides.insert(0, (End::Server, &case.server, stage.server()?));
-    let mut problems = stage.problems;
+    Ok(Outcome {
+        sides,
+        problems: stage.problems,
+    })
+}
+
+fn report(outcome: Outcome<'_>) -> Result<()> {
+    let Outcome {
+        sides,
+        mut problems,
+    } = outcome;
     for (name, side, ended) in &sides {
         if let Err(problem) = check(side, ended) {
             writeln!(problems, "  the {name} {problem}")?;

@@ -351,7 +351,7 @@ fn client_learns_of_servers_missing_memory() {
         found.unwrap_or_else(|| panic!("the server did not print {what:?}"))
     };
     let address: SocketAddr = said("listening on ").parse().unwrap();
-    let connect = || Endpoint::connect(address).unwrap();
+    let connect = || Endpoint::connect_timeout(address, TIME_LIMIT).unwrap();
     let (sender, other) = (connect(), connect());
     // The server prints "ready" when it has accepted both connections and lowered its limit.
     said("ready");
