@@ -23,14 +23,16 @@ struct Outcome<'a> {
     problems: String,
 }
 
-/// Runs a case. Repeats the case if [a fault of a C program](CHANNEL_DESTROYED) hides the result.
-/// All programs of the case have ended when this function returns.
+/// Runs a case. If [a fault of a C program](CHANNEL_DESTROYED) hides the result, prints a line and
+/// runs the case again, up to [`RUNS`] runs in total. All programs of the case have ended when this
+/// function returns.
 pub(crate) fn run(case: &Case, agent: &mut Host) -> Result<()> {
     let mut outcome = run_once(case, agent)?;
     for _ in 1..RUNS {
         if !outcome.sides.iter().any(has_destroyed_channel) {
             break;
         }
+        println!("  a C program has read its destroyed event channel; the case runs again");
         outcome = run_once(case, agent)?;
     }
     report(outcome)
