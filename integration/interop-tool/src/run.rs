@@ -183,3 +183,32 @@ fn check(side: &Side, ended: &Ended) -> Result<(), String> {
         (_, None) => Ok(()),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_fault_of_c_program_repeats_case() {
+        let repeats = |language, status, output: &str| {
+            let side = Side {
+                language,
+                argv: Vec::new(),
+                ends: Ends::Success,
+                says: Vec::new(),
+            };
+            let output = output.to_owned();
+            let status = Some(status);
+            has_destroyed_channel(&(End::Client, &side, Ended { status, output }))
+        };
+        let fault = "client DISCONNECT EVENT...\nrdma_get_cm_event: Bad file descriptor\n";
+        assert!(repeats(Language::C, 255, fault));
+        assert!(!repeats(Language::Rust, 255, fault));
+        assert!(!repeats(Language::C, 0, fault));
+        assert!(!repeats(
+            Language::C,
+            255,
+            "wait for RDMA_WRITE_ADV state 10\n"
+        ));
+    }
+}
