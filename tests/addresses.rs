@@ -5,9 +5,13 @@ use std::{
     net::{IpAddr, SocketAddr, SocketAddrV6},
     process::Command,
     thread,
+    time::Duration,
 };
 
 use rdmsg::{Endpoint, Listener, ToAddresses, Transport};
+
+/// A timeout that is never reached, even on a busy machine.
+const TIME_LIMIT: Duration = Duration::from_secs(60);
 
 /// Starts a server that echoes one message on each connection. Returns the server's address.
 fn echo(address: &str) -> SocketAddr {
@@ -34,7 +38,8 @@ fn exchange(endpoint: &Endpoint) {
 fn schemes_may_have_any_case() {
     let addr = echo("TCP://127.0.0.1:0");
     for scheme in ["tcp", "TCP", "Tcp", "AUTO", "Auto"] {
-        let endpoint = Endpoint::connect(format!("{scheme}://{addr}")).unwrap();
+        let address = format!("{scheme}://{addr}");
+        let endpoint = Endpoint::connect_timeout(address, TIME_LIMIT).unwrap();
         assert_eq!(endpoint.transport(), Transport::Tcp);
         exchange(&endpoint);
     }
@@ -87,7 +92,7 @@ fn connect_to_unspecified_address_reaches_this_host() {
         let host: SocketAddr = format!("{host}:{port}").parse().unwrap();
         for scheme in ["tcp", "auto"] {
             let address = format!("{scheme}://{all}:{port}");
-            let endpoint = Endpoint::connect(&address).unwrap();
+            let endpoint = Endpoint::connect_timeout(&address, TIME_LIMIT).unwrap();
             exchange(&endpoint);
             if endpoint.transport() == Transport::Tcp {
                 assert_eq!(endpoint.peer_addr(), host, "{address}");
@@ -128,14 +133,15 @@ fn interfaces_of_addresses_are_looked_up_by_name() {
 
 #[cfg(feature = "tokio")]
 mod over_tokio {
-    use rdmsg::{Connector, tokio as ours};
+    use rdmsg::{Config, Connector, tokio as ours};
 
     use super::*;
 
     #[tokio::test]
     async fn tokio_connect_accepts_transport_schemes() {
         let addr = echo("tcp://127.0.0.1:0");
-        let connector = Connector::new();
+        let config = Config::default().with(|config| config.connect_timeout = TIME_LIMIT);
+        let connector = Connector::new().config(&config);
         let text = format!("tcp://{addr}");
         for endpoint in [
             ours::Endpoint::connect(&text).await.unwrap(),

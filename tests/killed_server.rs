@@ -35,7 +35,10 @@ const CONFIRMED: usize = 50;
 const UNCONFIRMED: usize = 8;
 
 fn config() -> Config {
-    Config::default().with(|config| config.transport = TransportChoice::Tcp)
+    Config::default().with(|config| {
+        config.transport = TransportChoice::Tcp;
+        config.connect_timeout = TIME_LIMIT;
+    })
 }
 
 /// A server in its own process. The server prints its address, and then the number of each received

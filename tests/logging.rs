@@ -15,7 +15,7 @@ use std::{
 };
 
 use log::{LevelFilter, Log, Metadata, Record};
-use rdmsg::{Connector, Endpoint, Engine, Error, Listener};
+use rdmsg::{Config, Connector, Endpoint, Engine, Error, Listener};
 
 #[path = "log_lines/targets.rs"]
 mod targets;
@@ -113,12 +113,14 @@ fn local_ip() -> IpAddr {
 }
 
 fn pair(engine: &Engine) -> (Endpoint, Endpoint) {
+    let config = Config::default().with(|config| config.connect_timeout = TIME_LIMIT);
     let listener = Listener::builder()
+        .config(&config)
         .engine(engine)
         .bind((local_ip(), 0))
         .unwrap();
     let address = listener.local_addr();
-    let connector = Connector::new().engine(engine);
+    let connector = Connector::new().config(&config).engine(engine);
     let client = thread::spawn(move || connector.connect(address).unwrap());
     let server = listener.accept_timeout(TIME_LIMIT).unwrap();
     (client.join().unwrap(), server)

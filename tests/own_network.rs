@@ -9,6 +9,7 @@ use std::{
     net::{SocketAddr, SocketAddrV6, TcpListener, TcpStream},
     process::Command,
     thread,
+    time::Duration,
 };
 
 use rdmsg::{Stream, StreamListener};
@@ -17,6 +18,9 @@ use self::apart::{
     run_in_process_of,
     same::{assert_same, assert_same_connect},
 };
+
+/// A timeout that is never reached, even on a busy machine.
+const TIME_LIMIT: Duration = Duration::from_secs(60);
 
 /// Runs `body` over TCP in a separate process with its own network namespace.
 fn run_in_own_network(name: &str, body: impl FnOnce()) {
@@ -100,7 +104,8 @@ fn link_local_address_includes_its_interface() {
                 format!("tcp://[fe80::7%lo]:{port}"),
                 format!("[fe80::7%1]:{port}"),
             ] {
-                let client = thread::spawn(move || Stream::connect(text).unwrap());
+                let client =
+                    thread::spawn(move || Stream::connect_timeout(text, TIME_LIMIT).unwrap());
                 let (server, from) = listener.accept().unwrap();
                 let client = client.join().unwrap();
                 assert_eq!(client.peer_addr().unwrap(), to);

@@ -28,6 +28,7 @@ mod tcp_peer;
 fn config() -> Config {
     Config::default().with(|config| {
         config.resume = Duration::from_secs(60);
+        config.connect_timeout = TIME_LIMIT;
         config.eager_size = Some(1000);
         config.receive_window = Some(8);
         config.transport = rdmsg::TransportChoice::Tcp;
@@ -545,13 +546,7 @@ fn session_ids_are_not_logged() {
 #[test]
 fn close_before_all_is_sent_again_confirms_nothing() {
     let server = Server::new();
-    let address = server.address();
-    let connecting = thread::spawn(move || {
-        let connector = Connector::new().config(&config());
-        connector.connect(address).unwrap()
-    });
-    let (raw, _) = server.accept(SESSION, &[7; 12]);
-    let client = connecting.join().unwrap();
+    let (client, raw) = connect_to(&server, &[7; 12]);
     for id in 1..=3 {
         client
             .send(Outgoing::from(&b"kept"[..]).with_id(id))

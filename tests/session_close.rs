@@ -164,6 +164,7 @@ fn config() -> Config {
     Config::default().with(|config| {
         config.resume = Duration::from_secs(60);
         config.transport = TransportChoice::Tcp;
+        config.connect_timeout = TIME_LIMIT;
         config.close_timeout = TIME_LIMIT;
     })
 }

@@ -115,6 +115,7 @@ fn carry(mut from: TcpStream, mut to: TcpStream, connections: &Connections, is_c
 fn config() -> Config {
     Config::default().with(|config| {
         config.resume = Duration::from_secs(60);
+        config.connect_timeout = TIME_LIMIT;
         config.eager_size = Some(1000);
         config.receive_window = Some(8);
         config.send_depth = Some(4);
@@ -131,8 +132,8 @@ fn listener() -> (Listener, SocketAddr) {
     (listener, address)
 }
 
-fn connect(address: SocketAddr) -> Endpoint {
-    Connector::new().config(&config()).connect(address).unwrap()
+fn connect(config: &Config, address: SocketAddr) -> Endpoint {
+    Connector::new().config(config).connect(address).unwrap()
 }
 
 /// Returns both ends of a session, the proxy between them, and the listener. Sessions can be
@@ -140,7 +141,7 @@ fn connect(address: SocketAddr) -> Endpoint {
 fn pair() -> (Endpoint, Endpoint, Proxy, Listener) {
     let (listener, address) = listener();
     let proxy = Proxy::new(address);
-    let client = connect(proxy.address);
+    let client = connect(&config(), proxy.address);
     (client, listener.accept().unwrap(), proxy, listener)
 }
 
@@ -332,10 +333,7 @@ fn drain_ends_suspended_sessions() {
     let listener = Listener::builder().config(&long).engine(&engine);
     let listener = listener.bind("127.0.0.1:0").unwrap();
     let proxy = Proxy::new(listener.local_addr());
-    let client = Connector::new()
-        .config(&long)
-        .connect(proxy.address)
-        .unwrap();
+    let client = connect(&long, proxy.address);
     let server = listener.accept().unwrap();
     client.send(b"before").unwrap();
     assert_eq!(server.recv().unwrap(), b"before");
@@ -355,10 +353,7 @@ fn suspension_timeout_reports_reason_of_the_loss() {
     let (listener, address) = listener();
     let proxy = Proxy::new(address);
     let brief = config().with(|config| config.resume = Duration::from_millis(300));
-    let client = Connector::new()
-        .config(&brief)
-        .connect(proxy.address)
-        .unwrap();
+    let client = connect(&brief, proxy.address);
     let _server = listener.accept().unwrap();
     proxy.close();
     match client.recv() {
@@ -372,10 +367,7 @@ fn loss_ends_connection_to_peer_without_sessions() {
     let (listener, address) = listener();
     let proxy = Proxy::new(address);
     let plain = config().with(|config| config.resume = Duration::ZERO);
-    let client = Connector::new()
-        .config(&plain)
-        .connect(proxy.address)
-        .unwrap();
+    let client = connect(&plain, proxy.address);
     let server = listener.accept().unwrap();
     client.send(b"first").unwrap();
     assert_eq!(server.recv().unwrap(), b"first");

@@ -35,7 +35,10 @@ use self::{
 };
 
 fn tcp() -> Config {
-    Config::default().with(|c| c.transport = TransportChoice::Tcp)
+    Config::default().with(|c| {
+        c.transport = TransportChoice::Tcp;
+        c.connect_timeout = TIME_LIMIT;
+    })
 }
 
 /// Limits the process to 64 open files, and opens files until the process reaches this limit.

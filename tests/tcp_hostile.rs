@@ -33,6 +33,7 @@ fn config() -> Config {
     config.receive_window = Some(4);
     config.eager_size = Some(1000);
     config.max_message = 1 << 20;
+    config.connect_timeout = TIME_LIMIT;
     config
 }
 
@@ -695,7 +696,7 @@ fn forged_key_ends_the_connection() {
         .unwrap();
     let addr = listener.local_addr();
     let server = thread::spawn(move || listener.accept().unwrap());
-    let client = Endpoint::connect(addr).unwrap();
+    let client = Endpoint::connect_timeout(addr, TIME_LIMIT).unwrap();
     let server = server.join().unwrap();
     let region = server.one_sided().region(4096, RemoteAccess::ALL).unwrap();
     let mut bytes = region.remote().to_bytes();

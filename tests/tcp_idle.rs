@@ -10,10 +10,17 @@ mod apart;
 
 use self::apart::run_in_own_process;
 
+fn config() -> Config {
+    Config::default().with(|config| {
+        config.transport = TransportChoice::Tcp;
+        // This timeout is never reached, even on a busy machine.
+        config.connect_timeout = Duration::from_secs(60);
+    })
+}
+
 #[test]
 fn a_process_that_only_waits_uses_no_processor() {
-    let mut config = Config::default();
-    config.transport = TransportChoice::Tcp;
+    let config = config();
     let engine = Engine::new().unwrap();
     let listener = Listener::builder()
         .config(&config)
@@ -36,8 +43,7 @@ fn a_process_that_only_waits_uses_no_processor() {
 /// memory that both ends of a connection need together, in bytes.
 fn memory_of_pair(first: impl Fn(&Endpoint, &Endpoint)) -> u64 {
     const PAIRS: u64 = 50;
-    let mut config = Config::default();
-    config.transport = TransportChoice::Tcp;
+    let config = config();
     let engine = Engine::new().unwrap();
     let listener = Listener::builder()
         .config(&config)

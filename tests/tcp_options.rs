@@ -7,6 +7,7 @@ use std::{
     net::{SocketAddr, TcpListener},
     os::fd::{BorrowedFd, RawFd},
     thread,
+    time::Duration,
 };
 
 use nix::sys::socket::{AddressFamily, SockaddrLike, SockaddrStorage};
@@ -14,7 +15,11 @@ use nix::sys::socket::{getpeername, getsockname, getsockopt, sockopt};
 use rdmsg::{Config, Connector, Endpoint, Error, Listener, TransportChoice};
 
 fn config() -> Config {
-    Config::default().with(|config| config.transport = TransportChoice::Tcp)
+    Config::default().with(|config| {
+        config.transport = TransportChoice::Tcp;
+        // This timeout is never reached, even on a busy machine.
+        config.connect_timeout = Duration::from_secs(60);
+    })
 }
 
 /// Connects to a listener at the address `at`, and returns both ends.

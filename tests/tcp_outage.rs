@@ -40,7 +40,10 @@ impl Stage {
 
     /// Creates a stage over TCP, with `config` on both sides.
     fn with(config: Config) -> Self {
-        let config = config.with(|c| c.transport = TransportChoice::Tcp);
+        let config = config.with(|c| {
+            c.transport = TransportChoice::Tcp;
+            c.connect_timeout = TIME_LIMIT;
+        });
         let engine = Engine::new().unwrap();
         let listener = Listener::builder()
             .config(&config)

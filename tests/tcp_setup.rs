@@ -4,15 +4,20 @@ use std::{
     io::{Read, Write},
     net::{SocketAddr, TcpListener, TcpStream},
     thread,
+    time::Duration,
 };
 
 use rdmsg::{
     CloseReason, Config, Connector, Endpoint, Engine, Error, Listener, Transport, TransportChoice,
 };
 
+/// A timeout that is never reached, even on a busy machine.
+const TIME_LIMIT: Duration = Duration::from_secs(60);
+
 fn config() -> Config {
     let mut config = Config::default();
     config.transport = TransportChoice::Tcp;
+    config.connect_timeout = TIME_LIMIT;
     config
 }
 
@@ -27,7 +32,7 @@ fn auto_uses_tcp_if_no_device_serves_address() {
     assert_eq!(listener.transports(), [Transport::Tcp]);
     let addr = listener.local_addr();
     let server = thread::spawn(move || listener.accept().unwrap());
-    let client = Endpoint::connect(format!("auto://{addr}")).unwrap();
+    let client = Endpoint::connect_timeout(format!("auto://{addr}"), TIME_LIMIT).unwrap();
     assert_eq!(client.transport(), Transport::Tcp);
     client.send(b"hello").unwrap();
     let server = server.join().unwrap();
@@ -40,9 +45,9 @@ fn auto_listens_on_all_addresses_without_device() {
     for address in ["auto://0.0.0.0:0", "auto://[::]:0"] {
         let listener = Listener::bind(address).unwrap();
         assert!(listener.transports().contains(&Transport::Tcp));
-        let port = listener.local_addr().port();
+        let address = format!("auto://127.0.0.1:{}", listener.local_addr().port());
         let server = thread::spawn(move || listener.accept().unwrap());
-        let client = Endpoint::connect(format!("auto://127.0.0.1:{port}")).unwrap();
+        let client = Endpoint::connect_timeout(address, TIME_LIMIT).unwrap();
         client.send(b"hello").unwrap();
         assert_eq!(*server.join().unwrap().recv().unwrap(), *b"hello");
     }
@@ -171,9 +176,7 @@ fn server_that_dies_before_it_answers_counts_as_gone() {
 fn retry_refused_outlives_a_server_that_dies() {
     let dying = TcpListener::bind("127.0.0.1:0").unwrap();
     let addr = dying.local_addr().unwrap();
-    let mut patient = config();
-    patient.connect_timeout = std::time::Duration::from_secs(60);
-    let connector = Connector::new().config(&patient).retry_refused(true);
+    let connector = Connector::new().config(&config()).retry_refused(true);
     let client = thread::spawn(move || connector.connect(addr).unwrap());
     for by_reset in [true, false, true] {
         end_one(&dying, by_reset);

@@ -22,6 +22,7 @@ const TIMEOUT: Duration = Duration::from_secs(2);
 fn config() -> Config {
     let mut config = Config::default();
     config.transport = TransportChoice::Tcp;
+    config.connect_timeout = TIME_LIMIT;
     config.receive_window = Some(4);
     config.max_message = 4 << 20;
     config.keepalive_interval = Some(INTERVAL);

@@ -8,7 +8,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use rdmsg::{Connector, Listener};
+use rdmsg::{Config, Connector, Listener};
 use tracing::{Level, info_span};
 use tracing_subscriber::{filter::Targets, fmt, prelude::*};
 
@@ -45,7 +45,8 @@ fn log_line_of_call_is_event_in_callers_span() {
 
     let listener = Listener::bind("tcp://127.0.0.1:0").unwrap();
     let address = format!("tcp://{}", listener.local_addr());
-    let connector = Connector::new().label("orders");
+    let config = Config::default().with(|config| config.connect_timeout = TIME_LIMIT);
+    let connector = Connector::new().label("orders").config(&config);
     let endpoint = connector.connect(address).unwrap();
     let (id, peer) = (endpoint.info().id, endpoint.peer_addr());
     info_span!("order", number = 4711).in_scope(|| endpoint.abort(1));

@@ -11,7 +11,7 @@ use std::{
 
 use rdmsg::{Config, Connector, Engine, EngineLimits, Listener, Stream};
 
-use super::listen_address;
+use super::{listen_address, patient};
 
 const MIB: usize = 1 << 20;
 
@@ -39,6 +39,7 @@ fn pair_with(config: &Config) -> (Stream, Stream) {
 
 /// Returns both ends of a connection, the connecting end first. The accepting end uses `engine`.
 fn pair_of(engine: &Engine, config: &Config) -> (Stream, Stream) {
+    let config = &patient(config);
     let builder = Listener::builder().engine(engine).config(config);
     let listener = builder.bind_stream(listen_address()).unwrap();
     let addr = listener.local_addr().unwrap();

@@ -8,15 +8,23 @@
     reason = "the suite runs against two stream types"
 )]
 
+use std::time::Duration;
+
+use rdmsg::Config;
+
 mod buffers;
 mod rdmsg_only;
 
 #[path = "."]
 mod over_std {
-    use std::net::{TcpListener as Listener, TcpStream as Stream};
+    use std::net::{SocketAddr, TcpListener as Listener, TcpStream as Stream};
 
     fn bind() -> Listener {
         Listener::bind("127.0.0.1:0").unwrap()
+    }
+
+    fn connect(addr: SocketAddr) -> Stream {
+        Stream::connect(addr).unwrap()
     }
 
     #[path = "suite.rs"]
@@ -25,14 +33,28 @@ mod over_std {
 
 #[path = "."]
 mod over_rdmsg {
+    use std::net::SocketAddr;
+
     use rdmsg::{Stream, StreamListener as Listener};
 
     fn bind() -> Listener {
         Listener::bind(super::listen_address()).unwrap()
     }
 
+    fn connect(addr: SocketAddr) -> Stream {
+        Stream::connect_timeout(addr, super::TIME_LIMIT).unwrap()
+    }
+
     #[path = "suite.rs"]
     mod suite;
+}
+
+/// A timeout that is never reached, even on a busy machine.
+const TIME_LIMIT: Duration = Duration::from_secs(60);
+
+/// Returns `config`, with a connect timeout that suffices on a busy machine.
+fn patient(config: &Config) -> Config {
+    config.clone().with(|c| c.connect_timeout = TIME_LIMIT)
 }
 
 /// Returns the address to listen on.

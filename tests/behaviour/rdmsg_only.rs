@@ -11,7 +11,7 @@ use rdmsg::{
     ToAddresses,
 };
 
-use super::listen_address;
+use super::{TIME_LIMIT, listen_address, patient};
 
 fn pair() -> (Stream, Stream) {
     pair_with(&Config::default())
@@ -24,6 +24,7 @@ fn small_pair() -> (Stream, Stream) {
 }
 
 fn pair_with(config: &Config) -> (Stream, Stream) {
+    let config = &patient(config);
     let builder = Listener::builder().config(config);
     let listener = builder.bind_stream(listen_address()).unwrap();
     let addr = listener.local_addr().unwrap();
@@ -36,8 +37,7 @@ fn pair_with(config: &Config) -> (Stream, Stream) {
 fn endpoints() -> (Endpoint, Endpoint) {
     let listener = Listener::bind(listen_address()).unwrap();
     let addr = listener.local_addr();
-    let client =
-        thread::spawn(move || Endpoint::connect_timeout(addr, Duration::from_secs(60)).unwrap());
+    let client = thread::spawn(move || Endpoint::connect_timeout(addr, TIME_LIMIT).unwrap());
     let server = listener.accept().unwrap();
     (client.join().unwrap(), server)
 }
@@ -115,14 +115,15 @@ fn stream_and_endpoint_refuse_each_other_with_reason() {
         assert!(mismatch.to_string().starts_with(side), "{mismatch}");
     };
     let listener = StreamListener::bind(listen_address()).unwrap();
-    let error = Endpoint::connect(listener.local_addr().unwrap()).unwrap_err();
+    let addr = listener.local_addr().unwrap();
+    let error = Endpoint::connect_timeout(addr, TIME_LIMIT).unwrap_err();
     let Error::Connect { reason, .. } = &error else {
         panic!("{error}");
     };
     refused(reason, "this side sends messages");
 
     let listener = Listener::bind(listen_address()).unwrap();
-    let error = Stream::connect(listener.local_addr()).unwrap_err();
+    let error = Stream::connect_timeout(listener.local_addr(), TIME_LIMIT).unwrap_err();
     let error = error.into_inner().unwrap().downcast::<Error>().unwrap();
     let Error::Connect { reason, .. } = &*error else {
         panic!("{error}");
@@ -226,12 +227,13 @@ fn fd_stays_readable_for_partial_message_and_at_end() {
 
 #[test]
 fn both_builders_make_streams() {
-    let builder =
-        Listener::builder().config(&Config::default().with(|c| c.eager_size = Some(1024)));
+    let config = patient(&Config::default());
+    let connector = Connector::new().config(&config);
+    let builder = Listener::builder().config(&config.with(|c| c.eager_size = Some(1024)));
     let listener = builder.bind_stream(listen_address()).unwrap();
     let addr = listener.local_addr().unwrap();
     assert!(!listener.transports().is_empty());
-    let client = thread::spawn(move || Connector::new().connect_stream(addr).unwrap());
+    let client = thread::spawn(move || connector.connect_stream(addr).unwrap());
     let (server, _) = listener.accept().unwrap();
     let client = client.join().unwrap();
     assert_eq!(client.transport(), server.transport());

@@ -8,7 +8,7 @@ use std::{
     time::Duration,
 };
 
-use super::{Listener, Stream, bind};
+use super::{Listener, Stream, bind, connect};
 
 /// A length in bytes that exceeds the total size of all buffers between the two ends of a stream.
 const STREAM_LEN: usize = 40 << 20;
@@ -16,7 +16,7 @@ const STREAM_LEN: usize = 40 << 20;
 fn pair() -> (Stream, Stream) {
     let listener: Listener = bind();
     let addr = listener.local_addr().unwrap();
-    let client = thread::spawn(move || Stream::connect(addr).unwrap());
+    let client = thread::spawn(move || connect(addr));
     let (server, peer) = listener.accept().unwrap();
     let client = client.join().unwrap();
     assert_eq!(client.peer_addr().unwrap(), addr);
@@ -383,7 +383,7 @@ fn nonblocking_accept_reports_would_block() {
     listener.set_nonblocking(true).unwrap();
     assert_eq!(listener.accept().unwrap_err().kind(), ErrorKind::WouldBlock);
     let addr = listener.local_addr().unwrap();
-    let client = thread::spawn(move || Stream::connect(addr).unwrap());
+    let client = thread::spawn(move || connect(addr));
     let mut server = loop {
         match listener.accept() {
             Ok((server, _)) => break server,
@@ -403,7 +403,7 @@ fn listener_returns_each_connection() {
     let addr = listener.local_addr().unwrap();
     let clients = thread::spawn(move || {
         for number in 0..5_u8 {
-            let mut client = Stream::connect(addr).unwrap();
+            let mut client = connect(addr);
             client.write_all(&[number]).unwrap();
         }
     });

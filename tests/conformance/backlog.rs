@@ -37,7 +37,8 @@ fn one_thread_binds_connects_and_accepts_a_stream() {
     let listener = Listener::builder()
         .bind_stream((ip_and_transport().0, 0))
         .unwrap();
-    let mut near = Stream::connect(listener.local_addr().unwrap()).unwrap();
+    let addr = listener.local_addr().unwrap();
+    let mut near = Stream::connect_timeout(addr, TIME_LIMIT).unwrap();
     near.write_all(b"early").unwrap();
     let (mut far, peer) = listener.accept().unwrap();
     assert_eq!(peer, near.local_addr().unwrap());
@@ -250,7 +251,7 @@ fn dropped_listener_rejects_late_connections() {
 fn shut_down_engine_rejects_its_backlog() {
     let stage = Stage::new(&Config::default());
     let clients = engine();
-    let connector = Connector::new().engine(&clients);
+    let connector = stage.connector.clone().engine(&clients);
     let near = connector.connect(stage.listener.local_addr()).unwrap();
     near.flush().unwrap();
     stage.engine.shutdown();

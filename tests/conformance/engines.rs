@@ -27,14 +27,15 @@ fn statistics_count_what_all_connections_did() {
 fn a_shutdown_ends_everything_of_an_engine() {
     let limits = EngineLimits::default();
     let engine = Engine::with_limits(limits).unwrap();
-    let config = Config::default();
+    let config = Config::default().with(|config| config.connect_timeout = TIME_LIMIT);
     let listener = Listener::builder()
         .config(&config)
         .engine(&engine)
         .bind((ip_and_transport().0, 0))
         .unwrap();
     let addr = listener.local_addr();
-    let connecting = thread::spawn(move || Connector::new().connect(addr).unwrap());
+    let connector = Connector::new().config(&config);
+    let connecting = thread::spawn(move || connector.connect(addr).unwrap());
     let accepted = listener.accept_timeout(TIME_LIMIT).unwrap();
     let connected = connecting.join().unwrap();
     engine.shutdown();

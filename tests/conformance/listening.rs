@@ -1,8 +1,6 @@
 use std::{thread, time::Duration};
 
-use rdmsg::{
-    CloseReason, Config, Connector, Endpoint, Error, Group, Listener, crossbeam_channel::select,
-};
+use rdmsg::{CloseReason, Config, Endpoint, Error, Group, Listener, crossbeam_channel::select};
 
 use crate::stage::{Stage, TIME_LIMIT, small};
 
@@ -99,7 +97,10 @@ fn closed_listener_returns_pending_then_ends() {
     assert_eq!(accepted.recv_timeout(TIME_LIMIT).unwrap(), b"it goes on");
     // When `close` returns, the address is no longer in use, so a connect is refused.
     again.close();
-    assert_eq!(reason(Connector::new().connect(addr)), CloseReason::Refused);
+    assert_eq!(
+        reason(Endpoint::connect_timeout(addr, TIME_LIMIT)),
+        CloseReason::Refused
+    );
 }
 
 #[test]

@@ -23,6 +23,7 @@ struct Service {
 
 impl Service {
     fn new(config: Config) -> Self {
+        let config = config.with(|config| config.connect_timeout = TIME_LIMIT);
         let engine = engine();
         let connector = Connector::new()
             .config(&config)
@@ -504,6 +505,5 @@ fn small_window() -> Config {
         config.receive_window = Some(4);
         config.send_depth = Some(4);
         config.eager_size = Some(1024);
-        config.connect_timeout = TIME_LIMIT;
     })
 }

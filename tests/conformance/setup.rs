@@ -288,6 +288,7 @@ fn both_hellos_determine_negotiated_values() {
     let mut config = Config::default();
     config.receive_window = Some(9);
     config.eager_size = Some(2000);
+    config.connect_timeout = TIME_LIMIT;
     let connecting = connect_later(
         stage.connector.clone().config(&config),
         stage.listener.local_addr(),
@@ -352,7 +353,10 @@ fn handles_are_distinguished() {
 #[test]
 fn listener_uses_the_config_of_its_builder() {
     let stage = Stage::new(&Config::default());
-    let config = Config::default().with(|c| c.receive_window = Some(7));
+    let config = Config::default().with(|c| {
+        c.receive_window = Some(7);
+        c.connect_timeout = TIME_LIMIT;
+    });
     let builder = Listener::builder().config(&config).engine(&stage.engine);
     let listener = builder.bind((ip_and_transport().0, 0)).unwrap();
     let connecting = connect_later(stage.connector.clone(), listener.local_addr());
@@ -388,7 +392,8 @@ fn missing_listener_is_reported_or_awaited() {
 #[test]
 fn full_backlog_is_reported() {
     let stage = Stage::new(&Config::default());
-    let builder = Listener::builder().engine(&stage.engine);
+    let config = Config::default().with(|c| c.connect_timeout = TIME_LIMIT);
+    let builder = Listener::builder().config(&config).engine(&stage.engine);
     let builder = builder.backlog(1).half_open(1);
     let listener = builder.bind_requests((ip_and_transport().0, 0)).unwrap();
     let addr = listener.local_addr();

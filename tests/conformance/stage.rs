@@ -77,7 +77,7 @@ impl Stage {
     /// Returns another listener, whose requests the test accepts or rejects.
     pub(crate) fn requests(&self, config: &Config) -> RequestListener {
         Listener::builder()
-            .config(config)
+            .config(&with_time_to_connect(config))
             .engine(&self.engine)
             .bind_requests((ip_and_transport().0, 0))
             .unwrap()
@@ -99,16 +99,22 @@ impl Stage {
     }
 }
 
+/// Returns `config`, with a longer connect timeout if it has the default one. On a busy machine, a
+/// connect may take longer than the default.
+fn with_time_to_connect(config: &Config) -> Config {
+    config.clone().with(|config| {
+        if config.connect_timeout == Config::default().connect_timeout {
+            config.connect_timeout = TIME_LIMIT;
+        }
+    })
+}
+
 /// Returns `config`, with longer timeouts if it has the default ones. On a busy machine, a living
 /// peer may need more than the default time to answer, and concurrent connects may take longer than
 /// the default.
 fn patient(config: &Config) -> Config {
-    let default = Config::default();
-    config.clone().with(|config| {
-        if config.connect_timeout == default.connect_timeout {
-            config.connect_timeout = TIME_LIMIT;
-        }
-        if config.keepalive_timeout == default.keepalive_timeout {
+    with_time_to_connect(config).with(|config| {
+        if config.keepalive_timeout == Config::default().keepalive_timeout {
             config.keepalive_timeout = TIME_LIMIT;
         }
     })

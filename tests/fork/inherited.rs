@@ -14,12 +14,13 @@ use std::{
 
 use rdmsg::{
     CloseReason, Config, Connector, DeviceCounters, Endpoint, Engine, Error, Group, Interest,
-    Outgoing, RemoteAccess, RequestListener, SendBuffer, Stream, StreamListener, TransportChoice,
-    TrySendError,
+    Listener, Outgoing, RemoteAccess, RequestListener, SendBuffer, Stream, StreamListener,
+    TransportChoice, TrySendError,
 };
 
 use crate::stage::{
-    TIME_LIMIT, assert_forked, bind, exchange, forked, is_rdma, local_ip, pair, run_in_own_process,
+    TIME_LIMIT, assert_forked, bind, exchange, forked, is_rdma, local_ip, pair, patient,
+    run_in_own_process,
 };
 
 #[track_caller]
@@ -38,6 +39,11 @@ fn assert_io_forked<T>(result: io::Result<T>) {
     };
     assert_eq!(error.kind(), io::ErrorKind::NotConnected, "{error}");
     assert!(error.to_string().contains("fork"), "{error}");
+}
+
+fn bind_requests() -> RequestListener {
+    let builder = Listener::builder().config(&patient());
+    builder.bind_requests((local_ip(), 0)).unwrap()
 }
 
 fn use_endpoint(endpoint: &Endpoint) {
@@ -213,7 +219,7 @@ fn engine_fails_and_its_shutdown_does_nothing() {
                 let connector = Connector::new().engine(&engine);
                 assert_forked(&connector.connect(listener.local_addr()).unwrap_err());
                 let config = Config::default();
-                let bound = rdmsg::Listener::builder()
+                let bound = Listener::builder()
                     .config(&config)
                     .engine(&engine)
                     .bind((local_ip(), 0));
@@ -234,7 +240,7 @@ fn listeners_fail_in_child_and_accept_in_parent() {
         "listeners_fail_in_child_and_accept_in_parent",
         || {
             let listener = bind();
-            let requests = RequestListener::bind((local_ip(), 0)).unwrap();
+            let requests = bind_requests();
             let asking = requests.local_addr();
             let client =
                 thread::spawn(move || Endpoint::connect_timeout(asking, TIME_LIMIT).unwrap());
@@ -277,8 +283,8 @@ fn connect_in_progress_fails_in_child_not_in_parent() {
         module_path!(),
         "connect_in_progress_fails_in_child_not_in_parent",
         || {
-            let requests = RequestListener::bind((local_ip(), 0)).unwrap();
-            let mut config = Config::default();
+            let requests = bind_requests();
+            let mut config = patient();
             // Select one transport, so that the connector makes only one attempt, which starts
             // immediately.
             config.transport = if is_rdma() {
@@ -341,7 +347,8 @@ fn persistent_client_fails_in_child_not_in_parent() {
         "persistent_client_fails_in_child_not_in_parent",
         || {
             let listener = bind();
-            let client = Connector::new().persist(listener.local_addr()).unwrap();
+            let connector = Connector::new().config(&patient());
+            let client = connector.persist(listener.local_addr()).unwrap();
             thread::scope(|scope| {
                 scope.spawn(|| client.send(b"before").unwrap());
                 let server = listener.accept_timeout(TIME_LIMIT).unwrap();

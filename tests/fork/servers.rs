@@ -15,10 +15,11 @@ use nix::{
     },
     unistd::pause,
 };
-use rdmsg::{Config, Connector, Endpoint, Error, Listener};
+use rdmsg::{Connector, Endpoint, Error, Listener};
 
 use crate::stage::{
-    TIME_LIMIT, answer, ask, assert_forked, bind, forked, local_ip, pair, run_in_own_process,
+    TIME_LIMIT, answer, ask, assert_forked, bind, forked, local_ip, pair, patient,
+    run_in_own_process,
 };
 
 /// Sends an address through a socket.
@@ -119,7 +120,7 @@ fn peer_of_a_killed_parent_sees_the_end() {
             let (from_parent, to_test) = UnixStream::pair().unwrap();
             let parent = forked(|| {
                 let own = bind();
-                let mut config = Config::default();
+                let mut config = patient();
                 config.keepalive_interval = None;
                 let client = Connector::new().config(&config).connect(address).unwrap();
                 client.send(b"there").unwrap();

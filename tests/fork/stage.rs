@@ -13,7 +13,7 @@ use nix::{
     sys::wait::{WaitStatus, waitpid},
     unistd::{ForkResult, Pid, alarm, fork},
 };
-use rdmsg::{CloseReason, Endpoint, Error, Listener};
+use rdmsg::{CloseReason, Config, Endpoint, Error, Listener};
 
 use crate::apart;
 
@@ -37,8 +37,14 @@ pub(crate) fn is_rdma() -> bool {
     env::var_os("LAB_ADDR").is_some()
 }
 
+/// Returns a configuration that gives a connect enough time on a busy machine.
+pub(crate) fn patient() -> Config {
+    Config::default().with(|c| c.connect_timeout = TIME_LIMIT)
+}
+
 pub(crate) fn bind() -> Listener {
-    Listener::bind((local_ip(), 0)).unwrap()
+    let builder = Listener::builder().config(&patient());
+    builder.bind((local_ip(), 0)).unwrap()
 }
 
 /// Connects to a listener in this process. Returns both ends, the connecting end first.

@@ -3,13 +3,16 @@
 
 use std::cell::Cell;
 
-use rdmsg::tokio::{Endpoint, Listener, Stream};
+use rdmsg::{
+    Connector,
+    tokio::{Endpoint, Listener, Stream},
+};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     runtime::Builder,
 };
 
-use crate::stage::{assert_forked, forked, local_ip, run_in_own_process};
+use crate::stage::{assert_forked, forked, local_ip, patient, run_in_own_process};
 
 fn block_on<T>(future: impl Future<Output = T>) -> T {
     let runtime = Builder::new_current_thread().enable_all().build();
@@ -25,13 +28,14 @@ fn types_for_tokio_fail_in_child_not_in_parent() {
             let runtime = Builder::new_current_thread().enable_all().build().unwrap();
             let (listener, client, server, stream, other) = runtime.block_on(async {
                 let listener = Listener::bind((local_ip(), 0)).await.unwrap();
-                let address = listener.local_addr();
-                let (client, server) = tokio::join!(Endpoint::connect(address), listener.accept());
+                let connector = Connector::new().config(&patient());
+                let connecting = Endpoint::connect_with(&connector, listener.local_addr());
+                let (client, server) = tokio::join!(connecting, listener.accept());
                 let streams = rdmsg::tokio::StreamListener::bind((local_ip(), 0))
                     .await
                     .unwrap();
-                let address = streams.local_addr().unwrap();
-                let (stream, other) = tokio::join!(Stream::connect(address), streams.accept());
+                let connecting = Stream::connect_with(&connector, streams.local_addr().unwrap());
+                let (stream, other) = tokio::join!(connecting, streams.accept());
                 (
                     listener,
                     client.unwrap(),
@@ -57,8 +61,9 @@ fn types_for_tokio_fail_in_child_not_in_parent() {
                     forked(stream.try_read(&mut [0; 8]).unwrap_err());
                     drop((stream, other.into_split()));
                     let own = Listener::bind((local_ip(), 0)).await.unwrap();
-                    let address = own.local_addr();
-                    let (mine, other) = tokio::join!(Endpoint::connect(address), own.accept());
+                    let connector = Connector::new().config(&patient());
+                    let connecting = Endpoint::connect_with(&connector, own.local_addr());
+                    let (mine, other) = tokio::join!(connecting, own.accept());
                     let (mine, other) = (mine.unwrap(), other.unwrap());
                     mine.send(b"in a child").await.unwrap();
                     assert_eq!(*other.recv().await.unwrap(), *b"in a child");

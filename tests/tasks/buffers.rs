@@ -2,14 +2,13 @@
 
 use std::{io::ErrorKind, time::Duration};
 
-use rdmsg::tokio::{Stream, StreamListener};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     runtime::Builder,
     time::timeout,
 };
 
-use super::stage::{bytes, ip_and_transport};
+use super::{stage::bytes, tokio::streams};
 
 const MIB: usize = 1 << 20;
 
@@ -35,15 +34,6 @@ fn time_limit(accepted: usize) -> Duration {
 fn on_runtime(run: impl Future<Output = ()>) {
     let runtime = Builder::new_current_thread().enable_all().build();
     runtime.unwrap().block_on(run);
-}
-
-async fn streams() -> (Stream, Stream) {
-    let listener = StreamListener::bind((ip_and_transport().0, 0))
-        .await
-        .unwrap();
-    let addr = listener.local_addr().unwrap();
-    let (connected, accepted) = tokio::join!(Stream::connect(addr), listener.accept());
-    (connected.unwrap(), accepted.unwrap().0)
 }
 
 #[test]

@@ -21,7 +21,10 @@ use smol::{Timer, block_on, future::or, spawn};
 
 use super::{
     cut::drop_after_polls,
-    stage::{TIME_LIMIT, as_number, bytes, ip_and_transport, long_run, message, pair_with, small},
+    stage::{
+        TIME_LIMIT, as_number, bytes, connector, ip_and_transport, long_run, message, pair_with,
+        small,
+    },
 };
 
 async fn recv(endpoint: &Endpoint) -> Result<rdmsg::Message, Error> {
@@ -113,7 +116,7 @@ fn full_duplex(len: usize) {
     }
 
     block_on(async {
-        let connecting = Connector::new().start_stream(addr).unwrap();
+        let connecting = connector().start_stream(addr).unwrap();
         let accepting = poll_fn(|cx| listener.poll_accept(cx));
         let (client, server) = smol::future::zip(connecting, accepting).await;
         let (server, peer) = server.unwrap();
@@ -340,7 +343,7 @@ fn name_is_looked_up_in_another_thread() {
     // rdmsg treats this number as a host name. `getaddrinfo` resolves it without a name server.
     let name = as_number(listener.local_addr());
     block_on(async {
-        let connecting = Connector::new().start(Elsewhere(name)).unwrap();
+        let connecting = connector().start(Elsewhere(name)).unwrap();
         let client = spawn(connecting);
         let server = poll_fn(|cx| listener.poll_accept(cx)).await.unwrap();
         send(&client.await.unwrap(), b"hello").await.unwrap();

@@ -6,7 +6,10 @@ use rdmsg::{
     tokio::{Stream, StreamListener},
 };
 
-use super::{stage::ip_and_transport, tokio::on_each};
+use super::{
+    stage::{connector, ip_and_transport},
+    tokio::on_each,
+};
 
 #[test]
 fn incoming_yields_streams_until_close() {
@@ -14,12 +17,12 @@ fn incoming_yields_streams_until_close() {
         let listener = StreamListener::bind((ip_and_transport().0, 0))
             .await
             .unwrap();
-        let addr = listener.local_addr().unwrap();
-        let near = Stream::connect(addr).await.unwrap();
+        let (addr, connector) = (listener.local_addr().unwrap(), connector());
+        let near = Stream::connect_with(&connector, addr).await.unwrap();
         let mut incoming = listener.incoming();
         let far = incoming.next().await.unwrap().unwrap();
         assert_eq!(far.peer_addr().unwrap(), near.local_addr().unwrap());
-        let near = Stream::connect(addr).await.unwrap();
+        let near = Stream::connect_with(&connector, addr).await.unwrap();
         // The connecting side can report the connection as established before the accepting side
         // does. The flush waits until the accepting side has established it, too.
         near.endpoint().flushed().await.unwrap();
@@ -57,14 +60,14 @@ fn incoming_of_several_tasks_wakes_each() {
         let listener = StreamListener::bind((ip_and_transport().0, 0))
             .await
             .unwrap();
-        let addr = listener.local_addr().unwrap();
+        let (addr, connector) = (listener.local_addr().unwrap(), connector());
         // Each future has a separate waker, like a task.
         let accepting = (0..TASKS).map(|_| async { listener.incoming().next().await });
         let mut accepting: FuturesUnordered<_> = accepting.collect();
         assert!(poll_immediate(accepting.next()).await.is_none());
         let mut near = Vec::new();
         for _ in 0..TASKS {
-            near.push(Stream::connect(addr).await.unwrap());
+            near.push(Stream::connect_with(&connector, addr).await.unwrap());
             let accepted = accepting.next().await.unwrap();
             assert!(accepted.unwrap().is_ok());
         }

@@ -3,21 +3,26 @@
 use std::{future::poll_fn, sync::Arc};
 
 use rdmsg::{
-    CloseReason, Connector, Error, Request,
+    CloseReason, Config, Error, Listener, Request,
     tokio::{Endpoint, RequestListener},
 };
 
-use super::{cut::drop_after_polls, stage::ip_and_transport, tokio::on_each};
+use super::{
+    cut::drop_after_polls,
+    stage::{connector, ip_and_transport, patient},
+    tokio::on_each,
+};
 
 async fn listener() -> RequestListener {
-    RequestListener::bind((ip_and_transport().0, 0))
+    let builder = Listener::builder().config(&patient(&Config::default()));
+    RequestListener::bind_with(&builder, (ip_and_transport().0, 0))
         .await
         .unwrap()
 }
 
 /// Connects with the private data `data`.
 async fn connect(listener: &RequestListener, data: &[u8]) -> Result<Endpoint, Error> {
-    let connector = Connector::new().private_data(data);
+    let connector = connector().private_data(data);
     Endpoint::connect_with(&connector, listener.local_addr()).await
 }
 
@@ -110,9 +115,10 @@ fn dropped_wait_loses_no_request() {
         let listener = Arc::new(listener().await);
         let address = listener.local_addr();
         let connecting = tokio::spawn(async move {
-            let mut connected = Vec::new();
+            let (connector, mut connected) = (connector(), Vec::new());
             for _ in 0..20 {
-                connected.push(Endpoint::connect(address).await.unwrap());
+                let near = Endpoint::connect_with(&connector, address).await;
+                connected.push(near.unwrap());
             }
             connected
         });
@@ -148,7 +154,7 @@ fn close_wakes_tasks_that_wait_for_requests() {
 #[test]
 fn request_is_accepted_on_any_runtime() {
     let listener = rdmsg::RequestListener::bind((ip_and_transport().0, 0)).unwrap();
-    let connecting = Connector::new().start(listener.local_addr()).unwrap();
+    let connecting = connector().start(listener.local_addr()).unwrap();
     smol::block_on(async {
         let accepting = async {
             let request: Request = poll_fn(|cx| listener.poll_request(cx)).await.unwrap();

@@ -29,12 +29,20 @@ pub(crate) fn as_number(addr: SocketAddr) -> String {
     format!("{}:{}", u32::from(host), addr.port())
 }
 
+/// Returns `config`, with a connect timeout that suffices on a busy machine.
+pub(crate) fn patient(config: &Config) -> Config {
+    config.clone().with(|c| c.connect_timeout = TIME_LIMIT)
+}
+
+/// Returns a connector whose connect timeout suffices on a busy machine.
+pub(crate) fn connector() -> Connector {
+    Connector::new().config(&patient(&Config::default()))
+}
+
 /// Returns both ends of a connection as types for blocking threads, the connecting end first.
 pub(crate) fn pair_with(config: &Config) -> (Endpoint, Endpoint) {
     let engine = Engine::shared().unwrap();
-    let config = &config
-        .clone()
-        .with(|c| c.connect_timeout = c.connect_timeout.max(TIME_LIMIT));
+    let config = &patient(config);
     let listener = Listener::builder()
         .config(config)
         .engine(&engine)
@@ -55,8 +63,7 @@ pub(crate) fn pair_with(config: &Config) -> (Endpoint, Endpoint) {
 
 /// Returns a configuration with a small window, which tests fill quickly.
 pub(crate) fn small() -> Config {
-    let mut config = Config::default();
-    config.connect_timeout = TIME_LIMIT;
+    let mut config = patient(&Config::default());
     config.receive_window = Some(2);
     config.send_depth = Some(2);
     config

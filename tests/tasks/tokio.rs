@@ -28,7 +28,7 @@ use tokio_util::{
 
 use super::{
     cut::drop_after_polls,
-    stage::{as_number, bytes, ip_and_transport, long_run, message, small},
+    stage::{as_number, bytes, connector, ip_and_transport, long_run, message, patient, small},
 };
 
 /// Runs a future on each kind of runtime.
@@ -104,6 +104,7 @@ fn stream_takes_no_control_messages() {
 
 async fn endpoints(config: &Config) -> (Endpoint, Endpoint) {
     let engine = Engine::shared().unwrap();
+    let config = &patient(config);
     let listener = rdmsg::Listener::builder()
         .config(config)
         .engine(&engine)
@@ -122,12 +123,13 @@ async fn endpoints(config: &Config) -> (Endpoint, Endpoint) {
     (connected, accepted)
 }
 
-async fn streams() -> (Stream, Stream) {
+pub(super) async fn streams() -> (Stream, Stream) {
     let listener = StreamListener::bind((ip_and_transport().0, 0))
         .await
         .unwrap();
-    let addr = listener.local_addr().unwrap();
-    let (connected, accepted) = tokio::join!(Stream::connect(addr), listener.accept());
+    let connector = connector();
+    let connecting = Stream::connect_with(&connector, listener.local_addr().unwrap());
+    let (connected, accepted) = tokio::join!(connecting, listener.accept());
     let (accepted, peer) = accepted.unwrap();
     assert_eq!(accepted.peer_addr().unwrap(), peer);
     (connected.unwrap(), accepted)
@@ -275,7 +277,7 @@ fn dropped_accept_and_connect_leak_no_connection() {
             .unwrap();
         let listener = Listener::from(listener);
         let addr = listener.local_addr();
-        let connector = Connector::new();
+        let connector = connector();
         for times in 0..4 {
             assert!(drop_after_polls(listener.accept(), times).await.is_none());
         }
@@ -635,15 +637,18 @@ fn listener_bind_resolves_a_host_name() {
     on_each(|| async {
         let name = as_number((ip_and_transport().0, 0).into());
         let listener = StreamListener::bind(name).await.unwrap();
-        let addr = listener.local_addr().unwrap();
-        let (accepted, connected) = tokio::join!(listener.accept(), Stream::connect(addr));
+        let connector = connector();
+        let connecting = Stream::connect_with(&connector, listener.local_addr().unwrap());
+        let (accepted, connected) = tokio::join!(listener.accept(), connecting);
         assert_eq!(
             accepted.unwrap().0.peer_addr().unwrap(),
             connected.unwrap().local_addr().unwrap()
         );
         let name = as_number((ip_and_transport().0, 0).into());
         let listener = Listener::bind(name).await.unwrap();
-        let near = Endpoint::connect(listener.local_addr()).await.unwrap();
+        let near = Endpoint::connect_with(&connector, listener.local_addr())
+            .await
+            .unwrap();
         let far = listener.accept().await.unwrap();
         assert_eq!(far.peer_addr(), near.local_addr());
         let unknown = "no-such-host.invalid:0";
@@ -657,7 +662,10 @@ fn listener_bind_resolves_a_host_name() {
 fn one_task_binds_connects_and_accepts() {
     on_each(|| async {
         let listener = Listener::bind((ip_and_transport().0, 0)).await.unwrap();
-        let near = Endpoint::connect(listener.local_addr()).await.unwrap();
+        let connector = connector();
+        let near = Endpoint::connect_with(&connector, listener.local_addr())
+            .await
+            .unwrap();
         near.send(b"early").await.unwrap();
         let far = listener.accept().await.unwrap();
         assert_eq!(far.recv().await.unwrap(), b"early");
@@ -665,7 +673,7 @@ fn one_task_binds_connects_and_accepts() {
         let listener = StreamListener::bind((ip_and_transport().0, 0))
             .await
             .unwrap();
-        let mut near = Stream::connect(listener.local_addr().unwrap())
+        let mut near = Stream::connect_with(&connector, listener.local_addr().unwrap())
             .await
             .unwrap();
         near.write_all(b"early").await.unwrap();

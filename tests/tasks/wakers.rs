@@ -19,7 +19,7 @@ use rdmsg::{
 };
 use smol::block_on;
 
-use super::stage::{TIME_LIMIT, ip_and_transport, pair_with};
+use super::stage::{TIME_LIMIT, connector, ip_and_transport, pair_with, patient};
 
 /// The code of the Failure frame that a side sends after a waker has panicked.
 const WAKER_PANICKED: u32 = 2;
@@ -127,7 +127,7 @@ fn waker_of_a_connect_that_panics_ends_it() {
     let other = pair_with(&Config::default());
     // The listener accepts no request by itself, so the connect stays pending.
     let listener = RequestListener::bind((ip_and_transport().0, 0)).unwrap();
-    let mut config = Config::default();
+    let mut config = patient(&Config::default());
     // Select one transport. With two transports, the attempt over the second transport would start
     // only at a later poll, but this test polls the future only once.
     config.transport = match ip_and_transport().1 {
@@ -155,7 +155,7 @@ fn waker_of_an_accept_that_panics_leaves_listener() {
     assert!(polled.is_pending());
     for round in 0..2 {
         let address = listener.local_addr();
-        let client = thread::spawn(move || Connector::new().connect(address).unwrap());
+        let client = thread::spawn(move || Endpoint::connect_timeout(address, TIME_LIMIT).unwrap());
         if round == 0 {
             called.recv_timeout(TIME_LIMIT).unwrap();
         }
@@ -197,7 +197,7 @@ fn second_waker_waits_until_the_first_returns() {
         .bind((ip_and_transport().0, 0))
         .unwrap();
     let connect = || {
-        let connector = Connector::new().engine(&engine);
+        let connector = connector().engine(&engine);
         let address = listener.local_addr();
         let client = thread::spawn(move || connector.connect(address).unwrap());
         let server = listener.accept_timeout(TIME_LIMIT).unwrap();

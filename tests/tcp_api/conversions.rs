@@ -9,15 +9,20 @@ use std::{
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use super::{
-    Listener, StdListener, StdStream, Stream, free_address,
+    Listener, StdListener, StdStream, Stream, connect, free_address,
     lines::{ends, runtime},
 };
+use crate::TIME_LIMIT;
 
 /// Returns both ends of a stream as types for blocking threads, the connecting end first.
+#[allow(
+    clippy::needless_borrows_for_generic_args,
+    reason = "std's signature takes this reference"
+)]
 fn std_ends() -> (StdStream, StdStream) {
     let listener = StdListener::bind(free_address()).unwrap();
     let addr = listener.local_addr().unwrap();
-    let client = thread::spawn(move || StdStream::connect(addr).unwrap());
+    let client = thread::spawn(move || StdStream::connect_timeout(&addr, TIME_LIMIT).unwrap());
     let (server, _) = listener.accept().unwrap();
     (client.join().unwrap(), server)
 }
@@ -113,13 +118,13 @@ fn listener_converts_to_std_and_back() {
         assert_eq!(std.local_addr().unwrap(), addr);
         assert_eq!(std.accept().unwrap_err().kind(), ErrorKind::WouldBlock);
         let listener = Listener::from_std(std).unwrap();
-        let (client, accepted) = tokio::join!(Stream::connect(addr), listener.accept());
+        let (client, accepted) = tokio::join!(connect(addr), listener.accept());
         assert_eq!(accepted.unwrap().1, client.unwrap().local_addr().unwrap());
         let std = StdListener::bind(free_address()).unwrap();
         std.set_nonblocking(true).unwrap();
         let addr = std.local_addr().unwrap();
         let listener: Listener = std.try_into().unwrap();
-        let (client, accepted) = tokio::join!(Stream::connect(addr), listener.accept());
+        let (client, accepted) = tokio::join!(connect(addr), listener.accept());
         assert_eq!(accepted.unwrap().1, client.unwrap().local_addr().unwrap());
     });
 }

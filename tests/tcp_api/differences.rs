@@ -9,7 +9,7 @@ use std::{
 
 use rdmsg::{Stream, StreamListener, ToAddresses, Transport};
 
-use super::free_rdmsg_address;
+use super::{TIME_LIMIT, free_rdmsg_address};
 
 fn ends() -> (StreamListener, Stream, Stream) {
     ends_at("", free_rdmsg_address())
@@ -20,7 +20,7 @@ fn ends() -> (StreamListener, Stream, Stream) {
 fn ends_at(scheme: &str, address: SocketAddr) -> (StreamListener, Stream, Stream) {
     let listener = StreamListener::bind(format!("{scheme}{address}")).unwrap();
     let addr = format!("{scheme}{}", listener.local_addr().unwrap());
-    let client = thread::spawn(move || Stream::connect(addr).unwrap());
+    let client = thread::spawn(move || Stream::connect_timeout(addr, TIME_LIMIT).unwrap());
     let (server, _) = listener.accept().unwrap();
     (listener, client.join().unwrap(), server)
 }
@@ -104,7 +104,7 @@ fn a_time_to_live_is_set_over_each_version_of_ip() {
         server.read_exact(&mut [0; 2]).unwrap();
         listener.set_ttl(9).unwrap();
         let addr = format!("tcp://{}", listener.local_addr().unwrap());
-        let another = thread::spawn(move || Stream::connect(addr).unwrap());
+        let another = thread::spawn(move || Stream::connect_timeout(addr, TIME_LIMIT).unwrap());
         let (accepted, _) = listener.accept().unwrap();
         let another = another.join().unwrap();
         assert_eq!(accepted.ttl().unwrap(), 9);
@@ -137,7 +137,7 @@ fn listener_lives_until_last_handle_is_dropped() {
     let addr = listener.local_addr().unwrap();
     let clone = listener.try_clone().unwrap();
     drop(listener);
-    let client = thread::spawn(move || Stream::connect(addr).unwrap());
+    let client = thread::spawn(move || Stream::connect_timeout(addr, TIME_LIMIT).unwrap());
     clone.accept().unwrap();
     client.join().unwrap();
     drop(clone);

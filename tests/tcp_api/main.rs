@@ -6,7 +6,10 @@
 
 #![expect(clippy::duplicate_mod, reason = "pairs of modules share a file")]
 
-use std::net::{IpAddr, SocketAddr};
+use std::{
+    net::{IpAddr, SocketAddr},
+    time::Duration,
+};
 
 #[cfg(feature = "tokio")]
 mod auto_traits;
@@ -37,7 +40,10 @@ mod std_over_rdmsg {
 #[cfg(feature = "tokio")]
 #[path = "."]
 mod tokio_over_tokio {
-    use std::net::{TcpListener as StdListener, TcpStream as StdStream};
+    use std::{
+        io,
+        net::{SocketAddr, TcpListener as StdListener, TcpStream as StdStream},
+    };
 
     use tokio::net::{
         TcpListener as Listener, TcpStream as Stream,
@@ -56,6 +62,10 @@ mod tokio_over_tokio {
     #[path = "tokio_waits.rs"]
     mod waits;
 
+    async fn connect(addr: SocketAddr) -> io::Result<Stream> {
+        Stream::connect(addr).await
+    }
+
     /// Does nothing. The corresponding function for rdmsg waits until the peer has received all
     /// bytes.
     async fn delivered(_: &OwnedReadHalf) {}
@@ -64,6 +74,8 @@ mod tokio_over_tokio {
 #[cfg(feature = "tokio")]
 #[path = "."]
 mod tokio_over_rdmsg {
+    use std::{io, net::SocketAddr};
+
     use rdmsg::{
         Stream as StdStream, StreamListener as StdListener,
         tokio::{OwnedReadHalf, ReuniteError, Stream, StreamListener as Listener},
@@ -81,10 +93,24 @@ mod tokio_over_rdmsg {
     #[path = "tokio_waits.rs"]
     mod waits;
 
+    async fn connect(addr: SocketAddr) -> io::Result<Stream> {
+        Stream::connect_with(&super::connector(), addr).await
+    }
+
     /// Waits until the peer has received all bytes.
     async fn delivered(half: &OwnedReadHalf) {
         half.endpoint().flushed().await.unwrap();
     }
+}
+
+/// A timeout that is never reached, even on a busy machine.
+const TIME_LIMIT: Duration = Duration::from_secs(60);
+
+/// Returns a connector whose connect timeout suffices on a busy machine.
+#[cfg(feature = "tokio")]
+fn connector() -> rdmsg::Connector {
+    let config = rdmsg::Config::default().with(|config| config.connect_timeout = TIME_LIMIT);
+    rdmsg::Connector::new().config(&config)
 }
 
 /// Returns an address of this machine with port 0, which selects a free port.

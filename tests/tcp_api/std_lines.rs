@@ -13,12 +13,12 @@ use std::{
 };
 
 use super::{Listener, Stream, free_address};
-use crate::has_ttl;
+use crate::{TIME_LIMIT, has_ttl};
 
 fn ends() -> (Listener, Stream, Stream) {
     let listener = Listener::bind(free_address()).unwrap();
     let addr = listener.local_addr().unwrap();
-    let client = thread::spawn(move || Stream::connect(addr).unwrap());
+    let client = thread::spawn(move || Stream::connect_timeout(&addr, TIME_LIMIT).unwrap());
     let (server, _) = listener.accept().unwrap();
     (listener, client.join().unwrap(), server)
 }

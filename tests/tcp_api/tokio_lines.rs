@@ -14,7 +14,7 @@ use tokio::{
     runtime::{Builder, Runtime},
 };
 
-use super::{Listener, Stream, free_address};
+use super::{Listener, Stream, connect, free_address};
 use crate::has_ttl;
 
 /// Returns a runtime with `threads` threads.
@@ -49,7 +49,7 @@ pub(super) async fn ends() -> (Listener, Stream, Stream) {
 pub(super) async fn fresh_ends() -> (Listener, Stream, Stream) {
     let listener = Listener::bind(free_address()).await.unwrap();
     let addr = listener.local_addr().unwrap();
-    let (client, accepted) = tokio::join!(Stream::connect(addr), listener.accept());
+    let (client, accepted) = tokio::join!(connect(addr), listener.accept());
     (listener, client.unwrap(), accepted.unwrap().0)
 }
 

@@ -12,7 +12,7 @@ use rdmsg::{
 };
 use tokio::{io::AsyncReadExt, runtime::Builder};
 
-use super::free_rdmsg_address;
+use super::{connector, free_rdmsg_address};
 
 const LONG: usize = 1 << 20;
 
@@ -46,8 +46,9 @@ fn refused_write_waits_for_room_of_its_length() {
         let listener = Listener::builder().engine(&engine);
         let listener = listener.bind_stream(free_rdmsg_address()).unwrap();
         let listener = StreamListener::from_std(listener).unwrap();
-        let addr = listener.local_addr().unwrap();
-        let (client, accepted) = tokio::join!(Stream::connect(addr), listener.accept());
+        let connector = connector();
+        let connecting = Stream::connect_with(&connector, listener.local_addr().unwrap());
+        let (client, accepted) = tokio::join!(connecting, listener.accept());
         let (client, mut server) = (client.unwrap(), accepted.unwrap().0);
 
         let long = vec![7; LONG];

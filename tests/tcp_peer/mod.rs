@@ -28,6 +28,7 @@ impl Stage {
 
     /// Does the same as [`with`](Self::with), on the engine `engine`.
     pub(crate) fn on(engine: &Engine, config: Config) -> Self {
+        let config = config.with(|c| c.connect_timeout = TIME_LIMIT);
         let listener = Listener::builder()
             .config(&config)
             .engine(engine)

@@ -58,7 +58,7 @@ pub(crate) fn config() -> Config {
         c.receive_window = Some(4);
         c.send_depth = Some(4);
         c.close_timeout = DEADLINE;
-        c.connect_timeout = DEADLINE;
+        c.connect_timeout = TIME_LIMIT;
         c.keepalive_interval = None;
     })
 }
@@ -548,7 +548,9 @@ fn prepare(state: &dyn Peers, others: &mut Others, calls: &mut Vec<(String, Prep
         others.start_on_stream(other_user, &stream);
         calls.push((name(&call, other_user), on_bytes(call, stream)));
     }
-    let connector = Connector::new().config(&config()).engine(state.engine());
+    let impatient = config().with(|c| c.connect_timeout = DEADLINE);
+    let connector = Connector::new().config(&impatient).engine(state.engine());
+    let connecting = connector.clone();
     let addr = state.silent_address();
     let connect: PreparedCall = Box::new(move || match connector.connect(addr) {
         Err(Error::Connect { .. }) => Ok(()),
@@ -556,7 +558,6 @@ fn prepare(state: &dyn Peers, others: &mut Others, calls: &mut Vec<(String, Prep
         Ok(_) => Err("it succeeded".into()),
     });
     calls.push((name(&"Connect", OtherUser::Alone), connect));
-    let connecting = Connector::new().config(&config()).engine(state.engine());
     let connect: PreparedCall = Box::new(move || {
         // The `connect_timeout` is `DEADLINE`, so it expires before the timeout below.
         let connecting = connecting.start(addr).unwrap();

@@ -21,7 +21,8 @@ use tokio::{
 };
 
 use crate::stage::{
-    PROMPT, Stage, TIME_LIMIT, flush_promptly, ip_and_transport, receive_all, runtime, unprobed,
+    PROMPT, Stage, TIME_LIMIT, flush_promptly, ip_and_transport, patient, receive_all, runtime,
+    unprobed,
 };
 
 /// Writes bytes and waits for their echo. The peer sends the echo only after this wait has started.
@@ -248,7 +249,8 @@ fn connects_from_a_runtime_that_is_dropped() {
     let stage = Stage::new(&unprobed());
     let addr = stage.listener.local_addr();
     let first = runtime(false);
-    let mut connecting = Box::pin(Connector::new().start(addr).unwrap());
+    let connector = Connector::new().config(&patient());
+    let mut connecting = Box::pin(connector.start(addr).unwrap());
     first.block_on(async {
         let polled = poll_fn(|cx| Poll::Ready(connecting.as_mut().poll(cx))).await;
         assert!(polled.is_pending());

@@ -21,7 +21,7 @@ use nix::{
 };
 use rdmsg::{Config, Endpoint, Listener, Polling};
 
-use crate::stage::{TIME_LIMIT, ip_and_transport, unprobed};
+use crate::stage::{TIME_LIMIT, ip_and_transport, patient, unprobed};
 
 /// The environment variable that contains the role of the child process.
 const ROLE: &str = "WAITING_ROLE";
@@ -214,7 +214,7 @@ fn accept_only() {
 /// each connection twice per keepalive interval, which is ten times per second. The keepalive
 /// timeout is long, so that no connection ends during a test.
 fn probing() -> Config {
-    Config::default().with(|c| {
+    patient().with(|c| {
         c.keepalive_interval = Some(Duration::from_millis(200));
         c.keepalive_timeout = TIME_LIMIT;
     })

@@ -36,12 +36,14 @@ pub(crate) fn ip_and_transport() -> (IpAddr, Transport) {
     }
 }
 
+/// Returns a configuration that gives a connect enough time on a busy machine.
+pub(crate) fn patient() -> Config {
+    Config::default().with(|c| c.connect_timeout = TIME_LIMIT)
+}
+
 /// Returns a configuration without keepalive probes, which would make the engine poll occasionally.
 pub(crate) fn unprobed() -> Config {
-    Config::default().with(|c| {
-        c.connect_timeout = TIME_LIMIT;
-        c.keepalive_interval = None;
-    })
+    patient().with(|c| c.keepalive_interval = None)
 }
 
 /// Two engines. The near engine connects to the listener of the far engine.
@@ -89,7 +91,7 @@ pub(crate) struct Busy {
 impl Busy {
     /// Creates a busy connection between the engines of `stage`.
     pub(crate) fn between(stage: &Stage) -> Self {
-        let config = Config::default().with(|c| c.polling = Polling::Event);
+        let config = patient().with(|c| c.polling = Polling::Event);
         let (near, far) = stage.pair(&config);
         let stop = Arc::new(AtomicBool::new(false));
         let is_over = Arc::clone(&stop);

@@ -234,8 +234,8 @@ fn ping_reports_loss_and_continues_on_next_connection() {
     conducted(|lab, there, here| {
         serve(there);
         let file = "/tmp/ping.out";
-        let ping = format!("rdmsg ping {} -c 100000 -i 0.01 >{file} 2>&1 &", lab.peer);
-        here.run(&format!("{ping} pid=$!")).unwrap();
+        let ping = format!("rdmsg ping {} -c 100000 -i 0.01 --timeout 60", lab.peer);
+        here.run(&format!("{ping} >{file} 2>&1 & pid=$!")).unwrap();
         let wait = |here: &mut Shell, text: &str| {
             here.run(&format!(
                 "until grep -q '{text}' {file}; do sleep 0.1; done"
@@ -303,7 +303,7 @@ fn serve_refuses_excessive_and_unknown_requests() {
         let argv = [&*program, "serve", "--max-connections", "1"].map(str::to_owned);
         there.start(&argv).unwrap();
         assert!(there.wait_for_text("listening on", TIME_LIMIT).unwrap());
-        let client = format!("{program} ping {} -i 0.05", lab.peer);
+        let client = format!("{program} ping {} -i 0.05 --timeout 60", lab.peer);
         here.run(&format!("{client} >/tmp/one 2>&1 & pid=$!"))
             .unwrap();
         here.run("until grep -q 'connected to' /tmp/one; do sleep 0.1; done")
@@ -354,7 +354,7 @@ fn top_shows_traffic_of_other_programs() {
 
         for transport in ["rdma", "tcp"] {
             let ping = format!(
-                "rdmsg ping {} -s 1000 -i 0.01 --transport {transport}",
+                "rdmsg ping {} -s 1000 -i 0.01 --timeout 60 --transport {transport}",
                 lab.peer
             );
             here.run(&format!("{ping} >/tmp/{transport} 2>&1 & {transport}=$!"))

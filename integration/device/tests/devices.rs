@@ -8,7 +8,7 @@ use std::{
 };
 
 use rdmsg::{Completion, Connector, Endpoint, Engine, Group, Listener, Outgoing};
-use toolbox::{DeviceTest, TIME_LIMIT, pattern};
+use toolbox::{DeviceTest, TIME_LIMIT, patient, pattern};
 
 /// Returns the IPv4 addresses of all RDMA devices of this host.
 fn addresses() -> Vec<IpAddr> {
@@ -48,10 +48,14 @@ fn one_engine_serves_devices_of_both_kinds() {
     let group = Group::new();
     let connect = |address: &IpAddr| -> (Endpoint, Endpoint) {
         let address = SocketAddr::new(*address, 0);
-        let listener = Listener::builder().engine(&engine).bind(address).unwrap();
+        let listener = Listener::builder()
+            .config(&patient())
+            .engine(&engine)
+            .bind(address)
+            .unwrap();
         thread::scope(|scope| {
             let server = scope.spawn(|| listener.accept_timeout(TIME_LIMIT).unwrap());
-            let client = Connector::new().engine(&engine);
+            let client = Connector::new().config(&patient()).engine(&engine);
             let client = client.connect(listener.local_addr()).unwrap();
             (client, server.join().unwrap())
         })

@@ -3,8 +3,10 @@
 
 use std::{fs, net::IpAddr, path::Path, thread, time::Duration};
 
-use rdmsg::{Config, Engine, Listener, TransportChoice};
-use toolbox::{Deadline, DeviceTest, Diagnosis, Finding, Process, Shell, TIME_LIMIT, example};
+use rdmsg::{Engine, Listener, TransportChoice};
+use toolbox::{
+    Deadline, DeviceTest, Diagnosis, Finding, Process, Shell, TIME_LIMIT, example, patient,
+};
 
 /// The prefix that makes a command run as an unprivileged user.
 const AS_UNPRIVILEGED: &str = "setpriv --reuid=65534 --regid=65534 --clear-groups";
@@ -276,7 +278,7 @@ fn peer_without_service_gets_start_command() {
 #[test]
 fn another_program_on_the_port_over_rdma_is_named() {
     let lab = DeviceTest::start();
-    let config = Config::default().with(|c| c.transport = TransportChoice::Rdma);
+    let config = patient().with(|c| c.transport = TransportChoice::Rdma);
     let engine = Engine::new().unwrap();
     let other = Listener::builder()
         .config(&config)

@@ -20,7 +20,7 @@ use nix::{
     unistd::{ForkResult, fork},
 };
 use rdmsg::{CloseReason, Config, Connector, Endpoint, Engine, Listener};
-use toolbox::{DeviceTest, Lab, TIME_LIMIT, pattern, reason};
+use toolbox::{DeviceTest, Lab, TIME_LIMIT, patient, pattern, reason};
 
 /// The environment variable that contains the address to which a role connects.
 const PEER: &str = "EXITS_PEER";
@@ -88,8 +88,7 @@ fn connector(close_timeout: Duration) -> Connector {
 
 /// Returns a connector whose `close_timeout` is long enough for a busy machine.
 fn long_timeouts() -> Connector {
-    let mut config = Config::default();
-    config.connect_timeout = TIME_LIMIT;
+    let mut config = patient();
     config.close_timeout = TIME_LIMIT;
     Connector::new().config(&config)
 }
@@ -199,7 +198,7 @@ fn role_leaves_a_request_unanswered_and_returns() {
 #[test]
 #[ignore = "a program that other tests run"]
 fn role_leaves_a_connection_unaccepted_and_returns() {
-    let listener = listen(&Config::default());
+    let listener = listen(&patient());
     let client = connector(NEVER).connect(peer()).unwrap();
     client
         .send(listener.local_addr().to_string().as_bytes())
@@ -276,7 +275,7 @@ fn role_exits_in_a_logger_of_its_own_thread() {
 #[test]
 fn messages_sent_before_program_exit_arrive() {
     let _test = DeviceTest::within(600);
-    let listener = listen(&Config::default());
+    let listener = listen(&patient());
     let roles = [
         ("role_sends_four_drops_and_returns", 4, 5_000_000),
         ("role_sends_one_drops_and_returns", 1, 12_000_000),
@@ -306,7 +305,7 @@ fn messages_sent_before_program_exit_arrive() {
 #[test]
 fn sender_killed_during_read_is_no_violation() {
     let _test = DeviceTest::within(600);
-    let listener = listen(&Config::default());
+    let listener = listen(&patient());
     for run in 0..4 {
         let child = start(
             "role_sends_large_messages_until_it_is_killed",
@@ -331,7 +330,7 @@ fn sender_killed_during_read_is_no_violation() {
 #[test]
 fn program_exit_reports_undelivered_messages() {
     let _test = DeviceTest::start();
-    let mut config = Config::default();
+    let mut config = patient();
     // The first message stays unread and uses up `large_memory`, so the library cannot read the
     // second message.
     config.large_memory = 64 << 10;
@@ -355,7 +354,7 @@ fn program_exit_reports_undelivered_messages() {
 #[test]
 fn program_without_pending_sends_ends_at_once() {
     let _test = DeviceTest::start();
-    let listener = listen(&Config::default());
+    let listener = listen(&patient());
     // These roles have a `close_timeout` above the watchdog's limit. A role that waits for this
     // timeout therefore fails the test.
     start("role_listens_and_returns", listener.local_addr()).succeed();
@@ -375,7 +374,7 @@ fn program_without_pending_sends_ends_at_once() {
 #[test]
 fn exit_rejects_pending_requests() {
     let _test = DeviceTest::start();
-    let listener = listen(&Config::default());
+    let listener = listen(&patient());
     let child = start(
         "role_leaves_a_request_unanswered_and_returns",
         listener.local_addr(),
@@ -397,7 +396,7 @@ fn exit_rejects_pending_requests() {
 #[test]
 fn exit_closes_unaccepted_connections() {
     let _test = DeviceTest::start();
-    let listener = listen(&Config::default());
+    let listener = listen(&patient());
     let child = start(
         "role_leaves_a_connection_unaccepted_and_returns",
         listener.local_addr(),
@@ -419,7 +418,7 @@ fn exit_closes_unaccepted_connections() {
 #[test]
 fn forked_child_exit_keeps_parents_connections() {
     let _test = DeviceTest::start();
-    let listener = listen(&Config::default());
+    let listener = listen(&patient());
     let address = listener.local_addr();
     let client = thread::spawn(move || connector(NEVER).connect(address).unwrap());
     let server = listener.accept_timeout(TIME_LIMIT).unwrap();
@@ -445,7 +444,7 @@ fn forked_child_exit_keeps_parents_connections() {
 #[test]
 fn program_may_exit_in_engine_thread_or_logger() {
     let _test = DeviceTest::start();
-    let listener = listen(&Config::default());
+    let listener = listen(&patient());
     let address = listener.local_addr();
     thread::scope(|scope| {
         let shutdown = ShutdownGuard;

@@ -20,10 +20,7 @@ use rdmsg::{
     CloseReason, Completion, Config, Connector, Endpoint, Engine, Error, Interest, Listener,
     Message, Outgoing, Polling, RequestListener, TrySendError, crossbeam_channel::Select,
 };
-use toolbox::{Deadline, DeviceTest, open_fds, pair, pair_with};
-
-/// A timeout that exceeds the duration of every step, even if each instruction is emulated.
-const TIME_LIMIT: Duration = Duration::from_secs(20);
+use toolbox::{Deadline, DeviceTest, TIME_LIMIT, open_fds, pair, pair_with, patient};
 
 fn poll_for(fd: BorrowedFd<'_>, timeout: Duration) -> bool {
     let timeout = PollTimeout::try_from(timeout).unwrap();
@@ -405,7 +402,7 @@ fn echo_loop(listener: &Listener) {
 #[test]
 fn endpoints_and_listener_share_one_epoll_loop() {
     let lab = DeviceTest::start();
-    let mut config = Config::default();
+    let mut config = patient();
     config.receive_window = Some(8);
     let listener = Listener::builder().config(&config).bind(lab.at(0)).unwrap();
     let address = listener.local_addr();
@@ -457,7 +454,7 @@ fn listener_fd_reports_requests() {
     let address = listener.local_addr();
     let fd = listener.event_fd().unwrap();
     assert!(!readable(fd));
-    let client = thread::spawn(move || Endpoint::connect(address).unwrap_err());
+    let client = thread::spawn(move || Endpoint::connect_timeout(address, TIME_LIMIT).unwrap_err());
     wait_readable(fd);
     let request = listener.try_request().unwrap();
     assert!(!readable(fd));
@@ -478,7 +475,8 @@ fn listener_fd_reports_requests() {
 fn listener_fd_reports_connections_and_end() {
     let lab = DeviceTest::start();
     let engine = Engine::new().unwrap();
-    let listener = Listener::builder().engine(&engine).bind(lab.at(0)).unwrap();
+    let listener = Listener::builder().config(&patient()).engine(&engine);
+    let listener = listener.bind(lab.at(0)).unwrap();
     let address = listener.local_addr();
     let fd = listener.event_fd().unwrap();
     assert!(!readable(fd));

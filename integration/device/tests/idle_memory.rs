@@ -9,7 +9,7 @@ use std::{
 };
 
 use rdmsg::{Config, Connector, Endpoint, Engine, Listener};
-use toolbox::{DeviceTest, TIME_LIMIT};
+use toolbox::{DeviceTest, TIME_LIMIT, patient};
 
 const CONNECTIONS: u32 = 200;
 
@@ -18,7 +18,7 @@ const SHARE: u32 = 17;
 
 /// Returns a configuration for a server with many connections and short messages.
 fn sharing() -> Config {
-    let mut config = Config::default();
+    let mut config = patient();
     config.shared_receive = Some((2 * CONNECTIONS + 10) * SHARE);
     config.receive_window = Some(16);
     config.send_depth = Some(16);

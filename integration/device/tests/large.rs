@@ -6,7 +6,7 @@ use std::{io::IoSlice, process::Command, ptr, slice, thread, time::Duration};
 
 use nix::libc;
 use rdmsg::{CloseReason, Completion, Config, Error, Outgoing, SendBuffer, TrySendError};
-use toolbox::{DeviceTest, TIME_LIMIT, pair, pair_with, pattern, reason};
+use toolbox::{DeviceTest, TIME_LIMIT, pair, pair_with, patient, pattern, reason};
 
 #[test]
 fn any_size_arrives_whole_and_in_order() {
@@ -444,7 +444,7 @@ fn the_sender_that_dies() {
 #[test]
 fn sender_death_during_read_is_error_without_leak() {
     let lab = DeviceTest::start();
-    let mut config = Config::default();
+    let mut config = patient();
     config.large_memory = 256 << 20;
     let engine = rdmsg::Engine::new().unwrap();
     let listener = rdmsg::Listener::builder()

@@ -3,11 +3,8 @@
 
 use std::{thread, time::Duration};
 
-use rdmsg::{Config, Connector, Engine, Listener};
-use toolbox::{DeviceTest, Lab, Usage};
-
-/// A timeout that exceeds the duration of every step, even if each instruction is emulated.
-const TIME_LIMIT: Duration = Duration::from_secs(20);
+use rdmsg::{Connector, Engine, Listener};
+use toolbox::{DeviceTest, Lab, TIME_LIMIT, Usage, patient};
 
 /// Establishes and ends a connection. Then returns the list of RDMA resources and the number of
 /// open descriptors.
@@ -21,9 +18,13 @@ const TIME_LIMIT: Duration = Duration::from_secs(20);
 /// counts are comparable.
 fn count_resources(lab: &Lab) -> Usage {
     let engine = Engine::new().unwrap();
-    let listener = Listener::builder().engine(&engine).bind(lab.at(0)).unwrap();
+    let listener = Listener::builder()
+        .config(&patient())
+        .engine(&engine)
+        .bind(lab.at(0))
+        .unwrap();
     let address = listener.local_addr();
-    let connector = Connector::new().engine(&engine);
+    let connector = Connector::new().config(&patient()).engine(&engine);
     let client = thread::spawn(move || connector.connect(address).unwrap());
     let server = listener.accept_timeout(TIME_LIMIT).unwrap();
     client.join().unwrap().close().unwrap();
@@ -38,7 +39,7 @@ fn handles_drop_in_any_order_with_traffic_in_flight() {
     let before = count_resources(&lab);
     for round in 0..24_usize {
         let engine = Engine::new().unwrap();
-        let mut config = Config::default();
+        let mut config = patient();
         config.close_timeout = Duration::from_secs(2);
         let listener = Listener::builder()
             .config(&config)
@@ -106,8 +107,12 @@ fn a_hundred_cycles_leave_nothing_behind() {
     let lab = DeviceTest::start();
     let before = count_resources(&lab);
     let engine = Engine::new().unwrap();
-    let listener = Listener::builder().engine(&engine).bind(lab.at(0)).unwrap();
-    let connector = Connector::new().engine(&engine);
+    let listener = Listener::builder()
+        .config(&patient())
+        .engine(&engine)
+        .bind(lab.at(0))
+        .unwrap();
+    let connector = Connector::new().config(&patient()).engine(&engine);
     let address = listener.local_addr();
     let server = thread::spawn(move || {
         for endpoint in listener.incoming().take(100) {

@@ -6,7 +6,7 @@ use rdmsg::{
     CloseReason, Completion, Config, Endpoint, Error, Listener, Polling, TrySendError,
     crossbeam_channel::{self, select},
 };
-use toolbox::{DeviceTest, TIME_LIMIT, pair, pair_with, reason};
+use toolbox::{DeviceTest, TIME_LIMIT, pair, pair_with, patient, reason};
 
 #[test]
 fn messages_arrive_whole_and_in_order() {
@@ -195,7 +195,8 @@ fn the_smallest_window_and_ring_work() {
 #[test]
 fn ipv6_works_as_well() {
     let lab = DeviceTest::start();
-    let listener = Listener::bind((lab.addr6, 0)).unwrap();
+    let listener = Listener::builder().config(&patient());
+    let listener = listener.bind((lab.addr6, 0)).unwrap();
     let address = listener.local_addr();
     assert!(address.is_ipv6());
     let client = thread::spawn(move || Endpoint::connect_timeout(address, TIME_LIMIT).unwrap());

@@ -4,7 +4,7 @@ use rdmsg::{
     CloseReason, Completion, Config, Connector, Endpoint, Engine, Error, Listener, Region,
     RemoteAccess, RemoteRegion, error::DeviceFault, status::WcStatus,
 };
-use toolbox::{DeviceTest, TIME_LIMIT, applies, pair, pair_with, pattern, reason};
+use toolbox::{DeviceTest, TIME_LIMIT, applies, pair, pair_with, patient, pattern, reason};
 
 fn next(endpoint: &Endpoint) -> Completion {
     endpoint.next_completion_timeout(TIME_LIMIT).unwrap()
@@ -300,8 +300,9 @@ fn invalid_arguments_are_named_without_effect() {
     // A region of another engine belongs to a different protection domain, so it cannot be used
     // here.
     let engine = Engine::new().unwrap();
-    let listener = Listener::bind(lab.at(0)).unwrap();
-    let connector = Connector::new().config(&Config::default()).engine(&engine);
+    let listener = Listener::builder().config(&patient());
+    let listener = listener.bind(lab.at(0)).unwrap();
+    let connector = Connector::new().config(&patient()).engine(&engine);
     let address = listener.local_addr();
     let connecting = std::thread::spawn(move || connector.connect(address).unwrap());
     let _accepted = listener.accept_timeout(TIME_LIMIT).unwrap();

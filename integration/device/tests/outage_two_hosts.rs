@@ -61,6 +61,7 @@ impl Drop for Outage {
 /// connection that the peer is alive.
 fn connect(lab: &Lab) -> [Endpoint; 2] {
     let configs = [Config::default(), Config::default().survive(OUTAGE)];
+    let configs = configs.map(|config| config.with(|config| config.connect_timeout = TIME_LIMIT));
     let ends = PORTS.into_iter().zip(configs);
     let endpoints: Vec<_> = if lab.host == "a" {
         let listeners: Vec<_> = ends
@@ -74,7 +75,6 @@ fn connect(lab: &Lab) -> [Endpoint; 2] {
         listeners.iter().map(accept).collect()
     } else {
         ends.map(|(port, config)| {
-            let config = config.with(|config| config.connect_timeout = TIME_LIMIT);
             let connector = Connector::new().config(&config).retry_refused(true);
             let connector = connector.engine(&Engine::new().unwrap());
             connector.connect(lab.peer_at(port)).unwrap()

@@ -4,25 +4,26 @@
 use std::{
     net::{IpAddr, Ipv6Addr, SocketAddr, SocketAddrV6, TcpListener},
     thread,
-    time::Duration,
 };
 
 use nix::{errno::Errno, ifaddrs::getifaddrs};
 use rdmsg::{
-    CloseReason, Config, Connector, Endpoint, Error, Listener, Stream, StreamListener, Transport,
+    CloseReason, Config, Connector, Endpoint, Error, Listener, Stream, ToAddresses, Transport,
     cm::{CmId, EventChannel, PortSpace},
     status::CmEventType,
     verbs::QpState,
 };
-use toolbox::{DeviceTest, applies};
+use toolbox::{DeviceTest, TIME_LIMIT, applies, patient};
 
-const TIME_LIMIT: Duration = Duration::from_secs(20);
+fn bind(text: impl ToAddresses) -> Listener {
+    let builder = Listener::builder().config(&patient());
+    builder.bind(text).unwrap()
+}
 
 /// Connects to `text`. Returns both ends of the connection, the connecting end first.
 fn pair(listener: &Listener, text: &str) -> (Endpoint, Endpoint) {
     let text = text.to_owned();
-    let config = Config::default().with(|c| c.connect_timeout = TIME_LIMIT);
-    let connector = Connector::new().config(&config);
+    let connector = Connector::new().config(&patient());
     let client = thread::spawn(move || connector.connect(text).unwrap());
     let server = listener.accept_timeout(TIME_LIMIT).unwrap();
     (client.join().unwrap(), server)
@@ -32,7 +33,7 @@ fn pair(listener: &Listener, text: &str) -> (Endpoint, Endpoint) {
 fn unspecified_address_connects_to_local_device() {
     let lab = DeviceTest::start();
     for (all, host) in [("0.0.0.0", lab.addr), ("[::]", lab.addr6)] {
-        let listener = Listener::bind(format!("rdma://{all}:0")).unwrap();
+        let listener = bind(format!("rdma://{all}:0"));
         let port = listener.local_addr().port();
         for scheme in ["rdma", "RDMA", "auto"] {
             let (client, server) = pair(&listener, &format!("{scheme}://{all}:{port}"));
@@ -47,7 +48,7 @@ fn unspecified_address_connects_to_local_device() {
 #[test]
 fn auto_reaches_a_listener_of_tcp_on_this_host() {
     let _lab = DeviceTest::start();
-    let listener = Listener::bind("tcp://0.0.0.0:0").unwrap();
+    let listener = bind("tcp://0.0.0.0:0");
     let port = listener.local_addr().port();
     let (client, _server) = pair(&listener, &format!("auto://0.0.0.0:{port}"));
     assert_eq!(client.transport(), Transport::Tcp);
@@ -83,10 +84,11 @@ fn link_local_addresses_keep_their_interface() {
     }
     let local = link_local_of_interface(lab.addr);
     let place = |port| format!("rdma://[{}%{}]:{port}", local.ip(), local.scope_id());
-    let listener = StreamListener::bind(place(0)).unwrap();
+    let listener = Listener::builder().config(&patient());
+    let listener = listener.bind_stream(place(0)).unwrap();
     let port = listener.local_addr().unwrap().port();
     let text = place(port);
-    let client = thread::spawn(move || Stream::connect(text).unwrap());
+    let client = thread::spawn(move || Stream::connect_timeout(text, TIME_LIMIT).unwrap());
     let (server, from) = listener.accept().unwrap();
     let client = client.join().unwrap();
     let to = SocketAddr::from(SocketAddrV6::new(*local.ip(), port, 0, local.scope_id()));
@@ -108,10 +110,10 @@ fn free(lab: &DeviceTest) -> SocketAddr {
 #[test]
 fn source_is_the_address_that_the_peer_sees() {
     let lab = DeviceTest::start();
-    let listener = Listener::bind(format!("rdma://{}:0", lab.addr)).unwrap();
+    let listener = bind(format!("rdma://{}:0", lab.addr));
     let address = listener.local_addr();
     for source in [lab.at(0), free(&lab)] {
-        let connector = Connector::new().source(source);
+        let connector = Connector::new().config(&patient()).source(source);
         let client = thread::spawn(move || connector.connect(address).unwrap());
         let server = listener.accept_timeout(TIME_LIMIT).unwrap();
         let client = client.join().unwrap();
@@ -149,9 +151,10 @@ fn source_without_a_device_is_refused_by_name() {
 #[test]
 fn auto_uses_tcp_from_source_without_device() {
     let _lab = DeviceTest::start();
-    let listener = Listener::bind("tcp://127.0.0.1:0").unwrap();
+    let listener = bind("tcp://127.0.0.1:0");
     let address = format!("auto://{}", listener.local_addr());
-    let connector = Connector::new().source(([127, 0, 0, 2], 0));
+    let connector = Connector::new().config(&patient());
+    let connector = connector.source(([127, 0, 0, 2], 0));
     let client = thread::spawn(move || connector.connect(address).unwrap());
     let server = listener.accept_timeout(TIME_LIMIT).unwrap();
     assert_eq!(server.peer_addr().ip(), IpAddr::from([127, 0, 0, 2]));

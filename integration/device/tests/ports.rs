@@ -10,10 +10,10 @@ use std::{
 };
 
 use rdmsg::{
-    Config, Connector, Engine, Error, Listener, Transport, TransportChoice,
+    Connector, Engine, Error, Listener, Transport, TransportChoice,
     rsocket::{self, Stream},
 };
-use toolbox::{DeviceTest, Lab};
+use toolbox::{DeviceTest, Lab, TIME_LIMIT, patient};
 
 /// The range from which the kernel chooses ports while a [`Ports`] exists.
 const RANGE: RangeInclusive<u16> = 47000..=47199;
@@ -91,7 +91,7 @@ fn bind(lab: &Lab, transport: TransportChoice, engine: &Engine) -> Result<Listen
 }
 
 fn bind_at(at: SocketAddr, transport: TransportChoice, engine: &Engine) -> Result<Listener, Error> {
-    let mut config = Config::default();
+    let mut config = patient();
     config.transport = transport;
     Listener::builder().config(&config).engine(engine).bind(at)
 }
@@ -213,6 +213,8 @@ fn connector_uses_port_free_over_tcp_if_required() {
     let accepted = listener.accepted();
     let server = rsocket::Listener::bind(lab.at(0)).unwrap();
     let address = server.local_addr().unwrap();
+    let mut config = rsocket::Config::default();
+    config.connect_timeout = TIME_LIMIT;
     let ports = Ports::new(&lab);
     thread::scope(|scope| {
         let streams = scope.spawn(|| {
@@ -223,9 +225,9 @@ fn connector_uses_port_free_over_tcp_if_required() {
         // Keep the connections open, because the port of a closed connection stays occupied for a
         // while.
         let connections: Vec<_> = iter::repeat_with(|| {
-            let connector = Connector::new().engine(&engine);
+            let connector = Connector::new().config(&patient()).engine(&engine);
             let endpoint = connector.connect(listener.local_addr()).unwrap();
-            let stream = Stream::connect(address).unwrap();
+            let stream = Stream::connect_with(address, &config).unwrap();
             for port in [
                 endpoint.local_addr().port(),
                 stream.local_addr().unwrap().port(),

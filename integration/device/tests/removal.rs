@@ -17,8 +17,10 @@ use rdmsg::{
     CloseReason, Config, Connector, Endpoint, Engine, Error, Listener, Transport, cm, observe,
     verbs,
 };
-use toolbox::{Deadline, DeviceTest, Lab, reason};
+use toolbox::{Deadline, DeviceTest, Lab, patient, reason};
 
+/// The time limit for the effects of a lost device or link. A connect that is not repeated has a
+/// longer limit, [`toolbox::TIME_LIMIT`].
 const TIME_LIMIT: Duration = Duration::from_secs(20);
 
 fn run(line: &str) {
@@ -55,25 +57,24 @@ fn wait_for_end(mut child: Child) {
 /// notice the device.
 fn bind(address: &str, engine: &Engine) -> Listener {
     let deadline = Instant::now() + TIME_LIMIT;
+    let builder = Listener::builder().config(&patient()).engine(engine);
     loop {
-        match Listener::builder().engine(engine).bind(address) {
+        match builder.bind(address) {
             Ok(listener) => return listener,
             Err(error) => assert!(Instant::now() < deadline, "{error}"),
         }
     }
 }
 
-/// Returns a connector with a timeout that is long enough for a busy machine.
-fn patient() -> Connector {
-    let config = Config::default().with(|c| c.connect_timeout = TIME_LIMIT);
-    Connector::new().config(&config)
+fn connector() -> Connector {
+    Connector::new().config(&patient())
 }
 
 fn pair(listener: &Listener, engine: &Engine) -> (Endpoint, Endpoint) {
     let address = listener.local_addr();
-    let connector = patient().engine(engine);
+    let connector = connector().engine(engine);
     let client = thread::spawn(move || connector.connect(address).unwrap());
-    let server = listener.accept_timeout(TIME_LIMIT).unwrap();
+    let server = listener.accept_timeout(toolbox::TIME_LIMIT).unwrap();
     let client = client.join().unwrap();
     client.send(b"hello").unwrap();
     assert_eq!(*server.recv_timeout(TIME_LIMIT).unwrap(), *b"hello");
@@ -93,7 +94,8 @@ fn is_removed(error: &Error) -> bool {
 #[test]
 fn device_removal_ends_users_until_device_returns() {
     let lab = DeviceTest::without_credits();
-    let elsewhere = Listener::bind(lab.at(0)).unwrap();
+    let elsewhere = Listener::builder().config(&patient());
+    let elsewhere = elsewhere.bind(lab.at(0)).unwrap();
     // This connection uses the lab's own device, which the test does not remove, so the connection
     // must survive.
     let other = pair(&elsewhere, &Engine::shared().unwrap());
@@ -155,8 +157,8 @@ fn device_removal_ends_users_until_device_returns() {
 /// Connects to the listener and sends a message. Returns the transport of the connection.
 fn transport_to(listener: &Listener) -> Transport {
     let address = format!("auto://{}", listener.local_addr());
-    let client = thread::spawn(move || patient().connect(address).unwrap());
-    let server = listener.accept_timeout(TIME_LIMIT).unwrap();
+    let client = thread::spawn(move || connector().connect(address).unwrap());
+    let server = listener.accept_timeout(toolbox::TIME_LIMIT).unwrap();
     let client = client.join().unwrap();
     assert_eq!(client.transport(), server.transport());
     client.send(b"hello").unwrap();
@@ -175,11 +177,12 @@ fn auto_uses_tcp_while_device_is_removed() {
     run("rdma link add rxe_auto type rxe netdev auto0");
     let engine = Engine::new().unwrap();
     drop(bind("10.96.0.1:7985", &engine));
-    let listener = Listener::bind(format!("auto://{CHOOSES}")).unwrap();
+    let listener = Listener::builder().config(&patient());
+    let listener = listener.bind(format!("auto://{CHOOSES}")).unwrap();
     assert_eq!(listener.transports(), [Transport::Rdma, Transport::Tcp]);
     assert_eq!(transport_to(&listener), Transport::Rdma);
-    let client = thread::spawn(|| patient().connect(format!("auto://{CHOOSES}")).unwrap());
-    let server = listener.accept_timeout(TIME_LIMIT).unwrap();
+    let client = thread::spawn(|| connector().connect(format!("auto://{CHOOSES}")).unwrap());
+    let server = listener.accept_timeout(toolbox::TIME_LIMIT).unwrap();
     let client = client.join().unwrap();
     assert_eq!(client.transport(), Transport::Rdma);
 
@@ -225,14 +228,17 @@ fn auto_uses_tcp_while_device_is_removed() {
 #[test]
 #[ignore = "a part of the test above, which starts it"]
 fn a_process_of_its_own_chooses() {
-    let listener = Listener::bind("auto://10.96.0.1:7988").unwrap();
+    let listener = Listener::builder().config(&patient());
+    let listener = listener.bind("auto://10.96.0.1:7988").unwrap();
     println!("chose {:?}", transport_to(&listener));
 }
 
-/// Connects to an address. Retries while the device with this address is missing.
+/// Connects to an address. Retries while the device with this address is missing. The deadline
+/// permits a further attempt after an attempt that has timed out.
 fn connect_when_back(address: SocketAddr, engine: &Engine) -> Endpoint {
-    let deadline = Instant::now() + TIME_LIMIT;
-    let connector = Connector::new().engine(engine);
+    let deadline = Instant::now() + toolbox::TIME_LIMIT;
+    let config = patient().with(|config| config.connect_timeout = TIME_LIMIT);
+    let connector = Connector::new().config(&config).engine(engine);
     loop {
         match connector.connect(address) {
             Ok(client) => return client,
@@ -252,13 +258,14 @@ fn listener_with_rebind_binds_again() {
     let engine = Engine::new().unwrap();
     drop(bind("10.97.0.1:7984", &engine));
     let listener = Listener::builder()
+        .config(&patient())
         .rebind(true)
         .engine(&engine)
         .bind("10.97.0.1:7984")
         .unwrap();
     thread::scope(|scope| {
         for name in ["rxe_again", "rxe_again", "rxe_renamed"] {
-            let server = scope.spawn(|| listener.accept_timeout(2 * TIME_LIMIT).unwrap());
+            let server = scope.spawn(|| listener.accept_timeout(4 * TIME_LIMIT).unwrap());
             let client = connect_when_back(listener.local_addr(), &engine);
             let server = server.join().unwrap();
             client.send(b"hello").unwrap();
@@ -282,7 +289,7 @@ fn listener_with_rebind_binds_again() {
         // Clients can connect again after the address was removed and added again.
         run("ip address del 10.97.0.1/24 dev again0");
         run("ip address add 10.97.0.1/24 dev again0");
-        let server = scope.spawn(|| listener.accept_timeout(2 * TIME_LIMIT).unwrap());
+        let server = scope.spawn(|| listener.accept_timeout(4 * TIME_LIMIT).unwrap());
         let client = connect_when_back(listener.local_addr(), &engine);
         client.close().unwrap();
         drop(server.join().unwrap());
@@ -326,7 +333,7 @@ impl Cut {
         let connector = Connector::new().config(config).engine(engine);
         let address = self.address.clone();
         let client = thread::spawn(move || connector.connect(&*address).unwrap());
-        let server = listener.accept_timeout(TIME_LIMIT).unwrap();
+        let server = listener.accept_timeout(toolbox::TIME_LIMIT).unwrap();
         (client.join().unwrap(), server, listener)
     }
 
@@ -360,7 +367,7 @@ fn await_that(what: &str, condition: impl Fn() -> bool) {
 /// Returns a configuration with one ping per hour. A ping during the test is therefore the effect
 /// of a device event.
 fn hourly() -> Config {
-    let mut config = Config::default();
+    let mut config = patient();
     config.keepalive_interval = Some(Duration::from_secs(3600));
     config.keepalive_timeout = Duration::from_secs(120);
     // With this timeout, the device retries a send for more than half a minute before it reports an
@@ -459,7 +466,7 @@ fn session_leaves_a_lost_link_at_once() {
     let connector = connector.alternatives(second.local_addr()).unwrap();
     let address = first.local_addr();
     let client = thread::spawn(move || connector.connect(address).unwrap());
-    let server = first.accept_timeout(TIME_LIMIT).unwrap();
+    let server = first.accept_timeout(toolbox::TIME_LIMIT).unwrap();
     let client = client.join().unwrap();
     cut.set("down");
     await_that("the resumption", || client.statistics().resumes > 0);
@@ -517,14 +524,15 @@ fn the_only_device_may_be_removed_and_come_back() {
     let engine = Engine::new().unwrap();
     // A listener on the unspecified address does not depend on a single device, so it remains open.
     let unspecified = Listener::builder()
+        .config(&patient())
         .engine(&engine)
         .bind("0.0.0.0:7983")
         .unwrap();
-    let to_wide = Connector::new().engine(&engine);
+    let to_wide = connector().engine(&engine);
     let through_unspecified = || {
         let (connector, address) = (to_wide.clone(), lab.at(7983));
         let client = thread::spawn(move || connector.connect(address).unwrap());
-        let server = unspecified.accept_timeout(TIME_LIMIT).unwrap();
+        let server = unspecified.accept_timeout(toolbox::TIME_LIMIT).unwrap();
         (client.join().unwrap(), server)
     };
     for (name, next) in [

@@ -47,8 +47,8 @@ fn report_over_rdma_has_no_private_data() {
     fs::create_dir(&folder).unwrap();
     let name = folder.join("results");
     let line = format!(
-        "{program} bench {} --transport rdma --test latency,rate --sizes 64 --seconds 0.1 --report \
-         {}",
+        "{program} bench {} --transport rdma --test latency,rate --sizes 64 --seconds 0.1 \
+         --timeout 60 --report {}",
         lab.addr,
         name.display()
     );

@@ -11,7 +11,7 @@ use rdmsg::{
     CloseReason, Config, Connector, Endpoint, Engine, Error, Listener, RemoteAccess,
     RequestListener, TrySendError,
 };
-use toolbox::{DeviceTest, Lab, TIME_LIMIT, applies, pattern, reason};
+use toolbox::{DeviceTest, Lab, TIME_LIMIT, applies, patient, pattern, reason};
 
 /// The number of receive buffers that are reserved for each connection.
 const SHARE: u32 = 17;
@@ -19,7 +19,7 @@ const SHARE: u32 = 17;
 /// Returns a configuration with `count` shared buffers. For a full window, a connection needs more
 /// buffers than the [`SHARE`] that is reserved for it.
 fn sharing(count: u32) -> Config {
-    let mut config = Config::default();
+    let mut config = patient();
     config.shared_receive = Some(count);
     config.receive_window = Some(16);
     config.send_depth = Some(16);
@@ -363,7 +363,7 @@ fn shared_and_own_receives_interoperate() {
     pairs.extend(another.pairs(2));
     pairs.push(connect(sharing(2 * SHARE)));
     pairs.push(connect(sharing(2 * SHARE + 6)));
-    pairs.push(connect(Config::default()));
+    pairs.push(connect(patient()));
     for number in 0..10 {
         for (client, end) in &pairs {
             ping(client, end, number, 1500);

@@ -1,7 +1,7 @@
 //! Tests the statistics of connections and engines.
 
 use rdmsg::{Config, Connector, DeviceCounters, Engine, Listener};
-use toolbox::{DeviceTest, TIME_LIMIT, pair_with};
+use toolbox::{DeviceTest, TIME_LIMIT, pair_with, patient};
 
 #[test]
 fn a_connection_counts_what_goes_through_it() {
@@ -79,9 +79,13 @@ fn a_connection_counts_what_goes_through_it() {
 fn an_engine_adds_up_what_was_and_what_is() {
     let lab = DeviceTest::start();
     let (engine, other) = (Engine::new().unwrap(), Engine::new().unwrap());
-    let listener = Listener::builder().engine(&other).bind(lab.at(0)).unwrap();
+    let listener = Listener::builder()
+        .config(&patient())
+        .engine(&other)
+        .bind(lab.at(0))
+        .unwrap();
     let address = listener.local_addr();
-    let connector = Connector::new().engine(&engine);
+    let connector = Connector::new().config(&patient()).engine(&engine);
     let connect = || {
         let connector = connector.clone();
         let connecting = std::thread::spawn(move || connector.connect(address).unwrap());

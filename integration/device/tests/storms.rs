@@ -13,7 +13,7 @@ use rdmsg::{
     cm::{CmId, EventChannel, PortSpace},
     status::CmEventType,
 };
-use toolbox::{DeviceTest, Lab, TIME_LIMIT, Usage};
+use toolbox::{DeviceTest, Lab, TIME_LIMIT, Usage, patient};
 
 /// The result of one connect call.
 struct Outcome {
@@ -55,8 +55,7 @@ fn storm(count: usize, connector: &Connector, address: SocketAddr) -> Vec<Outcom
 /// Returns a configuration that needs little memory per connection. A storm then measures the
 /// connects and not the memory allocation.
 fn small() -> Config {
-    let mut config = Config::default();
-    config.connect_timeout = TIME_LIMIT;
+    let mut config = patient();
     config.receive_window = Some(4);
     config.send_depth = Some(4);
     config.eager_size = Some(1024);
@@ -96,17 +95,16 @@ fn storm_connects_return_by_deadline_without_loss() {
     const COUNT: usize = 200;
     let lab = DeviceTest::start();
     let before = count_resources(&lab);
-    // The machine cannot complete all these connects within the timeout.
-    let mut config = Config::default();
-    config.receive_window = Some(16);
     // Only the connecting side may time out.
-    config.connect_timeout = TIME_LIMIT;
+    let mut config = patient();
+    config.receive_window = Some(16);
     let (servers, clients) = (Engine::new().unwrap(), Engine::new().unwrap());
     let listener = Listener::builder()
         .config(&config)
         .engine(&servers)
         .bind(lab.at(0))
         .unwrap();
+    // The machine cannot complete all these connects within the timeout.
     config.connect_timeout = Duration::from_secs(3);
     let address = listener.local_addr();
     let accepting = accept_all(listener);
@@ -262,7 +260,7 @@ fn retrying_client_survives_end_of_silent_server() {
     dying.bind_addr(lab.at(0)).unwrap();
     dying.listen(4).unwrap();
     let address = dying.local_addr().unwrap();
-    let mut config = Config::default();
+    let mut config = patient();
     config.connect_timeout = 2 * TIME_LIMIT;
     for retry_refused in [false, true] {
         let connector = Connector::new()
@@ -278,7 +276,7 @@ fn retrying_client_survives_end_of_silent_server() {
             continue;
         }
         drop(dying);
-        let listener = Listener::bind(address).unwrap();
+        let listener = Listener::builder().config(&config).bind(address).unwrap();
         let server = listener.accept_timeout(TIME_LIMIT).unwrap();
         client.join().unwrap().unwrap().close().unwrap();
         assert_eq!(
@@ -314,7 +312,7 @@ fn all_addresses_of_a_name_have_one_deadline() {
     // timeout until the connect succeeds.
     let servers = Engine::new().unwrap();
     let listener = Listener::builder()
-        .config(&config)
+        .config(&patient())
         .engine(&servers)
         .bind(lab.at(0))
         .unwrap();

@@ -29,6 +29,7 @@ fn on_two_hosts(
     let lab = DeviceTest::start();
     let mut config = config.clone();
     // A busy machine may not run the other host for seconds.
+    config.connect_timeout = TIME_LIMIT;
     config.keepalive_timeout = TIME_LIMIT;
     match lab.host.as_str() {
         "a" => {
@@ -39,7 +40,6 @@ fn on_two_hosts(
             listener(bound.accept_timeout(TIME_LIMIT).unwrap());
         }
         "b" => {
-            config.connect_timeout = TIME_LIMIT;
             connector(
                 Connector::new()
                     .config(&config)
@@ -365,6 +365,7 @@ const DETECTION_LIMIT: Duration = Duration::from_secs(20);
 /// Returns a configuration with which keepalive detects a lost peer before the device does.
 fn probing() -> Config {
     let mut config = Config::default();
+    config.connect_timeout = TIME_LIMIT;
     config.keepalive_interval = Some(Duration::from_secs(1));
     config.keepalive_timeout = Duration::from_secs(3);
     config.rdma.ack_timeout = Some(20);
@@ -396,8 +397,7 @@ fn idle_and_busy(lab: &Lab, port: u16) -> [Endpoint; 2] {
         });
         listeners.map(|listener| listener.accept_timeout(TIME_LIMIT).unwrap())
     } else {
-        configs.map(|(port, mut config)| {
-            config.connect_timeout = TIME_LIMIT;
+        configs.map(|(port, config)| {
             let engine = Engine::new().unwrap();
             let connector = Connector::new()
                 .config(&config)

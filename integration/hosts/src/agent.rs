@@ -345,6 +345,18 @@ mod tests {
     }
 
     #[test]
+    fn state_of_process_contains_its_output_and_stacks() {
+        both(|host| {
+            assert_eq!(host.state_of_process(), "no program runs");
+            host.start(&sh("echo begun; exec sleep 1000")).unwrap();
+            assert!(host.wait_for_text("begun", LIMIT).unwrap());
+            let state = host.state_of_process();
+            assert!(state.contains(r#"printed "begun\n""#), "{state}");
+            assert!(state.contains("kernel stacks: "), "{state}");
+        });
+    }
+
+    #[test]
     fn failure_is_reported_and_the_host_goes_on() {
         both(|host| {
             let error = host.shell("echo what is wrong >&2; exit 2").unwrap_err();

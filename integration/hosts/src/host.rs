@@ -17,7 +17,7 @@ use crate::{
 };
 
 /// The time limit for a server to start listening. `Deadline` extends it on a slow machine.
-const LISTEN_LIMIT: Duration = Duration::from_secs(20);
+const LISTEN_LIMIT: Duration = Duration::from_secs(60);
 
 /// A host on which the caller can run programs, one at a time. The caller can also run shell
 /// commands while a program runs.
@@ -94,18 +94,34 @@ impl Host {
     ///
     /// # Errors
     ///
-    /// If the server accepts no connections within 20 s (longer on a slow machine).
+    /// If the server accepts no connections within 60 s (longer on a slow machine). The error
+    /// contains the output of the server and the kernel stacks of its threads.
     pub fn listens(&mut self, listening: Listening) -> Result<bool> {
-        retry(LISTEN_LIMIT, PAUSE, || {
+        let listens = retry(LISTEN_LIMIT, PAUSE, || {
             let shown = Process::on(&self.link, listening.command(), false)?.finish(SILENCE)?;
             let is_ready = listening.is_shown_in(&shown.output);
             let has_ended = !is_ready && self.process()?.end(Duration::ZERO)?.is_some();
+            let output = &shown.output;
             ensure!(
                 is_ready || has_ended,
-                "the server is not ready: {listening:?}"
+                "the server is not ready: {listening:?} is not in {output:?}"
             );
             Ok(is_ready)
-        })
+        });
+        listens.with_context(|| self.state_of_process())
+    }
+
+    /// Returns the output of the program, and the kernel stacks of its threads.
+    pub(crate) fn state_of_process(&mut self) -> String {
+        let Ok(process) = self.process() else {
+            return "no program runs".to_owned();
+        };
+        let (id, printed) = (process.id(), process.printed());
+        let stacks = match self.shell(&format!("cat /proc/{id}/task/*/stack")) {
+            Ok((_, stacks)) => stacks,
+            Err(error) => format!("{error:#}"),
+        };
+        format!("the program has printed {printed:?}; its kernel stacks: {stacks}")
     }
 
     /// Does the same as [`Process::wait_for_text`] for the program that was started last.

@@ -195,8 +195,13 @@ impl Process {
         self.check()?;
         Ok(self.status.map(|status| Ended {
             status: Some(status),
-            output: String::from_utf8_lossy(&self.printed).into_owned(),
+            output: self.printed(),
         }))
+    }
+
+    /// Returns the output that the agent has reported until now.
+    pub(crate) fn printed(&self) -> String {
+        String::from_utf8_lossy(&self.printed).into_owned()
     }
 
     /// Kills the program if it still runs. Returns the output of the program. If the program ended

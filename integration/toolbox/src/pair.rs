@@ -4,6 +4,15 @@ use rdmsg::{CloseReason, Config, Connector, Endpoint, Error, Listener};
 
 use crate::{Lab, TIME_LIMIT};
 
+/// Returns the default configuration with longer timeouts. They are long enough for a busy machine,
+/// on which even a living peer may need more than the default time to connect or to answer.
+pub fn patient() -> Config {
+    Config::default().with(|config| {
+        config.connect_timeout = TIME_LIMIT;
+        config.keepalive_timeout = TIME_LIMIT;
+    })
+}
+
 /// Connects this host to itself. Both endpoints use the shared engine. Returns the endpoint that
 /// connects, followed by the endpoint that accepts. If `config` has the default keepalive timeout,
 /// the connection has a longer one.

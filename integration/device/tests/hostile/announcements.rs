@@ -13,7 +13,7 @@ use std::{
 };
 
 use rdmsg::{CloseReason, Config, Connector, Endpoint, Engine, Error, Listener};
-use toolbox::{Deadline, DeviceTest, Lab, TIME_LIMIT, applies, pattern};
+use toolbox::{Deadline, DeviceTest, Lab, TIME_LIMIT, applies, patient, pattern};
 
 use crate::{
     bystander::Bystander,
@@ -376,7 +376,7 @@ fn a_server_that_may_lock_nothing_more() {
     use nix::sys::resource::{Resource, setrlimit};
 
     let lab = DeviceTest::without_credits();
-    let mut config = Config::default();
+    let mut config = patient();
     config.read_timeout = Duration::from_secs(1);
     config.receive_window = Some(8);
     config.send_depth = Some(8);

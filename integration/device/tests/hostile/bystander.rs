@@ -7,8 +7,8 @@ use std::{
     time::Duration,
 };
 
-use rdmsg::{CloseReason, Config, Connector, Endpoint, Engine, Error, Listener, Polling};
-use toolbox::{TIME_LIMIT, pattern};
+use rdmsg::{CloseReason, Connector, Endpoint, Engine, Error, Listener, Polling};
+use toolbox::{TIME_LIMIT, patient, pattern};
 
 /// The pause between two messages, during which other threads can use the processor. While a thread
 /// waits in `assert_unaffected`, there is no pause.
@@ -39,7 +39,7 @@ struct Rounds {
 
 impl Bystander {
     pub(crate) fn new(engine: &Engine, addr: std::net::SocketAddr) -> Self {
-        let mut config = Config::default();
+        let mut config = patient();
         config.polling = Polling::Event;
         let listener = Listener::builder()
             .config(&config)

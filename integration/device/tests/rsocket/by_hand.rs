@@ -19,6 +19,8 @@ use rdmsg::{
 };
 use toolbox::{DeviceTest, TIME_LIMIT, applies, read_sequence, write_sequence};
 
+use crate::patient;
+
 /// The device capability that a [`Peer`] needs. iWARP lacks it.
 const BY_HAND: &str = "queue pairs that a program connects by ibv_modify_qp(3)";
 
@@ -237,12 +239,12 @@ fn protocol_violations_end_the_connection() {
         let known = text.contains("violated the protocol");
         assert!(known, "{says:?}: {text}");
     }
-    let client = Stream::connect(address).unwrap();
+    let client = Stream::connect_with(address, &patient()).unwrap();
     let server = accepted.recv_timeout(TIME_LIMIT).unwrap();
     write_sequence(&client, 100, 100);
     read_sequence(&server, 100, 100);
     // The accepting thread accepts one more connection, cannot send it to the channel, and ends.
     drop(accepted);
-    drop(Stream::connect(address));
+    drop(Stream::connect_with(address, &patient()));
     accepting.join().unwrap();
 }

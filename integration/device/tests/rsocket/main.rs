@@ -15,7 +15,7 @@ use rdmsg::{
     CloseReason, Endpoint,
     rsocket::{Config, Listener, Stream},
 };
-use toolbox::{DeviceTest, Lab, read_sequence, reason, write_sequence};
+use toolbox::{DeviceTest, Lab, TIME_LIMIT, read_sequence, reason, write_sequence};
 
 /// Returns both ends of a new connection, the connecting end first.
 fn pair(config: &Config) -> (Stream, Stream) {
@@ -29,8 +29,15 @@ fn pair(config: &Config) -> (Stream, Stream) {
     (client, server)
 }
 
-fn small() -> Config {
+/// Returns the default configuration with a connect timeout that is long enough for a busy machine.
+fn patient() -> Config {
     let mut config = Config::default();
+    config.connect_timeout = TIME_LIMIT;
+    config
+}
+
+fn small() -> Config {
+    let mut config = patient();
     config.send_buffer = 3000;
     config.receive_buffer = 2000;
     config.receive_queue = 4;
@@ -42,7 +49,7 @@ fn small() -> Config {
 #[test]
 fn both_directions_at_once() {
     let _test = DeviceTest::start();
-    for (config, len) in [(Config::default(), 8 << 20), (small(), 300_000)] {
+    for (config, len) in [(patient(), 8 << 20), (small(), 300_000)] {
         let (client, server) = pair(&config);
         thread::scope(|scope| {
             for stream in [&client, &server] {
@@ -77,7 +84,7 @@ fn no_connection_misses_a_window() {
 #[test]
 fn small_pieces_arrive_in_order() {
     let _test = DeviceTest::start();
-    for config in [Config::default(), small()] {
+    for config in [patient(), small()] {
         let (client, server) = pair(&config);
         thread::scope(|scope| {
             scope.spawn(|| write_sequence(&client, 20_000, 7));
@@ -91,7 +98,7 @@ fn small_pieces_arrive_in_order() {
 #[test]
 fn one_direction_ends_before_the_other() {
     let _test = DeviceTest::start();
-    let (mut client, mut server) = pair(&Config::default());
+    let (mut client, mut server) = pair(&patient());
     client.write_all(b"a question").unwrap();
     client.shutdown(Shutdown::Write).unwrap();
     let error = client.write(b"more").unwrap_err();
@@ -109,7 +116,7 @@ fn one_direction_ends_before_the_other() {
 #[test]
 fn a_dropped_stream_delivers_first() {
     let _test = DeviceTest::start();
-    let mut config = Config::default();
+    let mut config = patient();
     config.receive_buffer = 1 << 20;
     config.send_buffer = 1 << 20;
     let (client, mut server) = pair(&config);
@@ -165,7 +172,7 @@ fn waiting_is_bounded_where_it_should_be() {
 fn shutdown_wakes_blocked_readers() {
     let _test = DeviceTest::start();
     for how in [Shutdown::Read, Shutdown::Both] {
-        let (client, _server) = pair(&Config::default());
+        let (client, _server) = pair(&patient());
         let client = Arc::new(client);
         let reader = Arc::clone(&client);
         let reading = thread::spawn(move || (&*reader).read(&mut [0; 8]).unwrap());
@@ -197,7 +204,7 @@ fn end_of_peer_wakes_all_waiting_threads() {
 #[test]
 fn keepalive_goes_on_without_calls() {
     let _test = DeviceTest::start();
-    let (client, mut server) = pair(&Config::default());
+    let (client, mut server) = pair(&patient());
     client
         .set_keepalive(Some(Duration::from_millis(1)))
         .unwrap();
@@ -225,14 +232,14 @@ fn foreign_clients_are_rejected() {
     );
     let accepting = thread::spawn(move || listener.accept().unwrap().0);
     assert_eq!(
-        reason(Endpoint::connect(address)),
+        reason(Endpoint::connect_timeout(address, TIME_LIMIT)),
         CloseReason::PeerIsRsocket
     );
-    let client = Stream::connect(address).unwrap();
+    let client = Stream::connect_with(address, &patient()).unwrap();
     let server = accepting.join().unwrap();
     write_sequence(&client, 100, 100);
     read_sequence(&server, 100, 100);
-    let error = Stream::connect(lab.at(1)).unwrap_err();
+    let error = Stream::connect_with(lab.at(1), &patient()).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::ConnectionRefused);
 }
 
@@ -243,7 +250,8 @@ fn endpoint_and_rsocket_name_each_other_as_foreign() {
     let lab = DeviceTest::start();
     let rsocket = Listener::bind(lab.at(0)).unwrap();
     let address = rsocket.local_addr().unwrap();
-    let connecting = thread::spawn(move || Endpoint::connect(address).unwrap_err());
+    let connecting =
+        thread::spawn(move || Endpoint::connect_timeout(address, TIME_LIMIT).unwrap_err());
     // The listener rejects the request during this call.
     while !connecting.is_finished() {
         let accepted = rsocket.accept_timeout(Duration::from_millis(100));
@@ -263,7 +271,7 @@ fn endpoint_and_rsocket_name_each_other_as_foreign() {
     assert!(error.to_string().contains("rdmsg::rsocket"), "{error}");
 
     let endpoints = rdmsg::Listener::bind(lab.at(0)).unwrap();
-    let error = Stream::connect(endpoints.local_addr()).unwrap_err();
+    let error = Stream::connect_with(endpoints.local_addr(), &patient()).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::ConnectionRefused, "{error}");
     assert!(error.to_string().contains("rdmsg::Endpoint"), "{error}");
 }
@@ -283,11 +291,13 @@ fn ipv6_client_of_ipv4_listener_gets_clear_error() {
         "the other of IPv4 and IPv6"
     };
 
-    let error = Stream::connect((lab.addr6, rsocket.local_addr().unwrap().port())).unwrap_err();
+    let address = (lab.addr6, rsocket.local_addr().unwrap().port());
+    let error = Stream::connect_with(address, &patient()).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::ConnectionRefused, "{error}");
     assert!(error.to_string().contains(hint), "{error}");
 
-    let error = Endpoint::connect((lab.addr6, endpoints.local_addr().port())).unwrap_err();
+    let address = (lab.addr6, endpoints.local_addr().port());
+    let error = Endpoint::connect_timeout(address, TIME_LIMIT).unwrap_err();
     assert!(error.to_string().contains(hint), "{error}");
     let error = std::io::Error::from(error);
     assert_eq!(error.kind(), ErrorKind::ConnectionRefused, "{error}");
@@ -297,7 +307,7 @@ fn ipv6_client_of_ipv4_listener_gets_clear_error() {
 fn a_hundred_connections_leave_nothing() {
     let lab = DeviceTest::start();
     let once = || {
-        let (client, server) = pair(&Config::default());
+        let (client, server) = pair(&patient());
         write_sequence(&client, 1000, 100);
         read_sequence(&server, 1000, 100);
     };

@@ -13,7 +13,7 @@ use toolbox::{Deadline, DeviceTest, TIME_LIMIT, applies, slowness};
 use crate::{
     IMMEDIATE,
     by_hand::{BUFFER, Peer, RECEIVES, Received, Server, announcement, command},
-    start,
+    patient, start,
 };
 
 /// Names of commands, as they occur in error messages.
@@ -73,7 +73,7 @@ fn commands_of_a_hostile_server_end_the_stream() {
         ),
     ];
     for (bytes, expected) in cases {
-        let (mut client, mut peer) = connected(&lab, &Config::default());
+        let (mut client, mut peer) = connected(&lab, &patient());
         peer.send(&bytes);
         let error = client.read(&mut [0]).unwrap_err();
         assert_eq!(violation(&error), expected);
@@ -87,14 +87,14 @@ fn commands_of_a_hostile_server_end_the_stream() {
 fn claims_of_a_hostile_server_end_the_stream() {
     let Some(lab) = start() else { return };
     for len in [(1 << 20) + 1, u32::MAX] {
-        let (mut client, mut peer) = connected(&lab, &Config::default());
+        let (mut client, mut peer) = connected(&lab, &patient());
         peer.announce_bytes(len);
         let error = client.read(&mut [0]).unwrap_err();
         let free = 1 << 20;
         assert_eq!(violation(&error), ProtocolError::Overrun { len, free });
     }
     // Announce as many bytes as the buffer can hold, and then one more byte.
-    let (mut client, mut peer) = connected(&lab, &Config::default());
+    let (mut client, mut peer) = connected(&lab, &patient());
     peer.announce_bytes(1 << 20);
     peer.announce_bytes(1);
     let mut bytes = vec![1; 1 << 20];
@@ -135,7 +135,7 @@ fn hostile_server_fails_the_connect() {
                 act(&mut peer, bytes);
                 peer.expect(CmEventType::DISCONNECTED);
             });
-            let error = Stream::connect(address).unwrap_err();
+            let error = Stream::connect_with(address, &patient()).unwrap_err();
             assert_eq!(violation(&error), expected);
         });
     }
@@ -158,7 +158,7 @@ fn silent_server_fails_the_connect() {
 #[test]
 fn hostile_client_ends_its_stream() {
     let Some(lab) = start() else { return };
-    let listener = Listener::bind(lab.at(0)).unwrap();
+    let listener = Listener::bind_with(lab.at(0), &patient()).unwrap();
     let address = listener.local_addr().unwrap();
     let features = {
         let mut bytes = command(1);
@@ -196,7 +196,7 @@ fn wrong_key_of_the_peer_fails_the_stream() {
         peer.send(&announcement(4096, 100, 0xdead_0000));
         peer
     });
-    let mut client = Stream::connect(address).unwrap();
+    let mut client = Stream::connect_with(address, &patient()).unwrap();
     let peer = serving.join().unwrap();
     client.write_all(b"lost").unwrap();
     let error = client.read(&mut [0]).unwrap_err();
@@ -208,7 +208,7 @@ fn wrong_key_of_the_peer_fails_the_stream() {
 #[test]
 fn keepalives_arrive_while_nothing_else_happens() {
     let Some(lab) = start() else { return };
-    let mut config = Config::default();
+    let mut config = patient();
     config.keepalive = Some(Duration::from_millis(50));
     config.receive_queue = 64;
     let (mut client, mut peer) = connected(&lab, &config);
@@ -235,7 +235,7 @@ fn writes_wait_for_receives_of_the_server() {
     if !applies(!lab.is_iwarp(), IMMEDIATE) {
         return;
     }
-    let mut config = Config::default();
+    let mut config = patient();
     config.keepalive = None;
     let (mut client, mut peer) = connected(&lab, &config);
     let before = lab.rnr_naks();
@@ -259,7 +259,7 @@ fn writes_wait_for_receives_of_the_server() {
 #[test]
 fn keepalive_detects_a_lost_host() {
     let Some(lab) = start() else { return };
-    let mut config = Config::default();
+    let mut config = patient();
     config.keepalive = Some(Duration::from_millis(50));
     let (mut client, peer) = connected(&lab, &config);
     peer.fail_queue_pair();
@@ -272,7 +272,7 @@ fn keepalive_detects_a_lost_host() {
 #[test]
 fn vanished_server_ends_reads() {
     let Some(lab) = start() else { return };
-    let (mut client, peer) = connected(&lab, &Config::default());
+    let (mut client, peer) = connected(&lab, &patient());
     let reader = client.try_clone().unwrap();
     let reading = thread::spawn(move || (&reader).read(&mut [0]).unwrap());
     drop(peer);

@@ -14,7 +14,7 @@ use std::{
 
 use rdmsg::Endpoint;
 use rdmsg_valkey::{Config, Listener, Stream};
-use toolbox::{DeviceTest, Lab, applies, read_sequence, write_sequence};
+use toolbox::{DeviceTest, Lab, TIME_LIMIT, applies, read_sequence, write_sequence};
 
 /// The device capability that the protocol needs.
 const IMMEDIATE: &str = "RDMA WRITE with immediate data";
@@ -37,8 +37,15 @@ fn pair(config: &Config) -> (Stream, Stream) {
     (client, server)
 }
 
-fn small() -> Config {
+/// Returns the default configuration with a connect timeout that is long enough for a busy machine.
+fn patient() -> Config {
     let mut config = Config::default();
+    config.connect_timeout = TIME_LIMIT;
+    config
+}
+
+fn small() -> Config {
+    let mut config = patient();
     config.send_buffer = 3000;
     config.receive_buffer = 2000;
     config.receive_queue = 64;
@@ -53,7 +60,7 @@ fn small() -> Config {
 #[test]
 fn both_directions_at_once() {
     let Some(_test) = start() else { return };
-    for (config, len) in [(Config::default(), 3 << 20), (small(), 100_000)] {
+    for (config, len) in [(patient(), 3 << 20), (small(), 100_000)] {
         let (client, server) = pair(&config);
         thread::scope(|scope| {
             for stream in [&client, &server] {
@@ -129,7 +136,7 @@ fn connects_fail_with_their_reason() {
         let listener = Listener::bind(lab.at(0)).unwrap();
         listener.local_addr().unwrap().port()
     };
-    let error = Stream::connect(lab.at(port)).unwrap_err();
+    let error = Stream::connect_with(lab.at(port), &patient()).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::ConnectionRefused, "{error}");
     // This listener accepts no connection.
     let mut config = Config::default();
@@ -141,7 +148,7 @@ fn connects_fail_with_their_reason() {
     drop(listener);
     // A listener for endpoints rejects requests that contain no hello of rdmsg.
     let listener = rdmsg::Listener::bind(lab.at(0)).unwrap();
-    let error = Stream::connect(listener.local_addr()).unwrap_err();
+    let error = Stream::connect_with(listener.local_addr(), &patient()).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::ConnectionRefused, "{error}");
 }
 
@@ -150,7 +157,7 @@ fn devices_without_immediate_data_are_refused() {
     let lab = DeviceTest::start();
     if !applies(!lab.is_iwarp(), IMMEDIATE) {
         let listener = rdmsg::Listener::bind(lab.at(0)).unwrap();
-        let error = Stream::connect(listener.local_addr()).unwrap_err();
+        let error = Stream::connect_with(listener.local_addr(), &patient()).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
     }
 }
@@ -164,7 +171,7 @@ fn endpoint_notices_another_protocol() {
     let address = listener.local_addr().unwrap();
     thread::scope(|scope| {
         let accepting = scope.spawn(|| listener.accept().unwrap());
-        let error = Endpoint::connect(address).unwrap_err();
+        let error = Endpoint::connect_timeout(address, TIME_LIMIT).unwrap_err();
         assert!(error.to_string().contains("does not speak"), "{error}");
         let (mut stream, _) = accepting.join().unwrap();
         let read = stream.read(&mut [0]);

@@ -9,7 +9,7 @@ use rdmsg_valkey::{Config, Listener, tokio::Stream};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use toolbox::{Lab, read_sequence, sequence, write_sequence};
 
-use crate::{small, start};
+use crate::{patient, small, start};
 
 /// Connects an asynchronous stream to a blocking stream.
 async fn pair(config: &Config) -> (Stream, rdmsg_valkey::Stream) {
@@ -26,7 +26,7 @@ async fn pair(config: &Config) -> (Stream, rdmsg_valkey::Stream) {
 #[tokio::test]
 async fn halves_of_two_tasks_work_at_once() {
     let Some(_test) = start() else { return };
-    for (config, len) in [(Config::default(), 3 << 20), (small(), 100_000)] {
+    for (config, len) in [(patient(), 3 << 20), (small(), 100_000)] {
         let (client, server) = pair(&config).await;
         let other = server.try_clone().unwrap();
         let threads = [
@@ -87,6 +87,6 @@ async fn connect_fails_with_its_reason() {
         let listener = Listener::bind(lab.at(0)).unwrap();
         listener.local_addr().unwrap()
     };
-    let error = Stream::connect(address).await.unwrap_err();
+    let error = Stream::connect_with(address, &patient()).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::ConnectionRefused, "{error}");
 }
