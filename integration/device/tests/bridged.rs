@@ -9,9 +9,10 @@ use std::{
     path::{Path, PathBuf},
     process::{Command, Stdio},
     thread,
+    time::Duration,
 };
 
-use toolbox::{BridgePair, Deadline, DeviceTest, Process, TIME_LIMIT, example, pattern};
+use toolbox::{BridgePair, DeviceTest, Process, TIME_LIMIT, example, pattern, retry};
 
 /// Starts two bridges, which connect to each other over RDMA. Clients connect to the near bridge,
 /// and the far bridge connects to the service.
@@ -214,13 +215,7 @@ fn connections_that_do_not_fit_are_refused_by_name() {
     pair.near.reports(&left).unwrap();
     pair.far.reports(&left).unwrap();
     // The engines free the memory of a closed connection shortly after the bridges report its end.
-    let mut deadline = Deadline::after(TIME_LIMIT);
-    let another = loop {
-        let another = echoed(pair.near.address);
-        if another.is_some() || deadline.is_over() {
-            break another;
-        }
-    };
-    clients.push(another.expect("the memory must be free again"));
+    let another = || echoed(pair.near.address).ok_or("the memory must be free again");
+    clients.push(retry(TIME_LIMIT, Duration::from_millis(20), another).unwrap());
     fs::remove_dir_all(folder).unwrap();
 }

@@ -1,11 +1,9 @@
 //! Tests failures, and the remedies in their error messages.
 
 use std::{
-    env,
     fs::{self, Permissions},
     net::SocketAddr,
     os::unix::{fs::PermissionsExt, process::CommandExt},
-    path::PathBuf,
     process::{Command, Output, Stdio},
     thread,
     time::{Duration, Instant},
@@ -17,25 +15,7 @@ use rdmsg::{
     status::CmEventType,
     verbs::{CompletionQueue, ProtectionDomain, QpCap, QpInitAttr},
 };
-use toolbox::{DeviceTest, Lab, TIME_LIMIT, patient, reason};
-
-/// Returns the path of the example client. The example is in the parent of the folder that contains
-/// the test programs.
-fn cm_client() -> PathBuf {
-    let program = env::current_exe()
-        .unwrap()
-        .parent()
-        .unwrap()
-        .parent()
-        .unwrap()
-        .join("cm_client");
-    assert!(
-        program.exists(),
-        "{} does not exist: build it with cargo build -p cm-examples --bins",
-        program.display()
-    );
-    program
-}
+use toolbox::{DeviceTest, Lab, TIME_LIMIT, example, patient, reason};
 
 fn run(command: &mut Command) -> Output {
     command.stdin(Stdio::null()).output().unwrap()
@@ -192,7 +172,7 @@ fn a_machine_without_rdma_is_told_what_to_load() {
     let script = "mount -t tmpfs none /dev/infiniband && exec \"$0\" 10.8.0.1:7471";
     let output = run(Command::new("unshare")
         .args(["--mount", "sh", "-c", script])
-        .arg(cm_client()));
+        .arg(example("cm_client")));
     assert_failure(
         &output,
         &[
@@ -216,7 +196,7 @@ fn memlock_error_names_the_limit() {
     let address = listener.local_addr().to_string();
     let output = run(Command::new("sh")
         .args(["-c", script])
-        .arg(cm_client())
+        .arg(example("cm_client"))
         .arg(address)
         .uid(65534)
         .gid(65534));

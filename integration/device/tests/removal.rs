@@ -17,11 +17,11 @@ use rdmsg::{
     CloseReason, Config, Connector, Endpoint, Engine, Error, Listener, Transport, cm, observe,
     verbs,
 };
-use toolbox::{Deadline, DeviceTest, Lab, patient, reason};
+use toolbox::{Deadline, DeviceTest, Lab, TIME_LIMIT, patient, reason};
 
 /// The time limit for the effects of a lost device or link. A connect that is not repeated has a
-/// longer limit, [`toolbox::TIME_LIMIT`].
-const TIME_LIMIT: Duration = Duration::from_secs(20);
+/// longer limit, [`TIME_LIMIT`].
+const EFFECT_LIMIT: Duration = Duration::from_secs(20);
 
 fn run(line: &str) {
     let mut words = line.split(' ');
@@ -56,7 +56,7 @@ fn wait_for_end(mut child: Child) {
 /// Listens on an address of a new device. Retries, because the connection manager needs a moment to
 /// notice the device.
 fn bind(address: &str, engine: &Engine) -> Listener {
-    let deadline = Instant::now() + TIME_LIMIT;
+    let deadline = Instant::now() + EFFECT_LIMIT;
     let builder = Listener::builder().config(&patient()).engine(engine);
     loop {
         match builder.bind(address) {
@@ -74,10 +74,10 @@ fn pair(listener: &Listener, engine: &Engine) -> (Endpoint, Endpoint) {
     let address = listener.local_addr();
     let connector = connector().engine(engine);
     let client = thread::spawn(move || connector.connect(address).unwrap());
-    let server = listener.accept_timeout(toolbox::TIME_LIMIT).unwrap();
+    let server = listener.accept_timeout(TIME_LIMIT).unwrap();
     let client = client.join().unwrap();
     client.send(b"hello").unwrap();
-    assert_eq!(*server.recv_timeout(TIME_LIMIT).unwrap(), *b"hello");
+    assert_eq!(*server.recv_timeout(EFFECT_LIMIT).unwrap(), *b"hello");
     (client, server)
 }
 
@@ -113,12 +113,12 @@ fn device_removal_ends_users_until_device_returns() {
         let waiting = bind("10.98.0.1:7980", &engine);
         let listener = bind("10.98.0.1:7981", &engine);
         let (client, server) = pair(&listener, &engine);
-        let waiter = thread::spawn(move || waiting.accept_timeout(TIME_LIMIT).unwrap_err());
+        let waiter = thread::spawn(move || waiting.accept_timeout(EFFECT_LIMIT).unwrap_err());
         let deleting = start(&format!("exec rdma link delete {name}"));
 
         let errors = [
             waiter.join().unwrap(),
-            listener.accept_timeout(TIME_LIMIT).unwrap_err(),
+            listener.accept_timeout(EFFECT_LIMIT).unwrap_err(),
             listener.try_accept().unwrap_err(),
         ];
         for error in errors {
@@ -131,7 +131,7 @@ fn device_removal_ends_users_until_device_returns() {
             );
         }
         for endpoint in [&client, &server] {
-            let end = endpoint.recv_timeout(TIME_LIMIT).unwrap_err();
+            let end = endpoint.recv_timeout(EFFECT_LIMIT).unwrap_err();
             // Accept any reason, because the queue pair can fail before the connection manager
             // reports the removal.
             assert!(matches!(end, Error::Disconnected(_)), "{end:?}");
@@ -145,12 +145,12 @@ fn device_removal_ends_users_until_device_returns() {
     pair(&back, &engine);
     // Remove the device while a listener exists. The removal must end the listener.
     let deleting = start("rdma link delete rxe_going && ip link delete going0");
-    assert!(is_removed(&back.accept_timeout(TIME_LIMIT).unwrap_err()));
+    assert!(is_removed(&back.accept_timeout(EFFECT_LIMIT).unwrap_err()));
     wait_for_end(deleting);
     engine.shutdown();
 
     other.0.send(b"all along").unwrap();
-    assert_eq!(*other.1.recv_timeout(TIME_LIMIT).unwrap(), *b"all along");
+    assert_eq!(*other.1.recv_timeout(EFFECT_LIMIT).unwrap(), *b"all along");
     pair(&elsewhere, &Engine::shared().unwrap());
 }
 
@@ -158,11 +158,11 @@ fn device_removal_ends_users_until_device_returns() {
 fn transport_to(listener: &Listener) -> Transport {
     let address = format!("auto://{}", listener.local_addr());
     let client = thread::spawn(move || connector().connect(address).unwrap());
-    let server = listener.accept_timeout(toolbox::TIME_LIMIT).unwrap();
+    let server = listener.accept_timeout(TIME_LIMIT).unwrap();
     let client = client.join().unwrap();
     assert_eq!(client.transport(), server.transport());
     client.send(b"hello").unwrap();
-    assert_eq!(*server.recv_timeout(TIME_LIMIT).unwrap(), *b"hello");
+    assert_eq!(*server.recv_timeout(EFFECT_LIMIT).unwrap(), *b"hello");
     client.transport()
 }
 
@@ -182,14 +182,14 @@ fn auto_uses_tcp_while_device_is_removed() {
     assert_eq!(listener.transports(), [Transport::Rdma, Transport::Tcp]);
     assert_eq!(transport_to(&listener), Transport::Rdma);
     let client = thread::spawn(|| connector().connect(format!("auto://{CHOOSES}")).unwrap());
-    let server = listener.accept_timeout(toolbox::TIME_LIMIT).unwrap();
+    let server = listener.accept_timeout(TIME_LIMIT).unwrap();
     let client = client.join().unwrap();
     assert_eq!(client.transport(), Transport::Rdma);
 
     wait_for_end(start("exec rdma link delete rxe_auto"));
     for endpoint in [client, server] {
         assert!(
-            endpoint.recv_timeout(TIME_LIMIT).is_err(),
+            endpoint.recv_timeout(EFFECT_LIMIT).is_err(),
             "the connection must end with its device"
         );
     }
@@ -212,7 +212,7 @@ fn auto_uses_tcp_while_device_is_removed() {
         "{output}"
     );
     // The listener continues over TCP, and binds to the device again within seconds.
-    let mut deadline = Deadline::after(TIME_LIMIT);
+    let mut deadline = Deadline::after(EFFECT_LIMIT);
     while transport_to(&listener) != Transport::Rdma {
         assert!(
             !deadline.is_over(),
@@ -236,8 +236,8 @@ fn a_process_of_its_own_chooses() {
 /// Connects to an address. Retries while the device with this address is missing. The deadline
 /// permits a further attempt after an attempt that has timed out.
 fn connect_when_back(address: SocketAddr, engine: &Engine) -> Endpoint {
-    let deadline = Instant::now() + toolbox::TIME_LIMIT;
-    let config = patient().with(|config| config.connect_timeout = TIME_LIMIT);
+    let deadline = Instant::now() + TIME_LIMIT;
+    let config = patient().with(|config| config.connect_timeout = EFFECT_LIMIT);
     let connector = Connector::new().config(&config).engine(engine);
     loop {
         match connector.connect(address) {
@@ -265,11 +265,11 @@ fn listener_with_rebind_binds_again() {
         .unwrap();
     thread::scope(|scope| {
         for name in ["rxe_again", "rxe_again", "rxe_renamed"] {
-            let server = scope.spawn(|| listener.accept_timeout(4 * TIME_LIMIT).unwrap());
+            let server = scope.spawn(|| listener.accept_timeout(4 * EFFECT_LIMIT).unwrap());
             let client = connect_when_back(listener.local_addr(), &engine);
             let server = server.join().unwrap();
             client.send(b"hello").unwrap();
-            assert_eq!(*server.recv_timeout(TIME_LIMIT).unwrap(), *b"hello");
+            assert_eq!(*server.recv_timeout(EFFECT_LIMIT).unwrap(), *b"hello");
             let old = fs::read_dir("/sys/class/infiniband")
                 .unwrap()
                 .filter_map(|entry| entry.unwrap().file_name().into_string().ok())
@@ -277,7 +277,7 @@ fn listener_with_rebind_binds_again() {
                 .unwrap();
             wait_for_end(start(&format!("exec rdma link delete {old}")));
             assert_eq!(
-                reason(client.recv_timeout(TIME_LIMIT)),
+                reason(client.recv_timeout(EFFECT_LIMIT)),
                 CloseReason::DeviceRemoved
             );
             assert!(
@@ -289,7 +289,7 @@ fn listener_with_rebind_binds_again() {
         // Clients can connect again after the address was removed and added again.
         run("ip address del 10.97.0.1/24 dev again0");
         run("ip address add 10.97.0.1/24 dev again0");
-        let server = scope.spawn(|| listener.accept_timeout(4 * TIME_LIMIT).unwrap());
+        let server = scope.spawn(|| listener.accept_timeout(4 * EFFECT_LIMIT).unwrap());
         let client = connect_when_back(listener.local_addr(), &engine);
         client.close().unwrap();
         drop(server.join().unwrap());
@@ -333,7 +333,7 @@ impl Cut {
         let connector = Connector::new().config(config).engine(engine);
         let address = self.address.clone();
         let client = thread::spawn(move || connector.connect(&*address).unwrap());
-        let server = listener.accept_timeout(toolbox::TIME_LIMIT).unwrap();
+        let server = listener.accept_timeout(TIME_LIMIT).unwrap();
         (client.join().unwrap(), server, listener)
     }
 
@@ -357,7 +357,7 @@ impl Cut {
 }
 
 fn await_that(what: &str, condition: impl Fn() -> bool) {
-    let deadline = Instant::now() + TIME_LIMIT;
+    let deadline = Instant::now() + EFFECT_LIMIT;
     while !condition() {
         assert!(Instant::now() < deadline, "{what}");
         thread::yield_now();
@@ -392,7 +392,7 @@ fn lost_link_is_noticed_and_idle_connections_live() {
         (client, server)
     });
     let mut long_timeouts = Config::default();
-    long_timeouts.connect_timeout = 2 * TIME_LIMIT;
+    long_timeouts.connect_timeout = 2 * EFFECT_LIMIT;
     let listener = Listener::builder()
         .config(&long_timeouts)
         .engine(&engines[0]);
@@ -400,7 +400,7 @@ fn lost_link_is_noticed_and_idle_connections_live() {
     let connector = Connector::new().config(&long_timeouts).engine(&engines[0]);
     let address = cut.address.clone();
     let waiting = thread::spawn(move || connector.connect(&*address));
-    let request = requests.requests().recv_timeout(TIME_LIMIT).unwrap();
+    let request = requests.requests().recv_timeout(EFFECT_LIMIT).unwrap();
     let devices = verbs::DeviceList::new().unwrap();
     let device = devices.iter().find(|it| it.name() == Cut::DEVICE);
     // This context of the device receives the same events as the engines' contexts.
@@ -424,7 +424,7 @@ fn lost_link_is_noticed_and_idle_connections_live() {
         cut.await_count("PORT_ACTIVE", round);
         for (client, server) in &pairs {
             client.send(b"on").unwrap();
-            assert_eq!(*server.recv_timeout(TIME_LIMIT).unwrap(), *b"on");
+            assert_eq!(*server.recv_timeout(EFFECT_LIMIT).unwrap(), *b"on");
         }
         if fastest < prompt {
             break;
@@ -466,13 +466,13 @@ fn session_leaves_a_lost_link_at_once() {
     let connector = connector.alternatives(second.local_addr()).unwrap();
     let address = first.local_addr();
     let client = thread::spawn(move || connector.connect(address).unwrap());
-    let server = first.accept_timeout(toolbox::TIME_LIMIT).unwrap();
+    let server = first.accept_timeout(TIME_LIMIT).unwrap();
     let client = client.join().unwrap();
     cut.set("down");
     await_that("the resumption", || client.statistics().resumes > 0);
     assert_eq!(client.peer_addr(), second.local_addr());
     client.send(b"on").unwrap();
-    assert_eq!(*server.recv_timeout(TIME_LIMIT).unwrap(), *b"on");
+    assert_eq!(*server.recv_timeout(EFFECT_LIMIT).unwrap(), *b"on");
     cut.set("up");
     drop((client, server, second));
     cut.remove(first);
@@ -532,7 +532,7 @@ fn the_only_device_may_be_removed_and_come_back() {
     let through_unspecified = || {
         let (connector, address) = (to_wide.clone(), lab.at(7983));
         let client = thread::spawn(move || connector.connect(address).unwrap());
-        let server = unspecified.accept_timeout(toolbox::TIME_LIMIT).unwrap();
+        let server = unspecified.accept_timeout(TIME_LIMIT).unwrap();
         (client.join().unwrap(), server)
     };
     for (name, next) in [
@@ -545,14 +545,14 @@ fn the_only_device_may_be_removed_and_come_back() {
         // The buffer of a held message belongs to the device. The message must remain readable
         // after the removal.
         client.send(b"kept").unwrap();
-        let held = server.recv_timeout(TIME_LIMIT).unwrap();
+        let held = server.recv_timeout(EFFECT_LIMIT).unwrap();
         let others = through_unspecified();
         let deleting = start(&format!("exec rdma link delete {name}"));
         assert!(is_removed(
-            &listener.accept_timeout(TIME_LIMIT).unwrap_err()
+            &listener.accept_timeout(EFFECT_LIMIT).unwrap_err()
         ));
         for endpoint in [&client, &server, &others.0, &others.1] {
-            let end = endpoint.recv_timeout(TIME_LIMIT).unwrap_err();
+            let end = endpoint.recv_timeout(EFFECT_LIMIT).unwrap_err();
             assert!(matches!(end, Error::Disconnected(_)), "{end:?}");
         }
         assert_eq!(*held, *b"kept");
