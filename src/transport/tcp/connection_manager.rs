@@ -316,7 +316,11 @@ impl ConnectionManager {
     /// a listener stay pending, because the engine answers them.
     pub(super) fn forget(&self, key: u64) {
         let mut state = lock(&self.inner.state);
-        state.sockets.remove(&key);
+        if let Some(Watched::Listener { socket, .. }) = state.sockets.remove(&key) {
+            // The program may have copies of an inherited socket. Until the last copy is closed,
+            // epoll would report the connections in its queue, although this listener has ended.
+            self.unwatch(&socket);
+        }
         state.silent.remove(key);
         state
             .reports
@@ -512,13 +516,19 @@ impl Watch {
 mod tests {
     use std::net::TcpStream;
 
-    use nix::sys::{
-        socket::{getsockopt, sockopt},
-        time::TimeValLike,
+    use nix::{
+        poll::{PollFd, PollFlags, PollTimeout, poll},
+        sys::{
+            socket::{getsockopt, sockopt},
+            time::TimeValLike,
+        },
     };
 
     use super::*;
-    use crate::{config::Config, transport::tcp::ListenId};
+    use crate::{
+        config::{Config, Inherited},
+        transport::tcp::ListenId,
+    };
 
     fn listen(manager: &ConnectionManager) -> ListenId {
         let any = SocketAddr::from(([127, 0, 0, 1], 0));
@@ -544,6 +554,28 @@ mod tests {
         assert_ne!(getsockopt(&socket, sockopt::TcpUserTimeout), Ok(0));
         let time_limit = getsockopt(&socket, sockopt::ReceiveTimeout).unwrap();
         assert_ne!(time_limit.num_microseconds(), 0);
+    }
+
+    #[test]
+    fn ended_listener_is_not_watched_while_its_socket_has_copies() {
+        let manager = ConnectionManager::new().unwrap();
+        let socket = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = socket.local_addr().unwrap();
+        let mut config = Config::default();
+        config.listening.inherited = Some(Inherited(Arc::new(socket)));
+        let bind = || ListenId::bind(&manager, 16, address, &config).unwrap();
+        let _waits = TcpStream::connect(address).unwrap();
+        let is_ready = |time_limit: PollTimeout| {
+            let mut fds = [PollFd::new(manager.as_fd(), PollFlags::POLLIN)];
+            poll(&mut fds, time_limit).unwrap() == 1
+        };
+        // The second listener gets the descriptor number of the first.
+        for _ in 0..2 {
+            let listener = bind();
+            assert!(is_ready(PollTimeout::MAX));
+            drop(listener);
+            assert!(!is_ready(PollTimeout::ZERO));
+        }
     }
 
     #[test]
