@@ -22,8 +22,6 @@ fn stage(send_depth: Option<u16>) -> Stage {
     config.transport = TransportChoice::Tcp;
     config.receive_window = Some(WINDOW as u16);
     config.eager_size = Some(1000);
-    // Disable keepalive, because the tests expect no Ping.
-    config.keepalive_interval = None;
     config.send_depth = send_depth;
     Stage::with(config)
 }

@@ -30,7 +30,6 @@ fn config() -> Config {
     config.transport = TransportChoice::Tcp;
     config.max_message = LONG as u64;
     config.large_memory = 8 * LONG as u64;
-    config.keepalive_interval = None;
     config.read_timeout = READ_TIMEOUT;
     config
 }

@@ -38,6 +38,8 @@ fn tcp() -> Config {
     Config::default().with(|c| {
         c.transport = TransportChoice::Tcp;
         c.connect_timeout = TIME_LIMIT;
+        // The raw peers do not answer Pings.
+        c.keepalive_interval = None;
     })
 }
 

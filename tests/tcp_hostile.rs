@@ -424,9 +424,8 @@ fn messages_arrive_if_sent_byte_by_byte() {
 fn bytes_beyond_one_batch_are_still_processed() {
     let mut config = Config::default();
     config.transport = TransportChoice::Tcp;
+    // The stage disables keepalive, so only the arriving bytes make a thread poll.
     config.polling = Polling::Event;
-    // Disable keepalive, so that only the arriving bytes make a thread poll.
-    config.keepalive_interval = None;
     config.receive_window = Some(64);
     config.eager_size = Some(1000);
     let stage = Stage::with(config);
@@ -579,7 +578,7 @@ fn connect_from(host: Ipv4Addr, to: SocketAddr) -> TcpStream {
 fn incomplete_private_data_time_out() {
     let stage = stage();
     let mut config = config();
-    config.connect_timeout = Duration::from_secs(5);
+    config.connect_timeout = Duration::from_secs(10);
     config.keepalive_interval = None;
     let listener = Listener::builder()
         .config(&config)

@@ -22,13 +22,20 @@ pub(crate) struct Stage {
 }
 
 impl Stage {
+    /// Connects the bystander. If `config` has the default keepalive timeout, the listener's
+    /// connections have no keepalive, because raw peers do not answer Pings.
     pub(crate) fn with(config: Config) -> Self {
         Self::on(&Engine::new().unwrap(), config)
     }
 
     /// Does the same as [`with`](Self::with), on the engine `engine`.
     pub(crate) fn on(engine: &Engine, config: Config) -> Self {
-        let config = config.with(|c| c.connect_timeout = TIME_LIMIT);
+        let config = config.with(|c| {
+            c.connect_timeout = TIME_LIMIT;
+            if c.keepalive_timeout == Config::default().keepalive_timeout {
+                c.keepalive_interval = None;
+            }
+        });
         let listener = Listener::builder()
             .config(&config)
             .engine(engine)
