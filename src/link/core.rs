@@ -388,12 +388,7 @@ impl Core {
             }
         }
         self.fail_kept(&ended.reason);
-        // `put` fails if the application has dropped its side of the queue, which is not an error
-        // here.
-        if let Some(mut completions) = self.completions.take() {
-            let _ = completions.put(Completion::Disconnected(reason.clone()));
-            self.deferred.later.push(DeferredAction::Close(completions));
-        }
+        self.deferred.ended = self.completions.take();
         self.ended = Some(ended);
         self.deferred.drive = true;
         self.deferred.wake = true;
@@ -527,11 +522,11 @@ impl Core {
                 Completion::Immediate(Immediate::new(imm_data, len, credit))
             }
             Arrival::Finish => {
-                if !self.take_first_finish() {
-                    return;
+                if self.take_first_finish() {
+                    self.deferred.finished = true;
+                    self.deferred.wake = true;
                 }
-                self.deferred.finished = true;
-                Completion::Finished
+                return;
             }
         };
         self.hand_over(completion, to);

@@ -13,8 +13,12 @@ pub(super) struct Deferred {
     pub(super) wake: bool,
     /// Whether a completion was put into the queue.
     pub(super) arrived: bool,
-    /// Whether the peer has finished sending.
+    /// Whether the peer has finished sending, and [`Completion::Finished`] must be put into the
+    /// queue.
     pub(super) finished: bool,
+    /// The connection's side of the queue, after the connection has ended.
+    /// [`Completion::Disconnected`] must be put into the queue.
+    pub(super) ended: Option<Outbox>,
     /// Whether a refused send can be tried again.
     pub(super) room: bool,
     /// The deferred actions, oldest first.
@@ -47,7 +51,7 @@ impl Deferred {
     /// Returns whether there is no work.
     #[inline]
     pub(super) fn is_nothing(&self) -> bool {
-        // `arrived`, `finished` and `room` are set only together with `wake`.
+        // `arrived`, `finished`, `ended` and `room` are set only together with `wake`.
         !(self.drive | self.wake) && self.later.is_empty()
     }
 
@@ -67,8 +71,9 @@ impl Deferred {
         }
     }
 
-    /// Adds later work.
+    /// Adds later work, whose ends the link has already reported.
     pub(super) fn add(&mut self, mut other: Self) {
+        debug_assert!(other.ended.is_none(), "the link must report the end first");
         self.drive |= other.drive;
         self.wake |= other.wake;
         self.arrived |= other.arrived;

@@ -10,7 +10,7 @@ use std::{
 };
 
 use super::{
-    completion::Ended,
+    completion::{Completion, Ended},
     core::{Core, Recipient},
     deferred::{Deferred, DeferredAction},
     inbox::{Inbox, Inlet, inbox},
@@ -37,7 +37,7 @@ use crate::{
     transport_choice::Transport,
 };
 
-/// The bit of `Link::ends` that is set after the peer's Finish was delivered.
+/// The bit of `Link::ends` that is set after the peer's Finish has arrived.
 const FINISHED: u8 = 1;
 /// The bit of `Link::ends` that is set after `Core::ended` was set.
 const OVER: u8 = 2;
@@ -368,24 +368,9 @@ impl Link {
     }
 
     #[inline(never)]
-    fn wake_after(&self, core: MutexGuard<'_, Core>, mut deferred: Deferred) -> Deferred {
-        if deferred.finished {
-            self.ends.fetch_or(FINISHED, Ordering::Release);
-        }
+    fn wake_after(&self, mut core: MutexGuard<'_, Core>, mut deferred: Deferred) -> Deferred {
         if deferred.wake {
-            // Several threads may find that the connection has ended. Only the thread that sets the
-            // bit counts the end.
-            if let Some(ended) = &core.ended
-                && self.ends.fetch_or(OVER, Ordering::Release) & OVER == 0
-            {
-                if self.is_counted && core.was_established() {
-                    tally::count_end(&ended.reason);
-                }
-                // The connection has left its group, because the end was reported to the group.
-                self.set_grouped(false);
-                deferred.arrived = true;
-                deferred.room = true;
-            }
+            self.report_ends(&mut core, &mut deferred);
             if deferred.arrived {
                 self.may_have_unread.store(true, Ordering::Relaxed);
                 self.announce_readable(&core);
@@ -402,6 +387,38 @@ impl Link {
             self.poller.wake();
         }
         deferred
+    }
+
+    /// Reports the peer's Finish and the end of the connection, if they have just occurred. Sets
+    /// the bits of `ends` before the completions become visible, so that a thread that takes such a
+    /// completion also finds the bit.
+    fn report_ends(&self, core: &mut Core, deferred: &mut Deferred) {
+        // `put` fails if the application has dropped its side of the queue, which is not an error
+        // here.
+        if deferred.finished {
+            self.ends.fetch_or(FINISHED, Ordering::Release);
+            if let Some(completions) = deferred.ended.as_mut().or(core.completions.as_mut()) {
+                let _ = completions.put(Completion::Finished);
+            }
+            deferred.arrived = true;
+        }
+        // Several threads may find that the connection has ended. Only the thread that sets the bit
+        // reports the end.
+        if let Some(ended) = &core.ended
+            && self.ends.fetch_or(OVER, Ordering::Release) & OVER == 0
+        {
+            if self.is_counted && core.was_established() {
+                tally::count_end(&ended.reason);
+            }
+            if let Some(mut completions) = deferred.ended.take() {
+                let _ = completions.put(Completion::Disconnected(ended.reason.clone()));
+                deferred.later.push(DeferredAction::Close(completions));
+            }
+            // The connection has left its group, because the end was reported to the group.
+            self.set_grouped(false);
+            deferred.arrived = true;
+            deferred.room = true;
+        }
     }
 
     /// Does the deferred work: wakes tasks, drops messages without a receiver, and writes log
@@ -598,7 +615,7 @@ mod tests {
     use std::thread;
 
     use super::*;
-    use crate::{error::Error, link::Completion};
+    use crate::error::Error;
 
     fn link() -> (Arc<Link>, Inbox) {
         let (inlet, completions) = inbox();
@@ -646,6 +663,18 @@ mod tests {
         assert!(!may_wait(&mut since));
         completions.take().unwrap();
         assert!(may_wait(&mut since));
+    }
+
+    #[test]
+    fn end_can_be_taken_only_after_the_calls_report_it() {
+        let (link, ends) = link();
+        let mut core = link.core();
+        core.cut_off(CloseReason::LocallyAborted);
+        assert!(!link.is_over());
+        assert!(ends.is_empty(), "the completion must not be visible yet");
+        link.conclude(core);
+        assert!(link.is_over());
+        assert!(matches!(ends.take(), Some(Completion::Disconnected(_))));
     }
 
     #[test]
