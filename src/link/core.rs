@@ -388,7 +388,7 @@ impl Core {
             }
         }
         self.fail_kept(&ended.reason);
-        self.deferred.ended = self.completions.take();
+        self.deferred.ended = self.completions.take().map(Box::new);
         self.ended = Some(ended);
         self.deferred.drive = true;
         self.deferred.wake = true;

@@ -17,8 +17,9 @@ pub(super) struct Deferred {
     /// queue.
     pub(super) finished: bool,
     /// The connection's side of the queue, after the connection has ended.
-    /// [`Completion::Disconnected`] must be put into the queue.
-    pub(super) ended: Option<Outbox>,
+    /// [`Completion::Disconnected`] must be put into the queue. The box keeps this structure short,
+    /// because threads move it for each message.
+    pub(super) ended: Option<Box<Outbox>>,
     /// Whether a refused send can be tried again.
     pub(super) room: bool,
     /// The deferred actions, oldest first.
@@ -30,7 +31,7 @@ pub(super) struct Deferred {
 pub(super) enum DeferredAction {
     /// Drop the connection's side of the queue. This action can drop unread messages, and the
     /// release of each message takes the connection's locks.
-    Close(Outbox),
+    Close(Box<Outbox>),
     /// Drop a completion that has no receiver. The release of its message takes the connection's
     /// locks.
     Drop(Completion),

@@ -299,7 +299,7 @@ impl Link {
             let completions = core.completions.take();
             core.deferred
                 .later
-                .extend(completions.map(DeferredAction::Close));
+                .extend(completions.map(Box::new).map(DeferredAction::Close));
         });
         self.poller.leave_group();
         self.poller.call_engine();
@@ -397,7 +397,8 @@ impl Link {
         // here.
         if deferred.finished {
             self.ends.fetch_or(FINISHED, Ordering::Release);
-            if let Some(completions) = deferred.ended.as_mut().or(core.completions.as_mut()) {
+            let ended = deferred.ended.as_deref_mut();
+            if let Some(completions) = ended.or(core.completions.as_mut()) {
                 let _ = completions.put(Completion::Finished);
             }
             deferred.arrived = true;

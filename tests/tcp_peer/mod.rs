@@ -22,7 +22,7 @@ pub(crate) struct Stage {
 }
 
 impl Stage {
-    /// Connects the bystander. If `config` has the default keepalive timeout, the listener's
+    /// Connects the bystander. If `config` has the default keepalive interval, the listener's
     /// connections have no keepalive, because raw peers do not answer Pings.
     pub(crate) fn with(config: Config) -> Self {
         Self::on(&Engine::new().unwrap(), config)
@@ -32,7 +32,7 @@ impl Stage {
     pub(crate) fn on(engine: &Engine, config: Config) -> Self {
         let config = config.with(|c| {
             c.connect_timeout = TIME_LIMIT;
-            if c.keepalive_timeout == Config::default().keepalive_timeout {
+            if c.keepalive_interval == Config::default().keepalive_interval {
                 c.keepalive_interval = None;
             }
         });
