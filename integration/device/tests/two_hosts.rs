@@ -466,15 +466,21 @@ fn set_link(device: &str, state: &str) {
     run(Command::new("ip").args(["link", "set", device, state]));
 }
 
-/// If `change` is `replace`, starts to drop all packets that leave through the network device
-/// `device`. If `change` is `del`, stops dropping them.
-fn set_packet_loss(device: &str, change: &str) {
-    let mut command = Command::new("tc");
-    command.args(["qdisc", change, "dev", device, "root", "netem"]);
-    if change == "replace" {
-        command.args(["loss", "100%"]);
+/// Drops all packets that leave through the network device. Dropping this value ends the loss.
+struct PacketLoss(&'static str);
+
+impl PacketLoss {
+    fn begin(device: &'static str) -> Self {
+        let change = ["qdisc", "replace", "dev", device, "root", "netem"];
+        run(Command::new("tc").args(change).args(["loss", "100%"]));
+        Self(device)
     }
-    run(&mut command);
+}
+
+impl Drop for PacketLoss {
+    fn drop(&mut self) {
+        run(Command::new("tc").args(["qdisc", "del", "dev", self.0, "root"]));
+    }
 }
 
 fn run(command: &mut Command) {
@@ -596,6 +602,10 @@ struct Interruptions {
 }
 
 impl Interruptions {
+    fn is_suspended(&self) -> bool {
+        self.losses > self.resumptions.len()
+    }
+
     /// Waits for the next completion, and records it.
     fn next(&mut self, endpoint: &Endpoint) {
         let completion = endpoint.next_completion_timeout(TIME_LIMIT).unwrap();
@@ -658,20 +668,20 @@ fn a_session_survives_cuts_of_the_link() {
         let sender = scope.spawn(|| sends_numbers(&endpoint, &is_over));
         for outage in [100, 2000, 6000] {
             thread::sleep(Duration::from_millis(500));
-            set_packet_loss(device, "replace");
+            let loss = PacketLoss::begin(device);
             // An earlier cut may have caused these completions.
             while let Some(completion) = endpoint.try_next_completion().unwrap() {
                 seen.record(completion, &endpoint);
             }
             // A connection can survive the short cut. A long cut lasts until its loss is noticed,
-            // because keepalive does not count time in which this process does not run.
-            let earlier = seen.losses;
-            while outage > 1000 && seen.losses == earlier {
+            // because keepalive does not count time in which this process does not run. The session
+            // may be suspended already, and then no other loss follows.
+            while outage > 1000 && !seen.is_suspended() {
                 seen.next(&endpoint);
             }
             thread::sleep(Duration::from_millis(outage));
-            set_packet_loss(device, "del");
-            while seen.resumptions.len() < seen.losses {
+            drop(loss);
+            while seen.is_suspended() {
                 seen.next(&endpoint);
             }
         }
