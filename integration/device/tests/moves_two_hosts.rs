@@ -176,33 +176,40 @@ fn operate(
     Some((here, remote))
 }
 
-/// If `is_cut` is true, starts to block RDMA packets in one direction. If `is_cut` is false, stops
-/// blocking them.
-fn cut_rdma(lab: &Lab, is_cut: bool) {
-    let drop = if lab.is_iwarp() {
-        // Reset the TCP connections of iWARP. If their packets were dropped, calls of the
-        // connection manager would block while the other host does not answer.
-        format!("add rule inet cut out tcp dport {{ {MESSAGES}, {BYTES} }} reject with tcp reset")
-    } else {
-        // Drop the packets at the receiving host. If the sending host dropped them, its software
-        // RoCE would retransmit without pauses.
-        "add rule inet cut in udp dport 4791 drop".to_owned()
-    };
-    let script = if is_cut {
-        let chain = |name, hook| {
-            format!("add chain inet cut {name} {{ type filter hook {hook} priority 0; }}")
+/// Blocks RDMA packets in one direction. Dropping this value stops blocking them.
+struct Cut;
+
+impl Cut {
+    fn begin(lab: &Lab) -> Self {
+        let drop = if lab.is_iwarp() {
+            // Reset the TCP connections of iWARP. If their packets were dropped, calls of the
+            // connection manager would block while the other host does not answer.
+            format!(
+                "add rule inet cut out tcp dport {{ {MESSAGES}, {BYTES} }} reject with tcp reset"
+            )
+        } else {
+            // Drop the packets at the receiving host. If the sending host dropped them, its
+            // software RoCE would retransmit without pauses.
+            "add rule inet cut in udp dport 4791 drop".to_owned()
         };
-        let chains = [chain("out", "output"), chain("in", "input")];
-        let lines = ["add table inet cut".to_owned()].into_iter();
-        lines
-            .chain(chains)
-            .chain([drop])
-            .collect::<Vec<_>>()
-            .join("\n")
-    } else {
-        "delete table inet cut".to_owned()
-    };
-    let output = Command::new("nft").arg(&script).output().unwrap();
+        nft(&format!(
+            "add table inet cut
+             add chain inet cut out {{ type filter hook output priority 0; }}
+             add chain inet cut in {{ type filter hook input priority 0; }}
+             {drop}"
+        ));
+        Self
+    }
+}
+
+impl Drop for Cut {
+    fn drop(&mut self) {
+        nft("delete table inet cut");
+    }
+}
+
+fn nft(script: &str) {
+    let output = Command::new("nft").arg(script).output().unwrap();
     let errors = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{script}: {errors}");
 }
@@ -303,7 +310,7 @@ fn sessions_move_to_tcp_and_back_to_rdma() {
             read
         });
         for round in 0..2 {
-            for transport in [Transport::Rdma, Transport::Tcp] {
+            let mut await_all = |transport| {
                 await_transport(|| sleeps.transport(), transport);
                 await_transport(|| loops.transport(), transport);
                 await_transport(|| stream.transport(), transport);
@@ -311,8 +318,11 @@ fn sessions_move_to_tcp_and_back_to_rdma() {
                 regions = operate(&operates, regions.take());
                 thread::sleep(Duration::from_millis(500));
                 println!("round {round}: all sessions use {transport}");
-                cut_rdma(&lab, transport == Transport::Rdma);
-            }
+            };
+            await_all(Transport::Rdma);
+            let cut = Cut::begin(&lab);
+            await_all(Transport::Tcp);
+            drop(cut);
         }
         for of in [&sleeps, &loops, &operates] {
             await_transport(|| of.transport(), Transport::Rdma);
