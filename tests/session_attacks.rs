@@ -155,8 +155,10 @@ impl HonestSession {
             from.send(b"well").unwrap();
             assert_eq!(to.recv_timeout(TIME_LIMIT).unwrap(), b"well");
             assert!(to.try_recv().unwrap().is_none());
-            assert_eq!(to.statistics().resumes, resumes);
         }
+        assert_eq!(self.client.statistics().resumes, resumes);
+        // The server also counts a connection that the client abandons because the answer is late.
+        assert!(self.server.statistics().resumes >= resumes);
     }
 }
 

@@ -116,6 +116,7 @@ fn config() -> Config {
     Config::default().with(|config| {
         config.resume = Duration::from_secs(60);
         config.connect_timeout = TIME_LIMIT;
+        config.close_timeout = TIME_LIMIT;
         config.eager_size = Some(1000);
         config.receive_window = Some(8);
         config.send_depth = Some(4);
@@ -453,6 +454,12 @@ fn converse(client: &Endpoint, server: &Endpoint, resumes: u64) {
 
 #[test]
 fn session_goes_on_at_another_address() {
+    assert!((0..20).any(|_| goes_on_at_another_address()));
+}
+
+/// Returns false if this machine was so slow that an attempt to resume can have timed out. The
+/// session then continues at a later address than the test expects.
+fn goes_on_at_another_address() -> bool {
     let (listener, address) = listener();
     let (_other, other_address) = self::listener();
     let [first, second] = [Proxy::new(address), Proxy::new(address)];
@@ -461,11 +468,15 @@ fn session_goes_on_at_another_address() {
     let connector = connector.alternatives(other_address).unwrap();
     let client = connector.connect(first.address).unwrap();
     let server = listener.accept().unwrap();
+    let is_slow = || client.statistics().longest_gap_ms >= 2000;
     converse(&client, &server, 0);
     assert_eq!(client.peer_addr(), first.address);
     let before = (client.local_addr(), server.peer_addr());
     first.close();
     converse(&client, &server, 1);
+    if is_slow() {
+        return false;
+    }
     assert_eq!(client.peer_addr(), second.address);
     assert_ne!(client.local_addr(), before.0);
     assert_ne!(server.peer_addr(), before.1);
@@ -474,6 +485,9 @@ fn session_goes_on_at_another_address() {
     first.open();
     second.cut();
     converse(&client, &server, 2);
+    if is_slow() {
+        return false;
+    }
     assert_eq!(client.peer_addr(), second.address);
     // Another listener of the same engine can accept the session, even if the first listener is
     // closed.
@@ -481,6 +495,9 @@ fn session_goes_on_at_another_address() {
     first.close();
     second.close();
     converse(&client, &server, 3);
+    if is_slow() {
+        return false;
+    }
     assert_eq!(client.peer_addr(), other_address);
     assert_eq!(client.local_addr(), server.peer_addr());
     client.close().unwrap();
@@ -488,6 +505,7 @@ fn session_goes_on_at_another_address() {
         server.recv(),
         Err(Error::Disconnected(CloseReason::PeerClosed))
     ));
+    true
 }
 
 #[test]
@@ -618,8 +636,9 @@ fn untaken_losses_fill_no_channel() {
         client.flush().unwrap();
         drop(server.recv().unwrap());
     }
-    let resumes = [&client, &server].map(|side| side.statistics().resumes);
-    assert_eq!(resumes, [20; 2]);
+    assert_eq!(client.statistics().resumes, 20);
+    // The server also counts a connection that the client abandons because the answer is late.
+    assert!(server.statistics().resumes >= 20);
     client.close().unwrap();
     // The client has only one `Suspended` and one `Resumed` completion for all 20 losses. The
     // server has none, because its calls of `recv` have dropped these completions.
