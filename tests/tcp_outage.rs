@@ -157,20 +157,19 @@ fn exchange(client: &Endpoint, server: &Endpoint) -> Result<(), Error> {
     Ok(())
 }
 
-/// Repeats `attempt` until its outage is short enough. `attempt` returns the duration of its
-/// outage, which a busy machine can prolong, and a result.
+/// Repeats `attempt` until it is short enough. `attempt` returns a result, and a duration that a
+/// busy machine can prolong.
 ///
-/// If an outage lasts longer than 2.9 s, the kernel's retransmission 3.0 s after a loss can be
-/// lost, too. The next one follows 3.2 s later.
-fn with_short_outage<T>(mut attempt: impl FnMut() -> (Duration, T)) -> T {
-    const LONGEST: Duration = Duration::from_millis(2900);
+/// The kernel retransmits 3.0 s after a loss, and again 3.2 s later. If an outage lasts longer, the
+/// retransmission is lost, too.
+fn shorter_than<T>(longest: Duration, mut attempt: impl FnMut() -> (Duration, T)) -> T {
     for _ in 0..20 {
-        let (outage, result) = attempt();
-        if outage < LONGEST {
+        let (duration, result) = attempt();
+        if duration < longest {
             return result;
         }
     }
-    panic!("this machine is too slow: all outages lasted longer than {LONGEST:?}");
+    panic!("this machine is too slow: all attempts lasted longer than {longest:?}");
 }
 
 /// A connection may send a keepalive probe at any time during the outage. The outage is shorter
@@ -178,7 +177,7 @@ fn with_short_outage<T>(mut attempt: impl FnMut() -> (Duration, T)) -> T {
 #[test]
 fn outage_ends_no_idle_connection() {
     const OUTAGE: Duration = Duration::from_millis(2500);
-    let pairs = with_short_outage(|| {
+    let pairs = shorter_than(Duration::from_millis(2900), || {
         let stage = Stage::new();
         let mut pairs = Vec::new();
         // Open the connections at different times, so that their keepalive timers differ.
@@ -206,37 +205,42 @@ fn outage_ends_no_idle_connection() {
 #[test]
 fn longer_outage_ends_no_busy_connection() {
     const OUTAGE: Duration = Duration::from_millis(3200);
-    let stage = Stage::new();
-    let ends = AtomicBool::new(false);
-    thread::scope(|scope| {
-        let mut threads = Vec::new();
-        let mut engines = Vec::new();
-        for _ in 0..8 {
-            let (client, server, engine) = stage.connect();
-            engines.push(engine);
-            for (from, to) in [(client.clone(), server.clone()), (server, client)] {
-                let sending = scope.spawn(|| {
-                    let from = from;
-                    send_until(&from, &ends)
-                });
-                let counting = scope.spawn(move || count_messages(&to));
-                threads.push((sending, counting));
+    let results = shorter_than(Duration::from_secs(6), || {
+        let stage = Stage::new();
+        let ends = AtomicBool::new(false);
+        thread::scope(|scope| {
+            let mut threads = Vec::new();
+            let mut engines = Vec::new();
+            for _ in 0..8 {
+                let (client, server, engine) = stage.connect();
+                engines.push(engine);
+                for (from, to) in [(client.clone(), server.clone()), (server, client)] {
+                    let sending = scope.spawn(|| {
+                        let from = from;
+                        send_until(&from, &ends)
+                    });
+                    let counting = scope.spawn(move || count_messages(&to));
+                    threads.push((sending, counting));
+                }
+                thread::sleep(Duration::from_millis(250));
             }
-            thread::sleep(Duration::from_millis(250));
-        }
-        let cut = stage.cut();
-        thread::sleep(OUTAGE);
-        cut.restore();
-        thread::sleep(2 * OUTAGE);
-        ends.store(true, Ordering::SeqCst);
-        let results: Vec<_> = threads
-            .into_iter()
-            .map(|(sending, counting)| (sending.join().unwrap(), counting.join().unwrap()))
-            .collect();
-        for (sent, received) in results {
-            assert_eq!(sent.unwrap(), received.unwrap());
-        }
+            let begun = Instant::now();
+            let cut = stage.cut();
+            thread::sleep(OUTAGE);
+            cut.restore();
+            let outage = begun.elapsed();
+            thread::sleep(2 * OUTAGE);
+            ends.store(true, Ordering::SeqCst);
+            let results: Vec<_> = threads
+                .into_iter()
+                .map(|(sending, counting)| (sending.join().unwrap(), counting.join().unwrap()))
+                .collect();
+            (outage, results)
+        })
     });
+    for (sent, received) in results {
+        assert_eq!(sent.unwrap(), received.unwrap());
+    }
 }
 
 /// The connections use two configurations that differ only in [`Config::survive`].
@@ -293,12 +297,13 @@ fn connection_survives_the_configured_outage() {
     }
 }
 
-/// The close starts during the outage. The peer replies after the outage.
+/// The close starts during the outage. The peer replies after the outage, to the retransmission
+/// after 3.0 s. The close waits 5 s for this reply.
 #[test]
 fn close_survives_the_configured_outage() {
     const OUTAGE: Duration = Duration::from_secs(2);
     let impatient = Config::default().with(|c| c.close_timeout = Duration::from_millis(300));
-    let closed = with_short_outage(|| {
+    let closed = shorter_than(Duration::from_secs(4), || {
         let configs = [impatient.clone(), impatient.clone().survive(OUTAGE)];
         let stages = configs.map(Stage::with);
         let pairs = stages.each_ref().map(Stage::connect);
@@ -318,7 +323,8 @@ fn close_survives_the_configured_outage() {
         for cut in cuts {
             cut.restore();
         }
-        (begun.elapsed(), closed.join().unwrap())
+        let closed = closed.join().unwrap();
+        (begun.elapsed(), closed)
     });
     closed.unwrap();
 }

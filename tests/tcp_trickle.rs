@@ -216,7 +216,7 @@ fn wait_ends_in_time_while_a_long_frame_trickles() {
             drop(trickling);
             assert!(matches!(result, Err(Error::TimedOut)), "{result:?}");
             let late = start.elapsed() - timeout;
-            assert!(late < Duration::from_secs(3), "{missing} missing: {late:?}");
+            assert!(late < TIME_LIMIT, "{missing} missing: {late:?}");
         })
     });
     for wait in waits {
@@ -239,7 +239,7 @@ fn shutdown_ends_a_read_while_a_long_frame_trickles() {
     let start = Instant::now();
     assert_eq!(reading.join().unwrap().unwrap(), 0);
     let late = start.elapsed();
-    assert!(late < Duration::from_secs(3), "{late:?}");
+    assert!(late < TIME_LIMIT, "{late:?}");
 }
 
 #[test]

@@ -151,7 +151,7 @@ fn both_sides_stall_and_resume_when_neither_reads() {
     let mut counts = [0_u32; 2];
     for (endpoint, count) in [&client, &server].into_iter().zip(&mut counts) {
         while endpoint
-            .send_timeout(&count.to_le_bytes(), Duration::from_millis(300))
+            .send_timeout(&count.to_le_bytes(), Duration::from_secs(2))
             .is_ok()
         {
             *count += 1;
