@@ -38,6 +38,7 @@ fn config() -> Config {
     Config::default().with(|config| {
         config.transport = TransportChoice::Tcp;
         config.connect_timeout = TIME_LIMIT;
+        config.keepalive_timeout = TIME_LIMIT;
     })
 }
 

@@ -23,7 +23,10 @@ struct Service {
 
 impl Service {
     fn new(config: Config) -> Self {
-        let config = config.with(|config| config.connect_timeout = TIME_LIMIT);
+        let config = config.with(|config| {
+            config.connect_timeout = TIME_LIMIT;
+            config.keepalive_timeout = TIME_LIMIT;
+        });
         let engine = engine();
         let connector = Connector::new()
             .config(&config)

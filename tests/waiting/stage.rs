@@ -38,7 +38,10 @@ pub(crate) fn ip_and_transport() -> (IpAddr, Transport) {
 
 /// Returns a configuration that gives a connect enough time on a busy machine.
 pub(crate) fn patient() -> Config {
-    Config::default().with(|c| c.connect_timeout = TIME_LIMIT)
+    Config::default().with(|c| {
+        c.connect_timeout = TIME_LIMIT;
+        c.keepalive_timeout = TIME_LIMIT;
+    })
 }
 
 /// Returns a configuration without keepalive probes, which would make the engine poll occasionally.

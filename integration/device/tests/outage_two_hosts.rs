@@ -8,7 +8,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-use rdmsg::{CloseReason, Config, Connector, Endpoint, Engine, Error, Listener, status::WcStatus};
+use rdmsg::{
+    CloseReason, Config, Connector, Endpoint, Engine, Error, Listener, error::PeerTimeout,
+    status::WcStatus,
+};
 use toolbox::{DeviceTest, Lab};
 
 const TIME_LIMIT: Duration = Duration::from_secs(60);
@@ -108,6 +111,8 @@ fn assert_given_up(endpoint: &Endpoint) {
             end,
             Error::Disconnected(
                 CloseReason::KeepaliveTimeout
+                    // The peer can be the first to notice its outage.
+                    | CloseReason::PeerGaveUp(PeerTimeout::Keepalive)
                     | CloseReason::WorkRequest {
                         status: WcStatus::RETRY_EXC_ERR,
                         ..

@@ -3,7 +3,7 @@
 
 use std::{process::Command, time::Duration};
 
-use rdmsg::{Config, Connector, Endpoint, Listener, Transport};
+use rdmsg::{Config, Connector, Endpoint, Engine, Listener, Transport};
 use toolbox::DeviceTest;
 
 const TIME_LIMIT: Duration = Duration::from_secs(60);
@@ -55,6 +55,7 @@ impl Drop for Firewall {
 fn connect(address: &str) -> Endpoint {
     let mut config = Config::default();
     config.connect_timeout = Duration::from_secs(8);
+    config.keepalive_timeout = TIME_LIMIT;
     loop {
         let connector = Connector::new().config(&config).retry_refused(true);
         match connector.connect(address) {
@@ -69,7 +70,14 @@ fn host_silent_over_rdma_is_tried_over_tcp_next() {
     let lab = DeviceTest::start();
     match lab.host.as_str() {
         "a" => {
-            let listener = Listener::bind(format!("auto://{}", lab.at(PORT))).unwrap();
+            let config = Config::default().with(|config| {
+                config.keepalive_timeout = TIME_LIMIT;
+                config.close_timeout = TIME_LIMIT;
+            });
+            let listener = Listener::builder()
+                .config(&config)
+                .bind(format!("auto://{}", lab.at(PORT)))
+                .unwrap();
             let mut exchanges = 0;
             while exchanges < 3 {
                 let endpoint = listener.accept_timeout(3 * TIME_LIMIT).unwrap();
@@ -90,6 +98,7 @@ fn host_silent_over_rdma_is_tried_over_tcp_next() {
                 assert_eq!(*endpoint.recv_timeout(TIME_LIMIT).unwrap(), *b"hello");
                 let _ = endpoint.close();
             };
+            let engine = Engine::shared().unwrap();
             // After this exchange over TCP, the listener is bound and no RDMA packet is in flight.
             exchange(connect(&format!("tcp://{address}")));
             let firewall = Firewall::new();
@@ -97,6 +106,8 @@ fn host_silent_over_rdma_is_tried_over_tcp_next() {
             let first = connect(&address);
             assert_eq!(first.transport(), Transport::Tcp);
             exchange(first);
+            // The end of the attempt over RDMA can send a packet. Wait until it has been sent.
+            assert_eq!(engine.drain(TIME_LIMIT).unwrap(), 0);
             let tried = firewall.sent();
             assert!(tried > 0, "the connector must try RDMA first");
             let second = connect(&address);

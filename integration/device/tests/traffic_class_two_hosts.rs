@@ -114,6 +114,8 @@ fn classes(over: Transport, port: u16, class: Option<[u8; 2]>) -> [BTreeSet<u8>;
         };
         config.traffic_class = class.map(|[a, b]| if is_a { a } else { b });
         config.connect_timeout = TIME_LIMIT;
+        config.keepalive_timeout = TIME_LIMIT;
+        config.close_timeout = TIME_LIMIT;
     });
     let endpoint = if is_a {
         let listener = Listener::builder().config(&config).bind(lab.at(port));

@@ -31,6 +31,7 @@ fn on_two_hosts(
     // A busy machine may not run the other host for seconds.
     config.connect_timeout = TIME_LIMIT;
     config.keepalive_timeout = TIME_LIMIT;
+    config.close_timeout = TIME_LIMIT;
     match lab.host.as_str() {
         "a" => {
             let bound = Listener::builder()
@@ -263,6 +264,7 @@ fn connections_that_share_receives_flow_side_by_side() {
     config.eager_size = Some(1024);
     config.connect_timeout = TIME_LIMIT;
     config.keepalive_timeout = TIME_LIMIT;
+    config.close_timeout = TIME_LIMIT;
     let engine = Engine::new().unwrap();
     let endpoints: Vec<Endpoint> = if lab.host == "a" {
         let listener = Listener::builder()
@@ -360,14 +362,14 @@ fn is_peer_silent(end: &Error) -> bool {
 /// The time limit for detecting a peer that does not answer. It is much longer than the timeouts
 /// configured below, and much shorter than the default timeouts. The test therefore fails if the
 /// configured timeouts have no effect.
-const DETECTION_LIMIT: Duration = Duration::from_secs(20);
+const DETECTION_LIMIT: Duration = Duration::from_secs(30);
 
 /// Returns a configuration with which keepalive detects a lost peer before the device does.
 fn probing() -> Config {
     let mut config = Config::default();
     config.connect_timeout = TIME_LIMIT;
     config.keepalive_interval = Some(Duration::from_secs(1));
-    config.keepalive_timeout = Duration::from_secs(3);
+    config.keepalive_timeout = Duration::from_secs(5);
     config.rdma.ack_timeout = Some(20);
     config
 }
@@ -635,6 +637,7 @@ impl Interruptions {
 fn a_session_survives_cuts_of_the_link() {
     let config = Config::default().with(|config| {
         config.resume = TIME_LIMIT;
+        config.close_timeout = TIME_LIMIT;
         config.keepalive_interval = Some(Duration::from_millis(300));
         config.keepalive_timeout = Duration::from_millis(700);
     });

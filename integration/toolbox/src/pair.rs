@@ -10,6 +10,7 @@ pub fn patient() -> Config {
     Config::default().with(|config| {
         config.connect_timeout = TIME_LIMIT;
         config.keepalive_timeout = TIME_LIMIT;
+        config.close_timeout = TIME_LIMIT;
     })
 }
 
