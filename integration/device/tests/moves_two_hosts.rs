@@ -32,7 +32,7 @@ fn config() -> Config {
     Config::default().with(|config| {
         config.resume = TIME_LIMIT;
         config.keepalive_interval = Some(Duration::from_secs(1));
-        config.keepalive_timeout = Duration::from_secs(6);
+        config.keepalive_timeout = Duration::from_secs(2);
         config.connect_timeout = TIME_LIMIT;
         config.close_timeout = TIME_LIMIT;
         // `Auto` permits a session to move to the other transport. Each transport has its own port,
