@@ -372,7 +372,7 @@ fn closed_pipe_ends_a_command_quietly() {
 fn failed_connects_are_not_counted_as_messages() {
     let (mut server, address) = serve();
     let line = format!(
-        "{} ping {address} --transport tcp -c 3 -i 10",
+        "{} ping {address} --transport tcp -c 3 -i 3",
         env!("CARGO_BIN_EXE_rdmsg")
     );
     let argv: Vec<&str> = line.split(' ').collect();
