@@ -457,8 +457,8 @@ fn session_goes_on_at_another_address() {
     assert!((0..20).any(|_| goes_on_at_another_address()));
 }
 
-/// Returns false if this machine was so slow that an attempt to resume can have timed out. The
-/// session then continues at a later address than the test expects.
+/// Returns false if a resumption took 2 s or longer. An attempt to resume can then have timed out,
+/// and the session continues at a later address than the test expects.
 fn goes_on_at_another_address() -> bool {
     let (listener, address) = listener();
     let (_other, other_address) = self::listener();

@@ -36,7 +36,7 @@ pub(crate) fn ip_and_transport() -> (IpAddr, Transport) {
     }
 }
 
-/// Returns a configuration that gives a connect enough time on a busy machine.
+/// Returns a configuration whose timeouts suffice on a busy machine.
 pub(crate) fn patient() -> Config {
     Config::default().with(|c| {
         c.connect_timeout = TIME_LIMIT;

@@ -362,14 +362,14 @@ fn is_peer_silent(end: &Error) -> bool {
 /// The time limit for detecting a peer that does not answer. It is much longer than the timeouts
 /// configured below, and much shorter than the default timeouts. The test therefore fails if the
 /// configured timeouts have no effect.
-const DETECTION_LIMIT: Duration = Duration::from_secs(30);
+const DETECTION_LIMIT: Duration = Duration::from_secs(20);
 
 /// Returns a configuration with which keepalive detects a lost peer before the device does.
 fn probing() -> Config {
     let mut config = Config::default();
     config.connect_timeout = TIME_LIMIT;
     config.keepalive_interval = Some(Duration::from_secs(1));
-    config.keepalive_timeout = Duration::from_secs(5);
+    config.keepalive_timeout = Duration::from_secs(3);
     config.rdma.ack_timeout = Some(20);
     config
 }
