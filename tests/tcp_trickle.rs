@@ -244,7 +244,7 @@ fn shutdown_ends_a_read_while_a_long_frame_trickles() {
 
 #[test]
 fn frame_that_the_engine_receives_is_a_sign_of_life() {
-    while !engine_receives_a_trickling_frame() {}
+    assert!((0..20).any(|_| engine_receives_a_trickling_frame()));
 }
 
 /// Returns false if this thread paused for 3 s or longer between two pieces. Keepalive may then end

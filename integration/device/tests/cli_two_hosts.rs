@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 use toolbox::{
-    Deadline, DeviceTest, Diagnosis, Finding, Shell, TIME_LIMIT,
+    DOCTOR, Deadline, DeviceTest, Diagnosis, Finding, Shell, TIME_LIMIT,
     agent::{self, Host},
     example,
 };
@@ -86,7 +86,7 @@ fn json(here: &mut Shell, line: &str) -> (u8, Value) {
 #[test]
 fn the_doctor_goes_to_the_other_host_step_by_step() {
     conducted(|lab, there, here| {
-        let doctor = format!("rdmsg doctor --json --timeout 50 {}", lab.peer);
+        let doctor = format!("{DOCTOR} {}", lab.peer);
         let wrong = Diagnosis::typed(here, &doctor).unwrap();
         let finding = wrong.only_error("peer");
         assert!(finding.is_of_peer);
@@ -109,7 +109,7 @@ fn the_doctor_goes_to_the_other_host_step_by_step() {
 fn the_doctor_finds_mtus_that_differ_on_either_side() {
     conducted(|lab, there, here| {
         serve(there);
-        let doctor = format!("rdmsg doctor --json --timeout 50 {}", lab.peer);
+        let doctor = format!("{DOCTOR} {}", lab.peer);
         for at_peer in [false, true] {
             let line = "ip link set eth0 mtu 1500";
             if at_peer {
@@ -135,7 +135,7 @@ fn the_doctor_finds_mtus_that_differ_on_either_side() {
 fn doctor_finds_path_with_smaller_mtu() {
     conducted(|lab, there, here| {
         serve(there);
-        let doctor = format!("rdmsg doctor --json --timeout 50 {}", lab.peer);
+        let doctor = format!("{DOCTOR} {}", lab.peer);
         // When a packet has reached a hop with a smaller MTU, the kernel caches the smaller MTU for
         // ten minutes. This route has the same effect as an entry in that cache.
         let route = format!("{}/32 dev eth0", lab.peer);

@@ -5,7 +5,7 @@ use std::{fs, net::IpAddr, path::Path, thread, time::Duration};
 
 use rdmsg::{Engine, Listener, TransportChoice};
 use toolbox::{
-    Deadline, DeviceTest, Diagnosis, Finding, Process, Shell, TIME_LIMIT, example, patient,
+    DOCTOR, Deadline, DeviceTest, Diagnosis, Finding, Process, Shell, TIME_LIMIT, example, patient,
 };
 
 /// The prefix that makes a command run as an unprivileged user.
@@ -95,10 +95,6 @@ fn check_repair(shell: &mut Shell, line: &str, subject: &str, doctor: &str) -> F
     wait_until_healthy(shell, doctor);
     finding
 }
-
-/// A busy machine delays answers, so the limit of a step is longer than its default. The limit of
-/// [`Shell::type_line`] is longer still.
-const DOCTOR: &str = "rdmsg doctor --json --timeout 50";
 
 /// Returns [`DOCTOR`] as a line that runs without privileges.
 fn unprivileged_doctor() -> String {

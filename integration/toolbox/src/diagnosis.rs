@@ -3,6 +3,10 @@ use serde::{Deserialize, Deserializer};
 
 use crate::Shell;
 
+/// The command line of the doctor for [`Diagnosis::typed`]. A busy machine delays answers, so each
+/// step has 50 s, which is longer than the default and shorter than [`crate::TIME_LIMIT`].
+pub const DOCTOR: &str = "rdmsg doctor --json --timeout 50";
+
 /// The result of running `rdmsg doctor`.
 #[derive(Clone, Debug)]
 pub struct Diagnosis {

@@ -45,7 +45,7 @@ pub use crate::{
     bridge::{Bridge, BridgePair},
     cargo::{TestProgram, tests_of},
     device_test::{DeviceTest, Stop, Watchdog, applies},
-    diagnosis::{Diagnosis, Finding},
+    diagnosis::{DOCTOR, Diagnosis, Finding},
     lab::{Lab, Usage},
     launch::{LAB_FAILED, LAB_STOPPED, LabDevice, Launch, NO_LAB, native_is_possible},
     load::Load,
