@@ -295,7 +295,7 @@ mod tests {
                     assert_eq!(client.recv().await.unwrap(), b"back");
                 }
                 let link = &client.get_ref().inner.link;
-                link.with_core(|core| core.lose(Instant::now()));
+                link.with_core(|core| core.recovery().lose(Instant::now()));
             }
         });
     }

@@ -450,7 +450,7 @@ impl Reactor {
             (
                 core.established,
                 core.ended.clone(),
-                core.next_timeout(),
+                core.recovery().next_timeout(),
                 core.conn.counts_as_setup(),
                 core.sends_again(),
             )

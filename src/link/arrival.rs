@@ -1,9 +1,8 @@
 //! The fast path for plain messages. The state machine creates no outputs for such a message.
 
 use super::{
-    core::{Core, Recipient},
+    core::{Core, Recipient, owner_of},
     message::{Message, MessageOwner},
-    successor::owner_of,
 };
 use crate::proto::{Arrival, HEADER_LEN};
 

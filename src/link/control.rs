@@ -4,11 +4,10 @@ use std::mem;
 
 use super::{
     completion::Completion,
-    core::{Core, Recipient},
+    core::{Core, Recipient, owner_of},
     deferred::DeferredAction,
     message::{Message, MessageOwner},
     outbox::Outbox,
-    successor::owner_of,
 };
 use crate::{
     error::Error,

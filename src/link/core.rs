@@ -4,6 +4,7 @@
 use std::{
     collections::VecDeque,
     io::IoSlice,
+    mem,
     sync::{Arc, atomic::AtomicUsize},
     time::Instant,
 };
@@ -19,13 +20,13 @@ use super::{
     message::{Batches, Handoff, Message, MessageOwner},
     outbox::Outbox,
     reports::report_failed,
+    send::refused_send,
     sent_order::{CompletedSend, SentOrder, Unproven},
-    session::LinkSession,
+    session::{LinkSession, Recovery, State},
     stall::StallWatch,
-    successor::owner_of,
 };
 use crate::{
-    error::Error,
+    error::{Error, TrySendError},
     proto::{
         Arrival, Clock, CloseReason, CmInput, CmOp, Connection, Event, HEADER_LEN, Note, Output,
         SessionOver, Statistics, Transmit, Work, parts,
@@ -164,13 +165,13 @@ impl Core {
     /// or a trial of RDMA. The caller must then poll the completion queue before it calls
     /// [`handle_timeout`](Self::handle_timeout), because the queue may contain signs of life.
     pub(crate) fn passes_check(&mut self, now: Instant) -> Option<Option<Instant>> {
-        let tries_rdma = self.next_trial_at().is_some_and(|at| at <= now);
+        let tries_rdma = self.recovery().next_trial_at().is_some_and(|at| at <= now);
         let liveness = self
             .liveness
             .as_ref()
             .filter(|_| !self.sends_again() && !tries_rdma)?;
         let passes = self.conn.passes_check(liveness.activity(), now);
-        passes.then(|| self.next_timeout())
+        passes.then(|| self.recovery().next_timeout())
     }
 
     /// Handles expired deadlines. Before the state machine decides whether the peer is alive, this
@@ -178,7 +179,7 @@ impl Core {
     /// engine, the number of bytes transferred so far (including incomplete frames), and whether
     /// other connections wait for memory that messages from the peer's host occupy.
     pub(crate) fn handle_timeout(&mut self, now: Instant) {
-        if self.expire_session(now) {
+        if self.recovery().expire(now) {
             return;
         }
         if self.conn.judges_peer_at(now)
@@ -317,7 +318,7 @@ impl Core {
                 Output::Event(Event::Established) => {
                     self.established = true;
                     self.deferred.drive = true;
-                    self.session_established();
+                    self.recovery().established();
                 }
                 Output::Event(Event::Requested) => self.requested(),
                 Output::Event(Event::Arrived(arrival)) => self.deliver(arrival, to),
@@ -345,7 +346,7 @@ impl Core {
                 }
                 Output::Event(Event::Disconnected { reason, delivered }) => {
                     let ended = Ended { reason, delivered };
-                    if let Some(ended) = self.survive(ended) {
+                    if let Some(ended) = self.recovery().survive(ended) {
                         let text = format_args!("ended: {}", ended.reason);
                         self.deferred.log(Note::new(Level::Debug, text));
                         self.end(ended);
@@ -387,7 +388,7 @@ impl Core {
                 report_failed(Some(id), reason, completions);
             }
         }
-        self.fail_kept(&ended.reason);
+        self.recovery().fail_kept(&ended.reason);
         self.deferred.ended = self.completions.take().map(Box::new);
         self.ended = Some(ended);
         self.deferred.drive = true;
@@ -522,7 +523,7 @@ impl Core {
                 Completion::Immediate(Immediate::new(imm_data, len, credit))
             }
             Arrival::Finish => {
-                if self.take_first_finish() {
+                if !mem::replace(&mut self.finish_arrived, true) {
                     self.deferred.finished = true;
                     self.deferred.wake = true;
                 }
@@ -600,5 +601,197 @@ impl Core {
             }
             Err(refused) => self.deferred.later.push(DeferredAction::Drop(refused)),
         }
+    }
+}
+
+/// Queries and calls of the connection's handles.
+impl Core {
+    /// Returns the functions of a session that change the whole connection.
+    pub(crate) fn recovery(&mut self) -> Recovery<'_> {
+        Recovery { core: self }
+    }
+
+    /// Returns the number of connections that the session has lost. This number identifies the
+    /// current connection.
+    pub(crate) fn generation(&self) -> u32 {
+        self.generation
+    }
+
+    /// Returns whether the session or connection was ever established.
+    pub(super) fn was_established(&self) -> bool {
+        self.established || self.generation > 0
+    }
+
+    /// Returns whether the connection was lost and the next one is not established yet.
+    pub(super) fn is_suspended(&self) -> bool {
+        let session = self.session.as_ref();
+        session.is_some_and(|session| matches!(session.state, State::Suspended(_)))
+    }
+
+    /// Returns whether new messages have to wait, because the connection was lost or because
+    /// earlier messages are being sent again.
+    #[inline]
+    pub(super) fn blocks_new_messages(&self) -> bool {
+        match &self.session {
+            None => false,
+            Some(session) => {
+                !session.messages.is_open()
+                    || self.conn.close_reason().is_some_and(CloseReason::is_loss)
+            }
+        }
+    }
+
+    /// Returns whether a session has lost its connection, even if the session is not suspended yet.
+    pub(super) fn is_lost(&self) -> bool {
+        let is_loss = || self.conn.close_reason().is_some_and(CloseReason::is_loss);
+        self.is_suspended() || (self.has_session() && is_loss())
+    }
+
+    /// Returns whether the application has closed a connection that has a session.
+    pub(super) fn is_closing(&self) -> bool {
+        let session = self.session.as_ref();
+        session.is_some_and(|session| session.closing.is_some())
+    }
+
+    /// Returns whether the connection has a session.
+    pub(super) fn has_session(&self) -> bool {
+        self.session.is_some()
+    }
+
+    /// Returns the number of the attempt that established the connection, reduced to its low 16
+    /// bits. The number is the same on both sides. It is 0 for the first connection, and for a
+    /// connection without a session.
+    #[inline]
+    pub(super) fn epoch(&self) -> u16 {
+        self.session
+            .as_ref()
+            .map_or(0, |session| session.messages.epoch() as u16)
+    }
+
+    /// Returns an error if the connection has ended or is closing, or `Full` if a send has to wait
+    /// for the session.
+    #[inline]
+    pub(super) fn check_sendable(&self) -> Result<(), TrySendError> {
+        let is_open = match &self.session {
+            None => true,
+            Some(session) => {
+                session.messages.is_open() && session.closing.is_none() && !self.conn.is_ending()
+            }
+        };
+        if is_open && self.ended.is_none() {
+            return Ok(());
+        }
+        self.check_session_sendable()
+    }
+
+    /// Returns whether the caller can pass a message to the state machine directly. Unlike
+    /// [`check_sendable`](Self::check_sendable), this function does not check for a close, because
+    /// after a close the state machine itself refuses messages.
+    #[inline(always)]
+    pub(super) fn may_be_sendable(&self) -> bool {
+        let session = self.session.as_ref();
+        self.ended.is_none() && session.is_none_or(|session| session.messages.is_open())
+    }
+
+    #[inline(never)]
+    fn check_session_sendable(&self) -> Result<(), TrySendError> {
+        if let Some(ended) = &self.ended {
+            return Err(Error::Disconnected(ended.reason.clone()).into());
+        }
+        match &self.session {
+            Some(session) if session.closing.is_some() => {
+                Err(Error::Disconnected(CloseReason::LocallyClosed).into())
+            }
+            Some(_) if self.blocks_new_messages() => Err(TrySendError::Full),
+            Some(_) | None => Ok(()),
+        }
+    }
+
+    /// Returns the counters of this connection, added to the counters of all earlier connections of
+    /// the session. While the session is suspended, the lost connection is one of the earlier
+    /// connections.
+    pub(super) fn statistics(&self) -> Statistics {
+        let mut all = self.conn.statistics();
+        if self.is_suspended() {
+            all = Statistics::ZERO;
+        }
+        if let Some(past) = &self.past {
+            all += **past;
+        }
+        all
+    }
+
+    /// Returns the private data of the peer's application.
+    pub(super) fn peer_data(&self) -> &[u8] {
+        match &self.session {
+            Some(session) if self.established || self.is_suspended() => &session.peer_data,
+            _ => self.conn.peer_data(),
+        }
+    }
+
+    /// Starts the close, after which no call can send a message. A suspended session still tries to
+    /// resume until `close_timeout` expires, in order to deliver its messages. If the connection is
+    /// lost during the close, the session repeats the close on its next connection.
+    pub(super) fn close(&mut self, now: Instant) {
+        let blocked = self.blocks_new_messages();
+        if let Some(session) = self
+            .session
+            .as_mut()
+            .filter(|_| self.established || blocked)
+        {
+            let deadline = now + session.close_timeout;
+            let deadline = *session.closing.get_or_insert(deadline);
+            if let Some(suspension) = session.suspension() {
+                suspension.deadline = suspension.deadline.min(deadline);
+            }
+        }
+        if blocked {
+            self.deferred.drive = true;
+        } else {
+            self.conn.close(now);
+        }
+    }
+
+    /// Ends the connection immediately, with the application's `code`.
+    pub(super) fn abort(&mut self, code: u32, now: Instant) {
+        if self.is_suspended() {
+            return self.cut_off(CloseReason::LocallyAborted);
+        }
+        if let Some(session) = &mut self.session {
+            session.is_aborted = true;
+        }
+        self.conn.abort(code, now);
+    }
+
+    /// Finishes sending.
+    pub(super) fn finish(&mut self) -> Result<(), Error> {
+        self.check_not_ended()?;
+        let barred = self.blocks_new_messages();
+        if !barred {
+            let finished = self.conn.finish();
+            finished.map_err(|refused| refused_send(refused, 0))?;
+        }
+        if let Some(session) = &mut self.session {
+            session.finished = true;
+        }
+        Ok(())
+    }
+
+    /// Returns whether messages still have to be resent over the current connection.
+    pub(crate) fn sends_again(&self) -> bool {
+        self.session.as_ref().is_some_and(|session| {
+            matches!(session.state, State::Working(_)) && session.messages.has_messages_to_resend()
+        })
+    }
+}
+
+/// Returns the object to which messages of the current connection return their buffers and credits.
+pub(super) fn owner_of<H: MessageOwner + 'static>(
+    ring: &Option<Arc<dyn MessageOwner>>,
+    to: &Recipient<'_, H>,
+) -> Arc<dyn MessageOwner> {
+    match ring {
+        None => Arc::clone(to.owner) as Arc<dyn MessageOwner>,
+        Some(ring) => Arc::clone(ring),
     }
 }

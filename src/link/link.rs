@@ -16,9 +16,8 @@ use super::{
     inbox::{Inbox, Inlet, inbox},
     message::{MessageOwner, Storage},
     outbox::Taker,
-    peer_paths::{PeerPath, Route},
     release::Ring,
-    session::{LinkSession, Side},
+    session::{LinkSession, PeerPath, Route, Side},
     stall,
 };
 use crate::{
@@ -549,14 +548,15 @@ impl Link {
         self.over_tcp.store(over_tcp, Ordering::Release);
         self.in_engine(|core| {
             let (link, generation) = (Arc::clone(self), core.generation());
-            core.attempt(conn, path, Arc::new(Ring { link, generation }));
+            core.recovery()
+                .attempt(conn, path, Arc::new(Ring { link, generation }));
         });
     }
 
     /// Resends kept messages that the peer has not received, until the window is full.
     pub(crate) fn send_again(self: &Arc<Self>) {
         let allocator = self.allocator();
-        while self.in_engine(|core| core.send_again(allocator.as_deref())) {}
+        while self.in_engine(|core| core.recovery().send_again(allocator.as_deref())) {}
     }
 }
 

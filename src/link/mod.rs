@@ -12,8 +12,7 @@
 //! | the calls of handles; waiting, polling, event loops | `calls`; `polling` |
 //! | inputs, outputs and deliveries, under the lock of the state machine | `core` |
 //! | sends; fragments; bytes held back while the window is full | `send`; `fragments`; `cork` |
-//! | sessions; the state between a loss and the next connection | `session`; `suspension` |
-//! | addresses and transports to the peer of a session | `peer_paths` |
+//! | sessions: their state; loss and attempts; the next connection | `session`: `suspension`, … |
 //! | the detection of sends that wait for a long time | `stall` |
 //! | reports to the application; their order | `reports`; `sent_order` |
 //! | the destination of completions; a connection's own queue | `outbox`; `inbox` |
@@ -43,17 +42,13 @@ mod liveness;
 mod members;
 mod message;
 mod outbox;
-mod peer_paths;
 mod polling;
 mod release;
 mod reports;
-mod resume_requests;
 mod send;
 mod sent_order;
 mod session;
 mod stall;
-mod successor;
-mod suspension;
 mod transport;
 
 pub use self::{
@@ -71,8 +66,6 @@ pub(crate) use self::{
     liveness::Peers,
     message::Handoff,
     outbox::GroupQueue,
-    peer_paths::{PeerPath, PeerPaths},
     send::{Sending, total},
-    session::Side,
-    suspension::{Next, Resume},
+    session::{Next, PeerPath, PeerPaths, Resume, Side},
 };

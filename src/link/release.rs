@@ -78,7 +78,7 @@ impl Core {
     #[inline(never)]
     fn reclaim_other(&mut self, storage: Storage, generation: u32) {
         if generation != self.generation && storage != Storage::Control {
-            return self.release_from_earlier_connection(storage);
+            return self.recovery().release_from_earlier_connection(storage);
         }
         match storage {
             Storage::Buffer(buffer) => _ = self.release(buffer),

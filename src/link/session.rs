@@ -1,26 +1,27 @@
-//! The state of a session, including the messages that it stores for a possible resend. This module
-//! also implements the queries and calls of the connection's handles.
+//! Sessions: the state that survives the loss of a connection, including the messages that a session
+//! stores for a possible resend.
 
 use std::{
     io::IoSlice,
-    mem,
     sync::{Arc, Mutex},
     time::{Duration, Instant},
 };
 
-use super::{
-    completion::Ended,
-    core::Core,
-    peer_paths::{PeerPath, PeerPaths, Route},
-    send::refused_send,
-};
+use super::{completion::Ended, core::Core};
 use crate::{
     config::Config,
-    error::{Error, TrySendError},
-    proto::{
-        CloseReason, Connection, PART_HEADER_LEN, Proof, Session, SessionId, Statistics, parts,
-    },
+    proto::{CloseReason, Connection, PART_HEADER_LEN, Proof, Session, SessionId, parts},
     transport::OutboundBuffer,
+};
+
+mod peer_paths;
+mod resume_requests;
+mod successor;
+mod suspension;
+
+pub(crate) use self::{
+    peer_paths::{PeerPath, PeerPaths, Route},
+    suspension::{Next, Resume},
 };
 
 /// The session of a connection. Until both hellos are known, this is only the session that this
@@ -60,6 +61,14 @@ pub(crate) enum Side {
     /// This side connects, over one of these paths.
     Active(Box<PeerPaths>),
     Passive,
+}
+
+/// The functions of a session that change the whole connection: they handle its loss, the attempts
+/// to resume, and the next connection. All of them run under the lock of the state machine.
+///
+/// The engine's thread makes the attempts: see `engine/reactor/sessions.rs`.
+pub(crate) struct Recovery<'a> {
+    pub(super) core: &'a mut Core,
 }
 
 pub(super) enum State {
@@ -269,174 +278,5 @@ impl LinkSession {
             State::Working(_) => None,
             State::Suspended(suspension) => Some(suspension),
         }
-    }
-}
-
-/// Queries and calls of the connection's handles.
-impl Core {
-    /// Returns whether the session or connection was ever established.
-    pub(super) fn was_established(&self) -> bool {
-        self.established || self.generation > 0
-    }
-
-    /// Returns whether the connection was lost and the next one is not established yet.
-    pub(super) fn is_suspended(&self) -> bool {
-        let session = self.session.as_ref();
-        session.is_some_and(|session| matches!(session.state, State::Suspended(_)))
-    }
-
-    /// Returns whether new messages have to wait, because the connection was lost or because
-    /// earlier messages are being sent again.
-    #[inline]
-    pub(super) fn blocks_new_messages(&self) -> bool {
-        match &self.session {
-            None => false,
-            Some(session) => {
-                !session.messages.is_open()
-                    || self.conn.close_reason().is_some_and(CloseReason::is_loss)
-            }
-        }
-    }
-
-    /// Returns whether a session has lost its connection, even if the session is not suspended yet.
-    pub(super) fn is_lost(&self) -> bool {
-        let is_loss = || self.conn.close_reason().is_some_and(CloseReason::is_loss);
-        self.is_suspended() || (self.has_session() && is_loss())
-    }
-
-    /// Returns whether the application has closed a connection that has a session.
-    pub(super) fn is_closing(&self) -> bool {
-        let session = self.session.as_ref();
-        session.is_some_and(|session| session.closing.is_some())
-    }
-
-    /// Returns whether the connection has a session.
-    pub(super) fn has_session(&self) -> bool {
-        self.session.is_some()
-    }
-
-    /// Returns the number of the attempt that established the connection, reduced to its low 16
-    /// bits. The number is the same on both sides. It is 0 for the first connection, and for a
-    /// connection without a session.
-    #[inline]
-    pub(super) fn epoch(&self) -> u16 {
-        self.session
-            .as_ref()
-            .map_or(0, |session| session.messages.epoch() as u16)
-    }
-
-    /// Returns an error if the connection has ended or is closing, or `Full` if a send has to wait
-    /// for the session.
-    #[inline]
-    pub(super) fn check_sendable(&self) -> Result<(), TrySendError> {
-        let is_open = match &self.session {
-            None => true,
-            Some(session) => {
-                session.messages.is_open() && session.closing.is_none() && !self.conn.is_ending()
-            }
-        };
-        if is_open && self.ended.is_none() {
-            return Ok(());
-        }
-        self.check_session_sendable()
-    }
-
-    /// Returns whether the caller can pass a message to the state machine directly. Unlike
-    /// [`check_sendable`](Self::check_sendable), this function does not check for a close, because
-    /// after a close the state machine itself refuses messages.
-    #[inline(always)]
-    pub(super) fn may_be_sendable(&self) -> bool {
-        let session = self.session.as_ref();
-        self.ended.is_none() && session.is_none_or(|session| session.messages.is_open())
-    }
-
-    #[inline(never)]
-    fn check_session_sendable(&self) -> Result<(), TrySendError> {
-        if let Some(ended) = &self.ended {
-            return Err(Error::Disconnected(ended.reason.clone()).into());
-        }
-        match &self.session {
-            Some(session) if session.closing.is_some() => {
-                Err(Error::Disconnected(CloseReason::LocallyClosed).into())
-            }
-            Some(_) if self.blocks_new_messages() => Err(TrySendError::Full),
-            Some(_) | None => Ok(()),
-        }
-    }
-
-    /// Returns the counters of this connection, added to the counters of all earlier connections of
-    /// the session. While the session is suspended, the lost connection is one of the earlier
-    /// connections.
-    pub(super) fn statistics(&self) -> Statistics {
-        let mut all = self.conn.statistics();
-        if self.is_suspended() {
-            all = Statistics::ZERO;
-        }
-        if let Some(past) = &self.past {
-            all += **past;
-        }
-        all
-    }
-
-    /// Returns the private data of the peer's application.
-    pub(super) fn peer_data(&self) -> &[u8] {
-        match &self.session {
-            Some(session) if self.established || self.is_suspended() => &session.peer_data,
-            _ => self.conn.peer_data(),
-        }
-    }
-
-    /// Starts the close, after which no call can send a message. A suspended session still tries to
-    /// resume until `close_timeout` expires, in order to deliver its messages. If the connection is
-    /// lost during the close, the session repeats the close on its next connection.
-    pub(super) fn close(&mut self, now: Instant) {
-        let blocked = self.blocks_new_messages();
-        if let Some(session) = self
-            .session
-            .as_mut()
-            .filter(|_| self.established || blocked)
-        {
-            let deadline = now + session.close_timeout;
-            let deadline = *session.closing.get_or_insert(deadline);
-            if let Some(suspension) = session.suspension() {
-                suspension.deadline = suspension.deadline.min(deadline);
-            }
-        }
-        if blocked {
-            self.deferred.drive = true;
-        } else {
-            self.conn.close(now);
-        }
-    }
-
-    /// Ends the connection immediately, with the application's `code`.
-    pub(super) fn abort(&mut self, code: u32, now: Instant) {
-        if self.is_suspended() {
-            return self.cut_off(CloseReason::LocallyAborted);
-        }
-        if let Some(session) = &mut self.session {
-            session.is_aborted = true;
-        }
-        self.conn.abort(code, now);
-    }
-
-    /// Finishes sending.
-    pub(super) fn finish(&mut self) -> Result<(), Error> {
-        self.check_not_ended()?;
-        let barred = self.blocks_new_messages();
-        if !barred {
-            let finished = self.conn.finish();
-            finished.map_err(|refused| refused_send(refused, 0))?;
-        }
-        if let Some(session) = &mut self.session {
-            session.finished = true;
-        }
-        Ok(())
-    }
-
-    /// Records that the peer's Finish has arrived. Returns true if it is the first Finish in this
-    /// session.
-    pub(super) fn take_first_finish(&mut self) -> bool {
-        !mem::replace(&mut self.finish_arrived, true)
     }
 }

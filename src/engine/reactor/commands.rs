@@ -347,7 +347,7 @@ impl Reactor {
         entry.link.in_engine(|core| match session {
             Some(id) => core.conn.accept(&[&id.0, data].concat(), at),
             None => {
-                core.decline_session();
+                core.recovery().decline_session();
                 core.conn.accept(data, at);
             }
         });

@@ -54,7 +54,7 @@ impl Reactor {
         };
         let is_repeated = retries && conn.has_long_request();
         let link = self.adopt(key, conn, path.address, config, id, Role::Active);
-        link.core().add_paths(request.others.clone());
+        link.core().recovery().add_paths(request.others.clone());
         if let Some(entry) = self.links.get_mut(&key) {
             entry.reply = Some(reply);
             entry.repeated = is_repeated.then_some(request);

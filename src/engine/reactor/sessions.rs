@@ -39,13 +39,15 @@ impl Reactor {
         let Some(entry) = self.links.get_mut(&key) else {
             return false;
         };
-        let next = entry.link.core().next_session_step(Instant::now());
+        let next = entry.link.core().recovery().next_step(Instant::now());
         match next {
             Next::Nothing => {
                 if entry.asked.is_some() {
                     // The peer sent a newer request to resume before this connection was
                     // established, so this connection ends.
-                    entry.link.in_engine(|core| core.lose(Instant::now()));
+                    entry
+                        .link
+                        .in_engine(|core| core.recovery().lose(Instant::now()));
                 }
                 false
             }
@@ -81,8 +83,9 @@ impl Reactor {
         let next = {
             let mut core = entry.link.core();
             // The upper 32 bits of the random number become a fraction between 0 and 1.
-            core.removed((random() >> 32) as f64 / f64::from(u32::MAX), now);
-            core.next_timeout()
+            core.recovery()
+                .removed((random() >> 32) as f64 / f64::from(u32::MAX), now);
+            core.recovery().next_timeout()
         };
         self.timers.set(key, next);
         let is_passive = matches!(entry.role, Role::Passive(_));
@@ -105,7 +108,7 @@ impl Reactor {
         {
             let link = self.links.get(&oldest).map(|entry| Arc::clone(&entry.link));
             if let Some(link) = link
-                && link.in_engine(|core| core.end_suspended())
+                && link.in_engine(|core| core.recovery().end_suspended())
             {
                 warn_sparsely!(
                     Connection,
@@ -131,7 +134,9 @@ impl Reactor {
             let idle = self.links.get(&key).filter(|it| it.asked.is_none());
             let link = idle.map(|entry| Arc::clone(&entry.link));
             if let Some(link) = link
-                && link.in_engine(|core| !core.is_resuming() && core.end_suspended())
+                && link.in_engine(|core| {
+                    !core.recovery().is_resuming() && core.recovery().end_suspended()
+                })
             {
                 info!(
                     Connection,
@@ -152,7 +157,10 @@ impl Reactor {
         };
         let (resume, held) = {
             let mut core = entry.link.core();
-            (core.resume(now), core.held_by_application())
+            (
+                core.recovery().resume(now),
+                core.recovery().held_by_application(),
+            )
         };
         let Some(Resume {
             path,
@@ -209,7 +217,11 @@ impl Reactor {
         let now = Instant::now();
         let id = match ConnectionId::new(path.transport, &self.manager, key) {
             Ok(id) if self.trial.is_none() && !self.refusing => id,
-            Ok(_) | Err(_) => return entry.link.in_engine(|core| core.end_trial(false, now)),
+            Ok(_) | Err(_) => {
+                return entry
+                    .link
+                    .in_engine(|core| core.recovery().end_trial(false, now));
+            }
         };
         let config = Config::clone(&entry.config).with(|config| config.resume = Duration::ZERO);
         let params = self.params_of_attempt(key, &config, path, ATTEMPT);
@@ -241,7 +253,7 @@ impl Reactor {
             );
             entry
                 .link
-                .in_engine(|core| core.end_trial(works, Instant::now()));
+                .in_engine(|core| core.recovery().end_trial(works, Instant::now()));
             self.drive(session_key);
         }
     }
@@ -271,7 +283,7 @@ impl Reactor {
         }
         let superseded = entry
             .link
-            .in_engine(|core| core.supersede(request, Instant::now()));
+            .in_engine(|core| core.recovery().supersede(request, Instant::now()));
         match superseded {
             Ok(false) => {
                 debug!(
@@ -286,7 +298,7 @@ impl Reactor {
             Ok(true) => {
                 debug!(Connection, "{}: the peer resumes the session", entry.link);
                 entry.asked = Some(Box::new(asked));
-                let removed = entry.link.core().accept_attempt().is_some();
+                let removed = entry.link.core().recovery().accept_attempt().is_some();
                 match entry.asked.take_if(|_| removed) {
                     Some(asked) => self.accept_resume(key, *asked),
                     None => self.drive(key),
@@ -339,8 +351,11 @@ impl Reactor {
         };
         let (received, held) = {
             let mut core = entry.link.core();
-            core.set_peer_received(request.received);
-            (core.accept_attempt(), core.held_by_application())
+            core.recovery().set_peer_received(request.received);
+            (
+                core.recovery().accept_attempt(),
+                core.recovery().held_by_application(),
+            )
         };
         let transport = asked.transport();
         let peer = asked.peer_addr().unwrap_or(entry.peer);
@@ -370,7 +385,7 @@ impl Reactor {
     pub(super) fn begin_session(&mut self, key: u64) -> Option<SessionId> {
         let entry = self.links.get_mut(&key)?;
         let link = &entry.link;
-        if !link.core().offers_session() {
+        if !link.core().recovery().offers_session() {
             return None;
         }
         let id = match random_id() {
@@ -384,7 +399,7 @@ impl Reactor {
                 return None;
             }
         };
-        link.core().begin_session(id);
+        link.core().recovery().begin_session(id);
         entry.session = Some(id);
         self.sessions.insert(id, key);
         Some(id)

@@ -4,13 +4,14 @@ use std::time::{Duration, Instant};
 
 use log::Level;
 
-use super::{
-    completion::{Completion, Ended},
-    core::Core,
-    reports::report,
-    session::{Doubt, Side, State, Step},
+use super::{Doubt, Recovery, Side, State, Step};
+use crate::{
+    link::{
+        completion::{Completion, Ended},
+        reports::report,
+    },
+    proto::{CloseReason, Note, ResumeRefused, ResumeRequest, SessionOver, Violation},
 };
-use crate::proto::{CloseReason, Note, ResumeRefused, ResumeRequest, SessionOver, Violation};
 
 /// The time limit for a pong over the previous connection. When a request to resume arrives, this
 /// side sends a ping over that connection. If the pong does not arrive in time, this side accepts
@@ -19,7 +20,7 @@ use crate::proto::{CloseReason, Note, ResumeRefused, ResumeRequest, SessionOver,
 const ANSWER: Duration = Duration::from_millis(250);
 
 /// Functions that the engine's thread calls.
-impl Core {
+impl Recovery<'_> {
     /// Checks the peer's request to resume the session. Returns true if the request is valid and
     /// the peer no longer uses the previous connection. That connection has then been ended, and
     /// delivers no further messages. Returns false while the peer may still use the previous
@@ -32,17 +33,17 @@ impl Core {
         request: &ResumeRequest,
         now: Instant,
     ) -> Result<bool, ResumeRefused> {
-        let Some(session) = &mut self.session else {
+        let Some(session) = &mut self.core.session else {
             return Err(ResumeRefused::Stale);
         };
-        session.messages.confirm(self.conn.unconfirmed());
+        session.messages.confirm(self.core.conn.unconfirmed());
         session
             .messages
             .check_attempt(request.epoch, request.received)?;
         if self.is_in_use(now) {
             return Ok(false);
         }
-        let Some(session) = &mut self.session else {
+        let Some(session) = &mut self.core.session else {
             return Err(ResumeRefused::Stale);
         };
         session.messages.take_attempt(request.epoch);
@@ -52,7 +53,7 @@ impl Core {
             // abandoned immediately.
             State::Suspended(suspension) if matches!(suspension.step, Step::Attempt(_)) => {
                 suspension.step = Step::Lost;
-                self.cm_ops.clear();
+                self.core.cm_ops.clear();
             }
             State::Suspended(_) => {}
         }
@@ -64,7 +65,7 @@ impl Core {
     /// limit has not passed. Returns false if no pong arrived in time, if no ping can be sent, or
     /// if there is no connection.
     fn is_in_use(&mut self, now: Instant) -> bool {
-        let Some(session) = &mut self.session else {
+        let Some(session) = &mut self.core.session else {
             return false;
         };
         let State::Working(doubt) = &mut session.state else {
@@ -75,13 +76,14 @@ impl Core {
         //# because of a request alone: it sends a Ping over the connection, and refuses the request
         //# if the Pong comes.
         match doubt {
-            Some(doubt) if !self.conn.has_proof(doubt.answer) => now < doubt.until,
+            Some(doubt) if !self.core.conn.has_proof(doubt.answer) => now < doubt.until,
             // The peer abandons a connection before it requests to resume. Only a pong to a ping
             // that was sent after the request therefore proves that the peer still uses the
             // connection. Other frames may be older than the request.
             Some(_) | None => {
                 let until = now + ANSWER;
                 *doubt = self
+                    .core
                     .conn
                     .prove_arrival()
                     .map(|answer| Box::new(Doubt { answer, until }));
@@ -91,13 +93,14 @@ impl Core {
     }
 }
 
-impl Core {
+impl Recovery<'_> {
     /// Handles the peer's report that it closed the session while this side had no connection.
     /// Reports to the application the messages that have arrived at the peer. Returns how the
     /// session ended. Returns `None` if the session is not suspended, or if the message counts in
     /// the report are impossible.
     pub(super) fn conclude(&mut self, over: SessionOver) -> Option<Ended> {
-        let session = self.session.as_mut()?;
+        let core = &mut *self.core;
+        let session = core.session.as_mut()?;
         let State::Suspended(suspension) = &session.state else {
             return None;
         };
@@ -113,7 +116,7 @@ impl Core {
             Ok(arrived) => arrived,
             Err(violation) => {
                 let text = format_args!("the peer violated the protocol: {violation}");
-                self.deferred.log(Note::new(Level::Warn, text));
+                core.deferred.log(Note::new(Level::Warn, text));
                 return None;
             }
         };
@@ -127,7 +130,7 @@ impl Core {
         };
         let delivered = !session.messages.has_messages_to_resend();
         for id in arrived {
-            report(&mut self.completions, Completion::Sent(id));
+            report(&mut core.completions, Completion::Sent(id));
         }
         Some(Ended { reason, delivered })
     }
@@ -138,7 +141,7 @@ impl Core {
     /// the application has aborted. This function checks both `closing` and `is_aborted`, because
     /// the drop of the final handle after an abort sets `closing`.
     pub(super) fn counts_at_close(&self, reason: &CloseReason) -> Option<SessionOver> {
-        let session = self.session.as_deref()?;
+        let session = self.core.session.as_deref()?;
         if let Side::Active(_) = session.side {
             return None;
         }
@@ -149,7 +152,7 @@ impl Core {
         }
         let before = session.messages.received();
         let received = match session.state {
-            State::Working(_) => before.wrapping_add(self.conn.delivered_messages()),
+            State::Working(_) => before.wrapping_add(self.core.conn.delivered_messages()),
             State::Suspended(_) => before,
         };
         let sent = session.messages.sent();
@@ -168,9 +171,9 @@ mod tests {
     use crate::{
         config::Config,
         link::{
+            core::Core,
             inbox::inbox,
-            peer_paths::{PeerPath, Route},
-            session::LinkSession,
+            session::{LinkSession, PeerPath, Route},
         },
         proto::{Connection, Unconfirmed},
         transport_choice::Transport,
@@ -204,7 +207,9 @@ mod tests {
             received: 0,
             sent: 1,
         };
-        let left = core.counts_at_close(&CloseReason::PeerDisconnected);
+        let left = core
+            .recovery()
+            .counts_at_close(&CloseReason::PeerDisconnected);
         assert_eq!(left, Some(over));
     }
 
@@ -213,7 +218,9 @@ mod tests {
         let mut core = passive();
         core.abort(0, Instant::now());
         core.close(Instant::now());
-        let left = core.counts_at_close(&CloseReason::PeerDisconnected);
+        let left = core
+            .recovery()
+            .counts_at_close(&CloseReason::PeerDisconnected);
         assert_eq!(left, None);
     }
 }

@@ -1,6 +1,5 @@
-//! The state of a session between the loss of a connection and the next connection. All functions
-//! run under the lock of `core`. The engine's thread makes the attempts to resume the session: see
-//! `engine/reactor/sessions.rs`.
+//! The state of a session between the loss of a connection and the next connection: the loss, the
+//! attempts to resume, and the trials of RDMA.
 
 use std::{
     mem,
@@ -10,16 +9,15 @@ use std::{
 
 use log::Level;
 
-use super::{
-    completion::{Completion, Ended},
-    core::{Core, SystemClock},
-    message::{Batches, MessageOwner, Storage},
-    peer_paths::PeerPath,
-    reports::{report, report_failed},
-    sent_order::CompletedSend,
-    session::{Side, State, Step, Suspension},
-};
+use super::{LinkSession, PeerPath, Recovery, Side, State, Step, Suspension};
 use crate::{
+    link::{
+        completion::{Completion, Ended},
+        core::SystemClock,
+        message::{Batches, MessageOwner, Storage},
+        reports::{report, report_failed},
+        sent_order::CompletedSend,
+    },
     proto::{CloseReason, CmInput, Connection, Note, ResumeRequest, SessionId},
     transport::{Exposed, Posted},
 };
@@ -72,31 +70,32 @@ fn ends_session(reason: &CloseReason, is_known: bool) -> bool {
 }
 
 /// Functions for the loss of a connection.
-impl Core {
+impl Recovery<'_> {
     /// Handles the end of a connection, or the failure of an attempt to resume. Returns `None` if
     /// the session survives. Returns the [`Ended`] to report to the application if there is no
     /// session or the session has ended.
-    pub(super) fn survive(&mut self, mut ended: Ended) -> Option<Ended> {
+    pub(crate) fn survive(&mut self, mut ended: Ended) -> Option<Ended> {
         // If messages still have to be resent, the peer has closed without receiving them.
-        ended.delivered &= !self.sends_again();
-        let over = self.conn.session_over();
+        ended.delivered &= !self.core.sends_again();
+        let over = self.core.conn.session_over();
         if let Some(ended) = over.and_then(|over| self.conclude(over)) {
             return Some(ended);
         }
-        let Some(session) = &mut self.session else {
+        let core = &mut *self.core;
+        let Some(session) = &mut core.session else {
             return Some(ended);
         };
         let now = Instant::now();
         match &mut session.state {
             State::Working(_)
-                if self.established
+                if core.established
                     && !session.is_aborted
-                    && (self.conn.is_lost(&ended.reason)
+                    && (core.conn.is_lost(&ended.reason)
                         // The peer might not know the result of the close. The peer is on the
                         // passive side and cannot request to resume the session, so this side does
                         // so.
                         || (matches!(session.side, Side::Active(_))
-                            && self.conn.leaves_peer_in_doubt(&ended.reason))) =>
+                            && core.conn.leaves_peer_in_doubt(&ended.reason))) =>
             {
                 if !ended.reason.is_loss() {
                     session.closing.get_or_insert(now + session.close_timeout);
@@ -123,17 +122,17 @@ impl Core {
                 if let Side::Active(paths) = &mut session.side {
                     let (path, reason) = (paths.present(), &ended.reason);
                     let text = format_args!("cannot resume the session over {path} yet: {reason}");
-                    self.deferred.log(Note::new(Level::Debug, text));
+                    core.deferred.log(Note::new(Level::Debug, text));
                     if *reason == CloseReason::PeerBusy {
                         suspension.failed = paths.busy(suspension.failed);
                     } else {
                         paths.failed();
                     }
                 }
-                self.cm_ops.clear();
-                self.established = false;
-                self.liveness = None;
-                self.deferred.drive = true;
+                core.cm_ops.clear();
+                core.established = false;
+                core.liveness = None;
+                core.deferred.drive = true;
                 None
             }
         }
@@ -142,25 +141,26 @@ impl Core {
     /// Suspends the session. The lost connection must already have delivered all messages that
     /// arrived over it.
     fn suspend(&mut self, ended: Ended, now: Instant) {
-        self.end_exposures();
-        let Some(session) = &mut self.session else {
+        let core = &mut *self.core;
+        core.end_exposures();
+        let Some(session) = &mut core.session else {
             return;
         };
         let Ended { reason, delivered } = ended;
-        let mut known = self.conn.unconfirmed();
+        let mut known = core.conn.unconfirmed();
         if delivered {
             (known.messages, known.large) = (0, 0);
         }
-        let received = self.conn.delivered_messages();
+        let received = core.conn.delivered_messages();
         let unconfirmed = session.messages.suspend(received, known);
-        session.held += self.conn.held_messages();
-        let past = self.past.get_or_insert_default();
-        **past += self.conn.statistics().counters();
+        session.held += core.conn.held_messages();
+        let past = core.past.get_or_insert_default();
+        **past += core.conn.statistics().counters();
         // Only the first `unconfirmed` of the kept messages were sent over the lost connection.
         // `waiting` contains the ids that have not been reported yet; they belong to the newest
         // messages sent over that connection. A kept message whose id has already been reported
         // loses its id here.
-        let mut waiting: Vec<_> = self.order.abandon().collect();
+        let mut waiting: Vec<_> = core.order.abandon().collect();
         for (kept, _) in session.messages.suspended_mut().take(unconfirmed).rev() {
             match kept.id {
                 Some(id) if waiting.last() == Some(&id) => {
@@ -172,12 +172,12 @@ impl Core {
         // The remaining ids belong to messages that the session no longer stores, because the peer
         // has received them.
         for id in waiting {
-            report(&mut self.completions, Completion::Sent(id));
+            report(&mut core.completions, Completion::Sent(id));
         }
-        let exposed = self.queues.as_mut().map(|queues| {
+        let exposed = core.queues.as_mut().map(|queues| {
             for posted in queues.in_flight.slots.iter() {
                 if let Posted::Operation(operation) = posted {
-                    report(&mut self.completions, operation.lost(true, &reason));
+                    report(&mut core.completions, operation.lost(true, &reason));
                 }
             }
             queues.take_exposed()
@@ -191,24 +191,24 @@ impl Core {
                 kept.memory = exposed.next().map(Exposed::into_buffer);
             }
         }
-        while let Some(gone) = self.unproven.take() {
+        while let Some(gone) = core.unproven.take() {
             // The session resends messages, so only the outcome of writes is unknown.
             if let CompletedSend::Write(id) = gone {
                 let reason = reason.clone();
                 report(
-                    &mut self.completions,
+                    &mut core.completions,
                     Completion::OutcomeUnknown { id, reason },
                 );
             }
         }
-        self.batches = Batches::default();
-        self.cm_ops.clear();
-        self.liveness = None;
-        self.established = false;
-        self.generation += 1;
-        self.ring = None;
+        core.batches = Batches::default();
+        core.cm_ops.clear();
+        core.liveness = None;
+        core.established = false;
+        core.generation += 1;
+        core.ring = None;
         let is_for_better = session.paths().is_some_and(|paths| paths.lost(now));
-        self.deferred.log(if is_for_better {
+        core.deferred.log(if is_for_better {
             Note::new(
                 Level::Info,
                 format_args!("switches to RDMA, which works again"),
@@ -232,42 +232,42 @@ impl Core {
             failed: 0,
             peer_received: 0,
         }));
-        self.deferred.drive = true;
-        self.report_session_event(suspended);
+        core.deferred.drive = true;
+        core.report_session_event(suspended);
     }
 
     /// Ends the session. On the passive side, stores the message counts of a closed session.
     /// Reports the failure of the kept messages that were not resent. The caller reports the other
     /// unconfirmed messages, whose ids are in `order`.
-    pub(super) fn fail_kept(&mut self, reason: &CloseReason) {
-        self.over = self.counts_at_close(reason);
-        if let Some(session) = &mut self.session {
+    pub(crate) fn fail_kept(&mut self, reason: &CloseReason) {
+        self.core.over = self.counts_at_close(reason);
+        if let Some(session) = &mut self.core.session {
             for (kept, _) in session.messages.suspended_mut() {
-                report_failed(kept.id, reason, &mut self.completions);
+                report_failed(kept.id, reason, &mut self.core.completions);
             }
         }
-        self.session = None;
-        self.ring = None;
+        self.core.session = None;
+        self.core.ring = None;
     }
 
     /// Handles the release of a message that arrived over an earlier connection. Reduces the number
     /// of such messages that the application holds, so that the peer can send more.
-    pub(super) fn release_from_earlier_connection(&mut self, storage: Storage) {
+    pub(crate) fn release_from_earlier_connection(&mut self, storage: Storage) {
         let (Storage::Buffer(_) | Storage::Part(_)) = storage else {
             return;
         };
-        if let Some(session) = &mut self.session {
+        if let Some(session) = &mut self.core.session {
             session.held = session.held.saturating_sub(1);
-            self.conn.set_held(session.held, SystemClock);
+            self.core.conn.set_held(session.held, SystemClock);
         }
     }
 }
 
 /// Functions that the engine's thread calls.
-impl Core {
+impl Recovery<'_> {
     /// Returns the next step of the engine's thread. Begins a trial of RDMA if one is due.
-    pub(crate) fn next_session_step(&mut self, now: Instant) -> Next {
-        let suspension = self.session.as_mut().and_then(|it| it.suspension());
+    pub(crate) fn next_step(&mut self, now: Instant) -> Next {
+        let suspension = self.core.session.as_mut().and_then(|it| it.suspension());
         match suspension.map(|suspension| suspension.step) {
             Some(Step::Lost) => Next::Remove,
             Some(Step::Idle(at)) if at <= now => Next::Attempt,
@@ -282,7 +282,7 @@ impl Core {
     /// Schedules the next attempt, after the transport of the lost connection was removed.
     /// `fraction`, a random number between 0 and 1, varies the wait before the attempt.
     pub(crate) fn removed(&mut self, fraction: f64, now: Instant) {
-        let Some(session) = &mut self.session else {
+        let Some(session) = &mut self.core.session else {
             return;
         };
         if let State::Suspended(suspension) = &mut session.state {
@@ -301,17 +301,17 @@ impl Core {
 
     /// Returns the time at which the engine's thread has to handle the connection again.
     pub(crate) fn next_timeout(&self) -> Option<Instant> {
-        let session = self.session.as_ref();
+        let session = self.core.session.as_ref();
         match session.map(|session| (&session.state, &session.side)) {
             Some((State::Suspended(suspension), side)) => match (suspension.step, side) {
                 (Step::Idle(at), Side::Active(_)) => Some(at.min(suspension.deadline)),
                 (Step::Idle(_), Side::Passive) => Some(suspension.deadline),
                 (Step::Lost, _) => None,
-                (Step::Attempt(_), _) => self.conn.next_timeout(),
+                (Step::Attempt(_), _) => self.core.conn.next_timeout(),
             },
             Some((State::Working(_), _)) | None => {
                 let times = [
-                    self.conn.next_timeout(),
+                    self.core.conn.next_timeout(),
                     self.close_by(),
                     self.next_trial_at(),
                 ];
@@ -323,7 +323,7 @@ impl Core {
     /// Returns the deadline of a close that waits until messages are resent; `None` if no close
     /// waits.
     pub(super) fn close_by(&self) -> Option<Instant> {
-        let session = self.session.as_ref()?;
+        let session = self.core.session.as_ref()?;
         session
             .closing
             .filter(|_| session.messages.has_messages_to_resend())
@@ -331,18 +331,18 @@ impl Core {
 
     /// Ends the session if its time limit or the deadline of its close has passed. Returns whether
     /// the session ended.
-    pub(super) fn expire_session(&mut self, now: Instant) -> bool {
+    pub(crate) fn expire(&mut self, now: Instant) -> bool {
         let is_close_overdue = self.close_by().is_some_and(|deadline| deadline <= now);
-        let Some(session) = &mut self.session else {
+        let Some(session) = &mut self.core.session else {
             return false;
         };
         match &session.state {
-            State::Working(_) if is_close_overdue => self.cut_off(CloseReason::LocallyClosed),
+            State::Working(_) if is_close_overdue => self.core.cut_off(CloseReason::LocallyClosed),
             State::Suspended(suspension)
                 if !matches!(suspension.step, Step::Attempt(_)) && suspension.deadline <= now =>
             {
                 let ended = suspension.end();
-                self.end(ended);
+                self.core.end(ended);
             }
             State::Working(_) | State::Suspended(_) => return false,
         }
@@ -351,7 +351,7 @@ impl Core {
 
     /// Returns whether a connection that resumes the session is being established.
     pub(crate) fn is_resuming(&mut self) -> bool {
-        let suspension = self.session.as_mut().and_then(|it| it.suspension());
+        let suspension = self.core.session.as_mut().and_then(|it| it.suspension());
         suspension.is_some_and(|it| matches!(it.step, Step::Attempt(_)))
     }
 
@@ -360,18 +360,18 @@ impl Core {
     /// for all suspended sessions of the passive side when the engine is being drained or shut down
     /// and no listener remains at which the peers could resume them.
     pub(crate) fn end_suspended(&mut self) -> bool {
-        let suspension = self.session.as_mut().and_then(|it| it.suspension());
+        let suspension = self.core.session.as_mut().and_then(|it| it.suspension());
         let Some(ended) = suspension.map(|suspension| suspension.end()) else {
             return false;
         };
-        self.end(ended);
+        self.core.end(ended);
         true
     }
 
     /// Begins an attempt of the active side to resume the session. Returns `None` if the time limit
     /// of the session has expired.
     pub(crate) fn resume(&mut self, now: Instant) -> Option<Resume> {
-        let session = self.session.as_mut()?;
+        let session = self.core.session.as_mut()?;
         let path = session.paths()?.present();
         let id = session.id?;
         let left = session.suspension()?.deadline.checked_duration_since(now)?;
@@ -390,7 +390,7 @@ impl Core {
     /// Returns the number of messages from earlier connections that the application has not
     /// released.
     pub(crate) fn held_by_application(&self) -> u16 {
-        let held = self.session.as_ref().map_or(0, |session| session.held);
+        let held = self.core.session.as_ref().map_or(0, |session| session.held);
         u16::try_from(held).unwrap_or(u16::MAX)
     }
 
@@ -402,29 +402,23 @@ impl Core {
         path: PeerPath,
         ring: Arc<dyn MessageOwner>,
     ) {
-        let mut last = mem::replace(&mut self.conn, conn);
-        self.conn.resume_control_messages(&mut last);
-        self.ring = Some(ring);
-        if let Some(suspension) = self.session.as_mut().and_then(|it| it.suspension()) {
+        let mut last = mem::replace(&mut self.core.conn, conn);
+        self.core.conn.resume_control_messages(&mut last);
+        self.core.ring = Some(ring);
+        if let Some(suspension) = self.core.session.as_mut().and_then(|it| it.suspension()) {
             suspension.step = Step::Attempt(path);
         }
     }
 
-    /// Returns the number of connections that the session has lost. This number identifies the
-    /// current connection.
-    pub(crate) fn generation(&self) -> u32 {
-        self.generation
-    }
-
     /// Returns whether both this side and the peer's request offer a session.
     pub(crate) fn offers_session(&self) -> bool {
-        self.session.is_some() && self.conn.has_session()
+        self.core.session.is_some() && self.core.conn.has_session()
     }
 
     /// Begins a session on the passive side, after this side has accepted the peer's first request
     /// and has chosen the session id.
     pub(crate) fn begin_session(&mut self, id: SessionId) {
-        if let Some(session) = &mut self.session {
+        if let Some(session) = &mut self.core.session {
             session.id = Some(id);
         }
     }
@@ -432,8 +426,8 @@ impl Core {
     /// Continues without a session. The passive side calls this before it accepts the peer's first
     /// request.
     pub(crate) fn decline_session(&mut self) {
-        self.session = None;
-        self.conn.decline_session();
+        self.core.session = None;
+        self.core.conn.decline_session();
     }
 
     /// Returns the number of messages that this side has received, for the reply to the peer's
@@ -441,7 +435,7 @@ impl Core {
     /// session is not suspended, the transport of the lost connection has not been removed yet, or
     /// another attempt is in progress.
     pub(crate) fn accept_attempt(&mut self) -> Option<u32> {
-        let session = self.session.as_mut()?;
+        let session = self.core.session.as_mut()?;
         match session.suspension()?.step {
             Step::Idle(_) => Some(session.messages.received()),
             Step::Lost | Step::Attempt(_) => None,
@@ -451,16 +445,82 @@ impl Core {
     /// Ends the connection as if it had been lost. Does nothing if the session is already
     /// suspended.
     pub(crate) fn lose(&mut self, now: Instant) {
-        if !self.is_suspended() {
-            self.conn.handle_cm_event(CmInput::Disconnected, now);
+        if !self.core.is_suspended() {
+            self.core.conn.handle_cm_event(CmInput::Disconnected, now);
         }
     }
 
     /// Stores the number of messages that the peer has received, according to its request to
     /// resume. The attempt that begins next uses this number.
     pub(crate) fn set_peer_received(&mut self, received: u32) {
-        if let Some(suspension) = self.session.as_mut().and_then(|it| it.suspension()) {
+        if let Some(suspension) = self.core.session.as_mut().and_then(|it| it.suspension()) {
             suspension.peer_received = received;
+        }
+    }
+}
+
+/// Trials of RDMA, and the paths of a session.
+impl Recovery<'_> {
+    /// Appends further paths to the session's list, which begins with the path of the first
+    /// connection.
+    pub(crate) fn add_paths(&mut self, others: Vec<PeerPath>) {
+        if let Some(paths) = self
+            .core
+            .session
+            .as_mut()
+            .and_then(|session| session.paths())
+        {
+            paths.add(others);
+        }
+    }
+
+    /// Begins a trial of a path over RDMA if a trial is due. Returns the path, and the request that
+    /// the trial connection sends. The request is outdated on purpose: the peer refuses it as busy,
+    /// which proves that the path works, and the session stays unchanged.
+    pub(super) fn begin_trial(&mut self, now: Instant) -> Option<(PeerPath, ResumeRequest)> {
+        let is_open = self.may_move();
+        let session = self.core.session.as_mut().filter(|_| is_open)?;
+        let id = session.id?;
+        let path = session.paths()?.begin_trial(now)?;
+        let request = ResumeRequest {
+            id,
+            epoch: session.messages.epoch(),
+            received: session.messages.received(),
+        };
+        Some((path, request))
+    }
+
+    /// Returns true if the session may switch to another connection. This requires that the current
+    /// connection is established, that no messages remain to be resent, and that neither side is
+    /// ending it.
+    fn may_move(&self) -> bool {
+        let stays_open = |session: &LinkSession| session.closing.is_none() && !session.is_aborted;
+        self.core.established
+            && !self.core.blocks_new_messages()
+            && self.core.conn.close_reason().is_none()
+            && self.core.ended.is_none()
+            && self.core.session.as_deref().is_some_and(stays_open)
+    }
+
+    /// Ends a trial. If the path `works` and the session may switch, ends the current connection.
+    /// The session then resumes over the tested path.
+    pub(crate) fn end_trial(&mut self, works: bool, now: Instant) {
+        let may_move = self.may_move();
+        let paths = self
+            .core
+            .session
+            .as_mut()
+            .and_then(|session| session.paths());
+        if paths.is_some_and(|paths| paths.end_trial(works && may_move, now)) {
+            self.lose(now);
+        }
+    }
+
+    /// Returns the time of the next trial of RDMA; `None` if no trial is scheduled.
+    pub(crate) fn next_trial_at(&self) -> Option<Instant> {
+        match &self.core.session.as_ref()?.side {
+            Side::Active(paths) if self.may_move() => paths.next_trial_at(),
+            Side::Active(_) | Side::Passive => None,
         }
     }
 }

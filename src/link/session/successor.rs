@@ -1,41 +1,41 @@
 //! Resumes a session over a new connection after the loss of the previous connection. Resends the
 //! messages that the peer has not received.
 
-use std::{io::IoSlice, mem, sync::Arc, time::Instant};
+use std::{io::IoSlice, mem, time::Instant};
 
 use log::Level;
 
+use super::{Recovery, Side, State, Step, Suspension};
 #[cfg(feature = "tokio")]
-use super::deferred::DeferredAction;
-use super::{
-    completion::Completion,
-    core::{Core, Recipient, SystemClock},
-    message::MessageOwner,
-    reports::report,
-    send::{Attempt, Sending},
-    session::{Side, State, Step, Suspension},
-};
+use crate::link::deferred::DeferredAction;
 use crate::{
     error::TrySendError,
+    link::{
+        completion::Completion,
+        core::SystemClock,
+        reports::report,
+        send::{Attempt, Sending},
+    },
     os::lock,
     proto::{CloseReason, Note, SESSION_ID_LEN, SessionId, Violation},
     transport::Allocator,
 };
 
 /// Functions for the connection that replaces a lost one.
-impl Core {
+impl Recovery<'_> {
     /// Handles the establishment of a connection. The connection may begin a session, resume a
     /// session, or have no session.
-    pub(super) fn session_established(&mut self) {
-        let Some(session) = &mut self.session else {
+    pub(crate) fn established(&mut self) {
+        let core = &mut *self.core;
+        let Some(session) = &mut core.session else {
             return;
         };
-        let has_session = self.conn.has_session();
+        let has_session = core.conn.has_session();
         if !has_session && matches!(session.state, State::Working(_)) {
-            self.session = None;
+            core.session = None;
             return;
         }
-        let data = self.conn.peer_data();
+        let data = core.conn.peer_data();
         let received = match &session.state {
             State::Working(_) => {
                 let Side::Active(paths) = &mut session.side else {
@@ -48,7 +48,7 @@ impl Core {
                         session.id = Some(SessionId(*id));
                         session.peer_data = data.into();
                     }
-                    None => self.session = None,
+                    None => core.session = None,
                 }
                 return;
             }
@@ -68,12 +68,12 @@ impl Core {
         match arrived {
             Ok(arrived) => {
                 for id in arrived {
-                    report(&mut self.completions, Completion::Sent(id));
+                    report(&mut core.completions, Completion::Sent(id));
                 }
-                self.deferred.arrived = true;
+                core.deferred.arrived = true;
             }
             Err(violation) => {
-                return self.conn.handle_violation(violation, Instant::now());
+                return core.conn.handle_violation(violation, Instant::now());
             }
         }
         let before = mem::replace(&mut session.state, State::Working(None));
@@ -101,7 +101,7 @@ impl Core {
         if session.leaving {
             // Ignores an error, which means that the connection has ended, or that the peer does
             // not support Leave.
-            let _ = self.conn.ask_to_leave();
+            let _ = core.conn.ask_to_leave();
         }
         let resent = session.messages.suspended_mut().count() as u64;
         let (gap, transport) = (since.elapsed(), path.transport);
@@ -109,22 +109,22 @@ impl Core {
             "resumed over {transport} after {gap:?}; {resent} messages are sent again"
         );
         lock(&session.route).path = path;
-        let past = self.past.get_or_insert_default();
+        let past = core.past.get_or_insert_default();
         past.resumes += 1;
         past.resent += resent;
         past.longest_gap_ms = past.longest_gap_ms.max(gap.as_millis() as u64);
         let number = past.resumes;
-        self.deferred.log(Note::new(Level::Warn, text));
+        core.deferred.log(Note::new(Level::Warn, text));
         #[cfg(feature = "tokio")]
-        self.deferred.later.push(DeferredAction::EnterRuntime);
+        core.deferred.later.push(DeferredAction::EnterRuntime);
         // The application may have released messages since the attempt began, so the new connection
         // gets the current number of held messages.
-        self.conn.set_held(session.held, SystemClock);
-        if let Some(both) = self.conn.negotiated() {
-            self.cork.fit(both.send_eager as usize);
+        core.conn.set_held(session.held, SystemClock);
+        if let Some(both) = core.conn.negotiated() {
+            core.cork.fit(both.send_eager as usize);
         }
-        self.deferred.drive = true;
-        self.report_session_event(Completion::Resumed {
+        core.deferred.drive = true;
+        core.report_session_event(Completion::Resumed {
             number,
             resent,
             transport,
@@ -135,34 +135,28 @@ impl Core {
     /// Sends the Finish and the Close that the application has requested. Wakes the threads and
     /// tasks that wait to send. Does nothing while messages still have to be resent.
     fn send_requested_end(&mut self) {
-        let Some(session) = self
+        let core = &mut *self.core;
+        let Some(session) = core
             .session
             .as_ref()
-            .filter(|_| !self.blocks_new_messages())
+            .filter(|_| !core.blocks_new_messages())
         else {
             return;
         };
         let (finished, closing) = (session.finished, session.closing);
-        if self.holds_back() {
-            self.conn.hold();
+        if core.holds_back() {
+            core.conn.hold();
         }
         if finished {
             // `finish` fails only if the connection has ended.
-            let _ = self.conn.finish();
+            let _ = core.conn.finish();
         }
         if closing.is_some() {
-            self.conn.close(Instant::now());
+            core.conn.close(Instant::now());
         }
-        self.deferred.room = true;
-        self.deferred.wake = true;
-        self.report_room();
-    }
-
-    /// Returns whether messages still have to be resent over the current connection.
-    pub(crate) fn sends_again(&self) -> bool {
-        self.session.as_ref().is_some_and(|session| {
-            matches!(session.state, State::Working(_)) && session.messages.has_messages_to_resend()
-        })
+        core.deferred.room = true;
+        core.deferred.wake = true;
+        core.report_room();
     }
 
     /// Resends the next message. Returns true if the message was sent and there is another message
@@ -170,8 +164,9 @@ impl Core {
     ///
     /// The engine's thread calls this function once per message, and releases the lock between two
     /// calls.
-    pub(super) fn send_again(&mut self, allocator: Option<&Allocator>) -> bool {
-        let next = match &mut self.session {
+    pub(crate) fn send_again(&mut self, allocator: Option<&Allocator>) -> bool {
+        let core = &mut *self.core;
+        let next = match &mut core.session {
             Some(session) if matches!(session.state, State::Working(_)) => {
                 session.messages.next_to_resend()
             }
@@ -184,40 +179,29 @@ impl Core {
         };
         let slices = [IoSlice::new(bytes)];
         let mut sending = Sending::new(&slices, kept.id);
-        let mut sent = self.send_now(&mut sending);
+        let mut sent = core.send_now(&mut sending);
         if let (Ok(Attempt::NotExposed), Some(allocator)) = (&sent, allocator) {
-            sent = match sending.expose(allocator, self.generation) {
-                Ok(()) => self.send_now(&mut sending),
+            sent = match sending.expose(allocator, core.generation) {
+                Ok(()) => core.send_now(&mut sending),
                 Err(error) => {
                     let text = format_args!("cannot resend a message: {error}");
-                    self.deferred.log(Note::new(Level::Warn, text));
+                    core.deferred.log(Note::new(Level::Warn, text));
                     Err(TrySendError::Full)
                 }
             };
         }
         drop(sending);
         if let Ok(Attempt::Sent) = sent {
-            let more = self.blocks_new_messages();
+            let more = core.blocks_new_messages();
             if !more {
                 self.send_requested_end();
             }
             return more;
         }
-        if let Some(session) = &mut self.session {
+        if let Some(session) = &mut core.session {
             let is_large = kept.memory.is_some();
             session.messages.put_back(kept, is_large);
         }
         false
-    }
-}
-
-/// Returns the object to which messages of the current connection return their buffers and credits.
-pub(super) fn owner_of<H: MessageOwner + 'static>(
-    ring: &Option<Arc<dyn MessageOwner>>,
-    to: &Recipient<'_, H>,
-) -> Arc<dyn MessageOwner> {
-    match ring {
-        None => Arc::clone(to.owner) as Arc<dyn MessageOwner>,
-        Some(ring) => Arc::clone(ring),
     }
 }

@@ -7,11 +7,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use super::{
-    core::Core,
-    session::{LinkSession, Side},
-};
-use crate::{proto::ResumeRequest, transport_choice::Transport};
+use crate::transport_choice::Transport;
 
 /// The delay before a session over TCP first tests a path over RDMA with a trial connection. The
 /// delay doubles with each trial, up to [`MAX_TRIAL_DELAY`]. A connection over RDMA that lasts for
@@ -32,9 +28,9 @@ pub(crate) struct PeerPath {
 
 /// The path of a connection, and its local address. Both can change when the session resumes.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Route {
-    pub(super) path: PeerPath,
-    pub(super) local: SocketAddr,
+pub(crate) struct Route {
+    pub(crate) path: PeerPath,
+    pub(crate) local: SocketAddr,
 }
 
 /// The paths to the peer, on the active side of a session.
@@ -73,7 +69,7 @@ impl PeerPath {
 
 impl Route {
     /// Creates a route. A missing local address becomes `0.0.0.0:0`.
-    pub(super) fn new(path: PeerPath, local: Option<SocketAddr>) -> Self {
+    pub(crate) fn new(path: PeerPath, local: Option<SocketAddr>) -> Self {
         let local = local.unwrap_or_else(|| (Ipv4Addr::UNSPECIFIED, 0).into());
         Self { path, local }
     }
@@ -208,63 +204,6 @@ impl PeerPaths {
             Trial::Due(now + self.wait)
         };
         works
-    }
-}
-
-/// Functions for the paths of a session.
-impl Core {
-    /// Appends further paths to the session's list, which begins with the path of the first
-    /// connection.
-    pub(crate) fn add_paths(&mut self, others: Vec<PeerPath>) {
-        if let Some(paths) = self.session.as_mut().and_then(|session| session.paths()) {
-            paths.add(others);
-        }
-    }
-
-    /// Begins a trial of a path over RDMA if a trial is due. Returns the path, and the request that
-    /// the trial connection sends. The request is outdated on purpose: the peer refuses it as busy,
-    /// which proves that the path works, and the session stays unchanged.
-    pub(super) fn begin_trial(&mut self, now: Instant) -> Option<(PeerPath, ResumeRequest)> {
-        let is_open = self.may_move();
-        let session = self.session.as_mut().filter(|_| is_open)?;
-        let id = session.id?;
-        let path = session.paths()?.begin_trial(now)?;
-        let request = ResumeRequest {
-            id,
-            epoch: session.messages.epoch(),
-            received: session.messages.received(),
-        };
-        Some((path, request))
-    }
-
-    /// Returns true if the session may switch to another connection. This requires that the current
-    /// connection is established, that no messages remain to be resent, and that neither side is
-    /// ending it.
-    fn may_move(&self) -> bool {
-        let stays_open = |session: &LinkSession| session.closing.is_none() && !session.is_aborted;
-        self.established
-            && !self.blocks_new_messages()
-            && self.conn.close_reason().is_none()
-            && self.ended.is_none()
-            && self.session.as_deref().is_some_and(stays_open)
-    }
-
-    /// Ends a trial. If the path `works` and the session may switch, ends the current connection.
-    /// The session then resumes over the tested path.
-    pub(crate) fn end_trial(&mut self, works: bool, now: Instant) {
-        let may_move = self.may_move();
-        let paths = self.session.as_mut().and_then(|session| session.paths());
-        if paths.is_some_and(|paths| paths.end_trial(works && may_move, now)) {
-            self.lose(now);
-        }
-    }
-
-    /// Returns the time of the next trial of RDMA; `None` if no trial is scheduled.
-    pub(super) fn next_trial_at(&self) -> Option<Instant> {
-        match &self.session.as_ref()?.side {
-            Side::Active(paths) if self.may_move() => paths.next_trial_at(),
-            Side::Active(_) | Side::Passive => None,
-        }
     }
 }
 
