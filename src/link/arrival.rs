@@ -25,7 +25,7 @@ impl Core {
             return false;
         };
         if let (Some(handoff), Some(completions), None) =
-            (to.handoff, &self.completions, &self.share)
+            (to.handoff, &self.reports.outbox, &self.share)
             && handoff.is_empty()
             && completions.hands_over()
         {

@@ -158,12 +158,12 @@ impl Link {
     /// queue still has untaken completions [`Taker::TIME_LIMIT`] later, returns false.
     pub(crate) fn may_free_report_slot(&self, untaken_since: &mut Option<Instant>) -> bool {
         let mut core = self.core();
-        if !core.has_reports() {
+        if !core.reports.are_untaken() {
             *untaken_since = None;
             return true;
         }
         let since = *untaken_since.get_or_insert_with(Instant::now);
-        let grouped = core.completions.as_ref();
+        let grouped = core.reports.outbox.as_ref();
         let grouped = grouped.and_then(Outbox::is_group_taken_by_other);
         let is_taken = || grouped.unwrap_or_else(|| self.taker.is_other_thread());
         since.elapsed() < Taker::TIME_LIMIT && is_taken()
@@ -266,7 +266,7 @@ impl Link {
     pub(crate) fn carry_bytes(&self) -> Arc<Inflow> {
         let mut core = self.core();
         core.conn.carry_bytes();
-        let completions = core.completions.as_mut();
+        let completions = core.reports.outbox.as_mut();
         completions.map(Outbox::carry_bytes).unwrap_or_default()
     }
 
@@ -419,7 +419,7 @@ impl Link {
     ) -> Result<(), Error> {
         self.with_core(|core| {
             core.join(queue, (key, self.key), unread)?;
-            let is_grouped = core.is_grouped();
+            let is_grouped = core.reports.is_grouped();
             self.set_grouped(is_grouped);
             if is_grouped {
                 queue.members.add(self);
@@ -441,8 +441,8 @@ impl Link {
     /// joined.
     pub(crate) fn put_after_join(self: &Arc<Self>, unread: impl FnMut() -> Option<Completion>) {
         self.with_core(|core| {
-            if core.is_grouped() {
-                core.put_all(unread);
+            if core.reports.is_grouped() {
+                core.reports.put_all(unread, &mut core.deferred);
             }
         });
     }
@@ -451,7 +451,7 @@ impl Link {
     /// connection's own queue. Returns whether the connection was in this group.
     pub(crate) fn leave(self: &Arc<Self>, queue: &Arc<GroupQueue>) -> bool {
         let left = self.with_core(|core| {
-            let outbox = core.completions.as_mut();
+            let outbox = core.reports.outbox.as_mut();
             let Some(outbox) = outbox.filter(|outbox| outbox.is_in(queue)) else {
                 return false;
             };
@@ -474,7 +474,7 @@ impl Link {
         // A dropped group does not notify its connections, so this call checks whether the group
         // still exists.
         let core = self.core();
-        let grouped = core.is_grouped();
+        let grouped = core.reports.is_grouped();
         self.set_grouped(grouped);
         grouped
     }
@@ -486,10 +486,10 @@ impl Link {
             return;
         }
         self.with_core(|core| {
-            core.room_wanted = true;
+            core.reports.room_wanted = true;
             if !core.conn.is_blocked() && !core.blocks_new_messages() {
                 // Credits arrived between the refusal and this call.
-                core.report_room();
+                core.reports.report_room(&mut core.deferred);
             }
         });
     }

@@ -75,7 +75,11 @@ impl Core {
     /// Returns whether the program uses the connection as a byte stream. A stream reports no
     /// completions.
     fn is_stream(&self) -> bool {
-        self.completions.as_ref().and_then(Outbox::inflow).is_some()
+        self.reports
+            .outbox
+            .as_ref()
+            .and_then(Outbox::inflow)
+            .is_some()
     }
 
     /// Copies a control message of `len` bytes out of its receive buffer, and delivers the copy to

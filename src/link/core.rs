@@ -18,10 +18,10 @@ use super::{
     inbox::Inlet,
     liveness::PeerLiveness,
     message::{Batches, Handoff, Message, MessageOwner},
-    outbox::Outbox,
-    reports::report_failed,
+    outbox::{GroupQueue, Outbox},
+    reports::Reports,
     send::refused_send,
-    sent_order::{CompletedSend, SentOrder, Unproven},
+    sent_order::CompletedSend,
     session::{LinkSession, Recovery, State},
     stall::StallWatch,
 };
@@ -45,11 +45,6 @@ pub(crate) struct Core {
     pub(super) batches: Batches,
     /// Stream bytes for which the window has no room yet.
     pub(super) cork: Cork,
-    /// The unconfirmed messages, which determine the order of `Sent` completions.
-    pub(super) order: SentOrder,
-    /// Sends and writes that the device has completed, but whose arrival at the peer is not yet
-    /// proven.
-    pub(super) unproven: Unproven,
     /// Pending connection manager operations, which the engine's thread performs.
     pub(crate) cm_ops: VecDeque<CmOp>,
     pub(crate) established: bool,
@@ -63,10 +58,7 @@ pub(crate) struct Core {
     /// The reason for the end of the connection, and whether all messages arrived. Set once, when
     /// the `Disconnected` completion is put into the queue.
     pub(crate) ended: Option<Ended>,
-    /// The destination of completions. `None` after the end of the connection, or after the last
-    /// handle was dropped. Unread messages in the queue own references to the link. If the link
-    /// kept the queue after the end, the link would never be freed.
-    pub(crate) completions: Option<Outbox>,
+    pub(crate) reports: Reports,
     /// The counters of all earlier connections of the session, added up.
     pub(super) past: Option<Box<Statistics>>,
     /// The state that survives the loss of a connection. `None` without a session.
@@ -87,13 +79,7 @@ pub(crate) struct Core {
     /// The time when the last ping was posted; `None` after its pong has arrived, and while the
     /// statistics of the process are disabled.
     pinged: Option<Instant>,
-    /// Whether [`Completion::Room`] is pending after a refused send.
-    pub(super) room_wanted: bool,
     pub(super) deferred: Deferred,
-    /// The number of completions that `recv` took from the queue and set aside for later calls.
-    pub(super) set_aside: Arc<AtomicUsize>,
-    /// The maximum number of operations with ids that are in flight, or reported but not yet taken.
-    pub(super) max_ids: usize,
 }
 
 /// A clock that reads the system time at each call.
@@ -127,14 +113,12 @@ impl Core {
             share: None,
             batches: Batches::default(),
             cork: Cork::default(),
-            order: SentOrder::default(),
-            unproven: Unproven::default(),
             cm_ops: VecDeque::new(),
             established: false,
             requested: false,
             liveness: None,
             ended: None,
-            completions: Some(Outbox::new(completions)),
+            reports: Reports::new(completions, set_aside, max_ids),
             past: None,
             session: None,
             over: None,
@@ -144,10 +128,7 @@ impl Core {
             leave_arrived: false,
             stall: StallWatch::default(),
             pinged: None,
-            room_wanted: false,
             deferred: Deferred::default(),
-            set_aside,
-            max_ids,
         }
     }
 
@@ -228,8 +209,10 @@ impl Core {
     }
 
     fn pass_to_state_machine(&mut self, done: Done) {
-        let Some(queues) = &self.queues else { return };
-        let conn = &mut self.conn;
+        let Some(queues) = &mut self.queues else {
+            return;
+        };
+        let (conn, deferred) = (&mut self.conn, &mut self.deferred);
         if let (Some(buffer), Some(share)) = (done.receive_buffer(), &self.share) {
             share.take(buffer);
         }
@@ -245,7 +228,7 @@ impl Core {
                 imm_data,
                 len,
             } => conn.handle_immediate(buffer, imm_data, len, SystemClock),
-            Done::Sent { slot } => self.sent(slot),
+            Done::Sent { slot } => self.reports.sent(slot, queues, conn, deferred),
             Done::ReceiveFailed {
                 buffer,
                 status,
@@ -255,8 +238,13 @@ impl Core {
                 slot,
                 status,
                 vendor_err,
-            } => self.send_failed(slot, status, vendor_err),
-            Done::Invalidated => self.invalidated(),
+            } => {
+                let failure = (slot, status, vendor_err);
+                let has_session = self.session.is_some();
+                self.reports
+                    .send_failed(failure, has_session, queues, conn, deferred);
+            }
+            Done::Invalidated => self.reports.hidden(queues.invalidated(), deferred),
             Done::InvalidationFailed { status, vendor_err } => {
                 conn.handle_work_error(Work::Invalidation, status, vendor_err, SystemClock);
             }
@@ -320,13 +308,21 @@ impl Core {
                     self.deferred.drive = true;
                     self.recovery().established();
                 }
-                Output::Event(Event::Requested) => self.requested(),
+                Output::Event(Event::Requested) => {
+                    self.requested = true;
+                    self.deferred.drive = true;
+                }
                 Output::Event(Event::Arrived(arrival)) => self.deliver(arrival, to),
                 Output::Event(Event::ControlMessage { buffer, len }) => {
                     self.deliver_control(buffer, len, to);
                 }
                 Output::Event(Event::PeerLeaving) => self.deliver_leave(to),
-                Output::Event(Event::Taken(count)) => self.taken(count),
+                Output::Event(Event::Taken(count)) => {
+                    if let Some(queues) = &mut self.queues {
+                        let hidden = queues.taken(count);
+                        self.reports.hidden(hidden, &mut self.deferred);
+                    }
+                }
                 Output::Event(Event::Writable) => {
                     self.deferred.wake = true;
                     self.deferred.room = true;
@@ -334,14 +330,14 @@ impl Core {
                     // window allows.
                     self.deferred.drive |= self.sends_again();
                     if !self.blocks_new_messages() {
-                        self.report_room();
+                        self.reports.report_room(&mut self.deferred);
                     }
                 }
                 Output::Event(Event::Answered) => {
                     if let Some(pinged) = self.pinged.take() {
                         tally::count_round_trip(pinged.elapsed());
                     }
-                    self.prove(false);
+                    self.reports.prove(false, &self.conn, &mut self.deferred);
                     self.deferred.wake = true;
                 }
                 Output::Event(Event::Disconnected { reason, delivered }) => {
@@ -366,33 +362,60 @@ impl Core {
         }
         ended.delivered &= !self.holds_back();
         if ended.delivered {
-            self.prove(true);
+            self.reports.prove(true, &self.conn, &mut self.deferred);
         }
         self.end_exposures();
         let reason = &ended.reason;
         if let Some(queues) = &self.queues {
-            let completions = &mut self.completions;
+            let reports = &mut self.reports;
             for posted in queues.in_flight.slots.iter() {
                 if let Posted::Operation(operation) = posted {
-                    report_failed(Some(operation.id), reason, completions);
+                    reports.report_failed(Some(operation.id), reason);
                 }
             }
-            while let Some(gone) = self.unproven.take() {
+            while let Some(gone) = reports.unproven.take() {
                 match gone {
                     // The loop over `order` below reports the id of this message.
                     CompletedSend::Message => {}
-                    CompletedSend::Write(id) => report_failed(Some(id), reason, completions),
+                    CompletedSend::Write(id) => reports.report_failed(Some(id), reason),
                 }
             }
-            for id in self.order.abandon() {
-                report_failed(Some(id), reason, completions);
+            for id in reports.order.abandon() {
+                reports.report_failed(Some(id), reason);
             }
         }
         self.recovery().fail_kept(&ended.reason);
-        self.deferred.ended = self.completions.take().map(Box::new);
+        self.deferred.ended = self.reports.outbox.take().map(Box::new);
         self.ended = Some(ended);
         self.deferred.drive = true;
         self.deferred.wake = true;
+    }
+
+    /// Returns true if one more message or operation with an id fits within the limit.
+    pub(super) fn has_report_slot(&mut self) -> bool {
+        let queues = self.queues.as_ref();
+        queues.is_none_or(|queues| self.reports.has_slot(queues))
+    }
+
+    /// Moves the `unread` completions to a group, and redirects later ones to it.
+    pub(super) fn join(
+        &mut self,
+        queue: &Arc<GroupQueue>,
+        keys: (u64, u64),
+        unread: impl FnMut() -> Option<Completion>,
+    ) -> Result<(), Error> {
+        let reason = self.reason();
+        let deferred = &mut self.deferred;
+        self.reports.join(queue, keys, unread, reason, deferred)
+    }
+
+    /// Ends all exposures at the end of the connection. Reports the large messages that the peer
+    /// has read.
+    pub(super) fn end_exposures(&mut self) {
+        if let Some(queues) = &mut self.queues {
+            let hidden = queues.end_exposures();
+            self.reports.hidden(hidden, &mut self.deferred);
+        }
     }
 
     /// Ends the connection immediately and without the state machine. For example, this call is
@@ -464,7 +487,7 @@ impl Core {
         }
         let ring = &self.ring;
         let owner = || owner_of(ring, to);
-        let inflow = self.completions.as_ref().and_then(Outbox::inflow);
+        let inflow = self.reports.outbox.as_ref().and_then(Outbox::inflow);
         let completion = match arrival {
             Arrival::Message {
                 buffer,
@@ -550,7 +573,7 @@ impl Core {
             let bytes = frame.clone().part(HEADER_LEN as u32 + start, len);
             Message::part(Arc::clone(&owner), bytes)
         });
-        let Some(completions) = &mut self.completions else {
+        let Some(completions) = &mut self.reports.outbox else {
             // The receiver has been dropped. Each message is dropped after the lock is released,
             // because its drop takes the lock to return the credit.
             let messages =
@@ -579,7 +602,7 @@ impl Core {
         completion: Completion,
         to: &Recipient<'_, H>,
     ) {
-        let Some(completions) = &mut self.completions else {
+        let Some(completions) = &mut self.reports.outbox else {
             // The receiver has been dropped. The message is dropped after the lock is released,
             // because its drop takes the lock to return the credit.
             return self.deferred.later.push(DeferredAction::Drop(completion));

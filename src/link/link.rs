@@ -179,7 +179,7 @@ impl Link {
         );
         link.with_core(|core| {
             core.cut_off(CloseReason::Forked);
-            core.completions = None;
+            core.reports.outbox = None;
         });
         // Removes the `Disconnected` completion, because each call of the endpoint reports the end
         // itself.
@@ -295,7 +295,7 @@ impl Link {
             core.close(Instant::now());
             // Later completions have no receiver and are dropped at once. If they were kept, they
             // would occupy memory that later large messages need.
-            let completions = core.completions.take();
+            let completions = core.reports.outbox.take();
             core.deferred
                 .later
                 .extend(completions.map(Box::new).map(DeferredAction::Close));
@@ -397,7 +397,7 @@ impl Link {
         if deferred.finished {
             self.ends.fetch_or(FINISHED, Ordering::Release);
             let ended = deferred.ended.as_deref_mut();
-            if let Some(completions) = ended.or(core.completions.as_mut()) {
+            if let Some(completions) = ended.or(core.reports.outbox.as_mut()) {
                 let _ = completions.put(Completion::Finished);
             }
             deferred.arrived = true;
@@ -476,7 +476,7 @@ impl Link {
 
     pub(super) fn announce_readable(&self, core: &Core) {
         self.readable.announce(|| {
-            let unread = core.completions.as_ref().is_none_or(|c| !c.is_empty());
+            let unread = core.reports.outbox.as_ref().is_none_or(|c| !c.is_empty());
             unread || self.is_ready()
         });
     }
@@ -653,7 +653,8 @@ mod tests {
         );
         let put = link
             .core()
-            .completions
+            .reports
+            .outbox
             .as_mut()
             .unwrap()
             .put(Completion::Sent(1));

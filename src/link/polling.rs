@@ -537,7 +537,7 @@ impl Link {
                 // unreadable. The next refused `try_send` does so.
                 Interest::Writable => {
                     // From now on the fd reports room, and `Completion::Room` does not.
-                    core.room_wanted = false;
+                    core.reports.room_wanted = false;
                     readiness.announce(|| true);
                 }
             }

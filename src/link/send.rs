@@ -296,7 +296,7 @@ impl Core {
             session.keep(&self.conn, parts, id);
         }
         if let Some(id) = id {
-            self.order.small(id);
+            self.reports.order.small(id);
         }
         Ok(())
     }
@@ -315,7 +315,7 @@ impl Core {
         if let Some(session) = &mut self.session {
             session.keep_large(&self.conn, id);
         }
-        self.order.large(id);
+        self.reports.order.large(id);
         Ok(())
     }
 

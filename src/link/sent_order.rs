@@ -100,7 +100,7 @@ impl SentOrder {
     }
 
     /// Removes all messages at the end of the connection, and returns their ids, oldest first.
-    pub(super) fn abandon(&mut self) -> impl Iterator<Item = u64> {
+    pub(super) fn abandon(&mut self) -> impl Iterator<Item = u64> + use<> {
         std::mem::take(self)
             .waiting
             .into_iter()

@@ -6,10 +6,7 @@ use log::Level;
 
 use super::{Doubt, Recovery, Side, State, Step};
 use crate::{
-    link::{
-        completion::{Completion, Ended},
-        reports::report,
-    },
+    link::completion::{Completion, Ended},
     proto::{CloseReason, Note, ResumeRefused, ResumeRequest, SessionOver, Violation},
 };
 
@@ -130,7 +127,7 @@ impl Recovery<'_> {
         };
         let delivered = !session.messages.has_messages_to_resend();
         for id in arrived {
-            report(&mut core.completions, Completion::Sent(id));
+            core.reports.report(Completion::Sent(id));
         }
         Some(Ended { reason, delivered })
     }

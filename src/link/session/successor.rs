@@ -13,7 +13,6 @@ use crate::{
     link::{
         completion::Completion,
         core::SystemClock,
-        reports::report,
         send::{Attempt, Sending},
     },
     os::lock,
@@ -68,7 +67,7 @@ impl Recovery<'_> {
         match arrived {
             Ok(arrived) => {
                 for id in arrived {
-                    report(&mut core.completions, Completion::Sent(id));
+                    core.reports.report(Completion::Sent(id));
                 }
                 core.deferred.arrived = true;
             }
@@ -124,11 +123,13 @@ impl Recovery<'_> {
             core.cork.fit(both.send_eager as usize);
         }
         core.deferred.drive = true;
-        core.report_session_event(Completion::Resumed {
+        let resumed = Completion::Resumed {
             number,
             resent,
             transport,
-        });
+        };
+        core.reports
+            .report_session_event(resumed, &mut core.deferred);
         self.send_requested_end();
     }
 
@@ -156,7 +157,7 @@ impl Recovery<'_> {
         }
         core.deferred.room = true;
         core.deferred.wake = true;
-        core.report_room();
+        core.reports.report_room(&mut core.deferred);
     }
 
     /// Resends the next message. Returns true if the message was sent and there is another message

@@ -15,7 +15,6 @@ use crate::{
         completion::{Completion, Ended},
         core::SystemClock,
         message::{Batches, MessageOwner, Storage},
-        reports::{report, report_failed},
         sent_order::CompletedSend,
     },
     proto::{CloseReason, CmInput, Connection, Note, ResumeRequest, SessionId},
@@ -160,7 +159,7 @@ impl Recovery<'_> {
         // `waiting` contains the ids that have not been reported yet; they belong to the newest
         // messages sent over that connection. A kept message whose id has already been reported
         // loses its id here.
-        let mut waiting: Vec<_> = core.order.abandon().collect();
+        let mut waiting: Vec<_> = core.reports.order.abandon().collect();
         for (kept, _) in session.messages.suspended_mut().take(unconfirmed).rev() {
             match kept.id {
                 Some(id) if waiting.last() == Some(&id) => {
@@ -172,12 +171,12 @@ impl Recovery<'_> {
         // The remaining ids belong to messages that the session no longer stores, because the peer
         // has received them.
         for id in waiting {
-            report(&mut core.completions, Completion::Sent(id));
+            core.reports.report(Completion::Sent(id));
         }
         let exposed = core.queues.as_mut().map(|queues| {
             for posted in queues.in_flight.slots.iter() {
                 if let Posted::Operation(operation) = posted {
-                    report(&mut core.completions, operation.lost(true, &reason));
+                    core.reports.report(operation.lost(true, &reason));
                 }
             }
             queues.take_exposed()
@@ -191,14 +190,12 @@ impl Recovery<'_> {
                 kept.memory = exposed.next().map(Exposed::into_buffer);
             }
         }
-        while let Some(gone) = core.unproven.take() {
+        while let Some(gone) = core.reports.unproven.take() {
             // The session resends messages, so only the outcome of writes is unknown.
             if let CompletedSend::Write(id) = gone {
                 let reason = reason.clone();
-                report(
-                    &mut core.completions,
-                    Completion::OutcomeUnknown { id, reason },
-                );
+                core.reports
+                    .report(Completion::OutcomeUnknown { id, reason });
             }
         }
         core.batches = Batches::default();
@@ -233,7 +230,8 @@ impl Recovery<'_> {
             peer_received: 0,
         }));
         core.deferred.drive = true;
-        core.report_session_event(suspended);
+        core.reports
+            .report_session_event(suspended, &mut core.deferred);
     }
 
     /// Ends the session. On the passive side, stores the message counts of a closed session.
@@ -243,7 +241,7 @@ impl Recovery<'_> {
         self.core.over = self.counts_at_close(reason);
         if let Some(session) = &mut self.core.session {
             for (kept, _) in session.messages.suspended_mut() {
-                report_failed(kept.id, reason, &mut self.core.completions);
+                self.core.reports.report_failed(kept.id, reason);
             }
         }
         self.core.session = None;
