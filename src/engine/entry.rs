@@ -16,7 +16,7 @@ use super::{
 use crate::{
     config::Config,
     error::Error,
-    link::{Inbox, Inflow, Link, Owner, PeerPath},
+    link::{Inbox, Inflow, Link, Owner, PeerPath, attachment},
     poll::{Epolls, Registration},
     proto::{
         CloseReason, CmCall, CmOp, Host, REPLY_DATA_MAX, SESSION_ID_LEN, SessionId, Statistics,
@@ -108,7 +108,7 @@ impl Entry {
     /// uses shared receives, they are free for other connections when this method returns.
     pub(super) fn discard_transport(&mut self) {
         self.link.end_watch();
-        let transport = self.link.take_transport();
+        let transport = attachment::take(&self.link);
         let id = self.id.discard();
         let destroy = || {
             transport.destroy();
@@ -185,7 +185,7 @@ impl Entry {
             .create_transport(manager, key, &self.config, client)?;
         let events = transport.poll_side.events().cloned();
         let traits = transport.allocator.domain().traits();
-        self.link.install(transport);
+        attachment::install(&self.link, transport);
         if let Some(events) = events {
             let registration = Registration::new(Arc::clone(epolls), events, key)?;
             self.link.poller.register(registration);

@@ -40,7 +40,7 @@ use super::{
 };
 use crate::{
     config::Config,
-    link::{Ended, Link, PeerPath, PeerPaths, Peers, Side, inbox},
+    link::{Ended, Link, PeerPath, PeerPaths, Peers, Side, attachment, inbox},
     os::{failed, millis},
     poll::{Attended, Epolls, Mailbox, Notice, Reliance},
     proto::{CloseReason, CmCall, CmInput, CmOp, Connection, Host, SessionId},
@@ -479,7 +479,7 @@ impl Reactor {
         self.timers.set(key, None);
         self.attended.forget(key);
         let link = self.links.get(&key).map(|entry| &entry.link);
-        if link.is_some_and(|link| !link.try_release()) {
+        if link.is_some_and(|link| !attachment::try_release(link)) {
             return self.poll_soon(key, None);
         }
         self.delayed_disconnects.remove(&key);
@@ -581,8 +581,8 @@ impl Drop for Reactor {
         // Both ends of a connection may belong to this engine. If the first end lost its transport
         // before the second end had this reason, the second end would report another reason.
         for (_, entry) in self.links.drain() {
-            if entry.link.try_release() {
-                entry.link.uninstall();
+            if attachment::try_release(&entry.link) {
+                attachment::uninstall(&entry.link);
             }
         }
     }

@@ -1,6 +1,12 @@
 //! Nonblocking functions that the handles of a connection call.
 
-use std::{io::IoSlice, net::IpAddr, ops::Range, sync::Arc, time::Instant};
+use std::{
+    io::IoSlice,
+    net::IpAddr,
+    ops::Range,
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use super::{
     completion::Completion,
@@ -8,7 +14,9 @@ use super::{
     inflow::Inflow,
     link::Link,
     outbox::{GroupQueue, Outbox, Taker},
-    send::{Attempt, Flush, Sending, total},
+    send::Flush,
+    sending::{Attempt, Sending, total},
+    stall::LOGGED_AFTER,
 };
 #[cfg(feature = "tokio")]
 use crate::proto::SendRefused;
@@ -16,11 +24,11 @@ use crate::{
     error::{Error, TrySendError},
     os::lock,
     poll::Awaited,
-    proto::{Capabilities, Negotiated, Statistics},
+    proto::{Capabilities, Negotiated, Stall, Statistics},
     remote_access::RemoteAccess,
     transport::{
         Allocator, Checked, DeviceCounters, HopLimit, OneSidedOp, OutboundBuffer, Region,
-        RemoteRegion,
+        RemoteRegion, WireControl, WorkQueues,
     },
     transport_choice::Transport,
 };
@@ -206,7 +214,7 @@ impl Link {
     /// allocator created the buffer.
     pub(crate) fn owns(&self, buffer: &OutboundBuffer) -> bool {
         // A session copies the buffers that an earlier connection allocated.
-        self.core().has_session()
+        self.core().session.is_some()
             || self
                 .allocator()
                 .is_some_and(|allocator| allocator.owns(buffer))
@@ -357,7 +365,7 @@ impl Link {
         let (epoch, is_suspended, has_session) = {
             let core = self.core();
             core.check_not_ended()?;
-            (core.epoch(), core.is_suspended(), core.has_session())
+            (core.epoch(), core.is_suspended(), core.session.is_some())
         };
         let allocator = match self.allocator() {
             Some(allocator) if !is_suspended => allocator,
@@ -386,7 +394,7 @@ impl Link {
     ) -> Result<Checked, Error> {
         let (epoch, has_session) = {
             let core = self.core();
-            (core.epoch(), core.has_session())
+            (core.epoch(), core.session.is_some())
         };
         if has_session && let OneSidedOp::WriteWithImm(_) = op {
             return Err(Error::NotSupported {
@@ -401,6 +409,61 @@ impl Link {
     /// Starts an operation, or returns the reason why it cannot be started now.
     pub(crate) fn try_operate(self: &Arc<Self>, checked: &Checked) -> Result<(), TrySendError> {
         self.with_core(|core| core.try_operate(checked))
+    }
+}
+
+/// Detection of stalls, and the allocator.
+impl Link {
+    /// Logs a long stall. The caller must hold no lock.
+    pub(crate) fn report_stall(&self, stall: Stall) {
+        warn_sparsely!(Connection, "{self}: {stall}");
+    }
+
+    /// Samples the connection, and logs a long stall. A thread that waits for room calls this
+    /// function.
+    pub(crate) fn check_stall(self: &Arc<Self>) {
+        let stall = self.core().sample_stall(Instant::now());
+        if let Some(stall) = stall {
+            self.report_stall(stall);
+        }
+    }
+
+    /// Returns the time after which a thread that waits for room calls
+    /// [`check_stall`](Self::check_stall); `None` if the checks of the engine suffice.
+    pub(crate) fn checks_stalls_after(&self) -> Option<Duration> {
+        self.checks_stalls.then_some(LOGGED_AFTER / 2)
+    }
+
+    /// Returns the allocator of memory for the application's messages. Returns `None` if the
+    /// connection has no transport.
+    pub(super) fn allocator(&self) -> Option<Arc<Allocator>> {
+        lock(&self.allocator).clone()
+    }
+
+    /// Returns the error for a call that needs a transport while the connection has none.
+    pub(super) fn disconnected(&self) -> Error {
+        Error::Disconnected(self.core().reason())
+    }
+}
+
+/// Fault injection, for tests that use in-memory connections.
+impl Link {
+    /// Returns whether the connection uses the in-memory transport. The result is the same for all
+    /// connections of a session.
+    pub(crate) fn is_in_memory(&self) -> bool {
+        self.first.transport == Transport::Memory
+    }
+
+    /// Returns the fault control of the current connection. Returns `None` over RDMA and TCP, and
+    /// while the connection has no transport.
+    pub(crate) fn wire(&self) -> Option<WireControl> {
+        self.core().queues.as_ref().and_then(WorkQueues::control)
+    }
+
+    /// Lets an engine without a thread do its pending work. Called after the fault control has
+    /// changed.
+    pub(crate) fn serve(&self) {
+        self.notices().serve();
     }
 }
 
@@ -532,5 +595,45 @@ impl Link {
             // makes recv(2) return.
             let _ = self.with_core(|core| core.conn.flush());
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::thread;
+
+    use super::{super::link::tests::link, *};
+
+    #[test]
+    fn wait_for_the_taker_begins_at_a_report() {
+        let (link, completions) = link();
+        link.taker.note_taking_thread();
+        let may_wait = |since: &mut Option<Instant>| {
+            thread::scope(|scope| {
+                let other = scope.spawn(|| link.may_free_report_slot(since));
+                other.join().unwrap()
+            })
+        };
+        let long_ago = Instant::now() - Taker::TIME_LIMIT;
+        let mut since = Some(long_ago);
+        assert!(may_wait(&mut since));
+        assert_eq!(
+            since, None,
+            "the time must be reset if no completion with an id is unread"
+        );
+        let put = link
+            .core()
+            .reports
+            .outbox
+            .as_mut()
+            .unwrap()
+            .put(Completion::Sent(1));
+        put.unwrap();
+        assert!(may_wait(&mut since));
+        assert!(since.is_some_and(|since| since > long_ago));
+        since = Some(long_ago);
+        assert!(!may_wait(&mut since));
+        completions.take().unwrap();
+        assert!(may_wait(&mut since));
     }
 }

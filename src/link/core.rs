@@ -4,7 +4,6 @@
 use std::{
     collections::VecDeque,
     io::IoSlice,
-    mem,
     sync::{Arc, atomic::AtomicUsize},
     time::Instant,
 };
@@ -12,13 +11,14 @@ use std::{
 use log::Level;
 
 use super::{
-    completion::{Completion, Ended, Immediate},
+    completion::{Completion, Ended},
     cork::Cork,
-    deferred::{Deferred, DeferredAction},
+    deferred::Deferred,
     inbox::Inlet,
     liveness::PeerLiveness,
-    message::{Batches, Handoff, Message, MessageOwner},
-    outbox::{GroupQueue, Outbox},
+    message::{Batches, MessageOwner},
+    outbox::GroupQueue,
+    receive::Recipient,
     reports::Reports,
     send::refused_send,
     sent_order::CompletedSend,
@@ -26,10 +26,10 @@ use super::{
     stall::StallWatch,
 };
 use crate::{
-    error::{Error, TrySendError},
+    error::Error,
     proto::{
-        Arrival, Clock, CloseReason, CmInput, CmOp, Connection, Event, HEADER_LEN, Note, Output,
-        SessionOver, Statistics, Transmit, Work, parts,
+        Clock, CloseReason, CmInput, CmOp, Connection, Event, Note, Output, SessionOver, Stall,
+        Statistics, Transmit, Work,
     },
     tally,
     transport::{Done, PostError, Posted, ReceiveShare, WorkQueues},
@@ -90,14 +90,6 @@ impl Clock for SystemClock {
     fn now(self) -> Instant {
         Instant::now()
     }
-}
-
-/// The destination of arriving messages.
-pub(super) struct Recipient<'a, H> {
-    /// The object to which dropped messages return their credit.
-    pub(super) owner: &'a Arc<H>,
-    /// The direct handoff to the polling thread, if that thread waits for a message.
-    pub(super) handoff: Option<&'a Handoff>,
 }
 
 impl Core {
@@ -182,6 +174,20 @@ impl Core {
                 .set_memory_contended(queues.in_flight.is_contended());
         }
         self.conn.handle_timeout(now);
+    }
+
+    /// Samples the connection. Returns the cause of a stall if the caller has to log the stall.
+    pub(crate) fn sample_stall(&mut self, now: Instant) -> Option<Stall> {
+        let stall = self.conn.stall().filter(|_| !self.blocks_new_messages());
+        let sent = match stall {
+            Some(_) => {
+                let counters = self.conn.statistics();
+                counters.messages_sent + counters.operations
+            }
+            None => 0,
+        };
+        let is_due = self.stall.sample(stall.is_some(), sent, now);
+        stall.filter(|_| is_due)
     }
 
     /// Returns an error if the connection has ended. Checks `ended` and not the state machine,
@@ -466,168 +472,9 @@ impl Core {
             Err(PostError::Failed(error)) => self.conn.handle_post_failure(error, Instant::now()),
         }
     }
-
-    /// Delivers an arrival to the application: messages, immediate data, or the peer's Finish.
-    pub(super) fn deliver<H: MessageOwner + 'static>(
-        &mut self,
-        arrival: Arrival,
-        to: &Recipient<'_, H>,
-    ) {
-        let Some(queues) = &mut self.queues else {
-            return;
-        };
-        if let (
-            Arrival::Message { buffer, .. }
-            | Arrival::Batch { buffer, .. }
-            | Arrival::Immediate { buffer, .. },
-            Some(share),
-        ) = (&arrival, &mut self.share)
-        {
-            share.lend(*buffer);
-        }
-        let ring = &self.ring;
-        let owner = || owner_of(ring, to);
-        let inflow = self.reports.outbox.as_ref().and_then(Outbox::inflow);
-        let completion = match arrival {
-            Arrival::Message {
-                buffer,
-                offset,
-                len,
-            } => {
-                let bytes = queues.received(buffer, offset + len).part(offset, len);
-                if let Some(inflow) = inflow
-                    && self
-                        .conn
-                        .may_copy(len, inflow.buffered() as u64, to.handoff.is_some())
-                    && inflow.put_copy(&bytes, |len| queues.in_flight.place_copy(len), owner)
-                {
-                    drop(bytes);
-                    self.conn.copied(len);
-                    self.deferred.wake = true;
-                    self.deferred.arrived = true;
-                    self.release(buffer);
-                    return;
-                }
-                Completion::Received(Message::eager(owner(), bytes))
-            }
-            Arrival::Batch { buffer, len, count } => {
-                return self.deliver_batch(buffer, len, count, to);
-            }
-            Arrival::Large { id, len } => {
-                let Some((next, inbound)) = queues.in_flight.take_inbound() else {
-                    return;
-                };
-                debug_assert_eq!(
-                    next, id,
-                    "large messages must complete in the order in which they began"
-                );
-                if let (Some(inflow), None) = (inflow, to.handoff)
-                    && self.conn.may_copy_large()
-                    && inflow.put_copy(
-                        inbound.bytes(),
-                        |len| queues.in_flight.place_copy(len),
-                        owner,
-                    )
-                {
-                    drop(inbound);
-                    self.conn.copied_large(len, SystemClock);
-                    self.deferred.wake = true;
-                    self.deferred.arrived = true;
-                    return;
-                }
-                Completion::Received(Message::large(owner(), inbound))
-            }
-            Arrival::Immediate {
-                buffer,
-                imm_data,
-                len,
-            } => {
-                let credit = Message::eager(owner(), queues.received(buffer, 0));
-                Completion::Immediate(Immediate::new(imm_data, len, credit))
-            }
-            Arrival::Finish => {
-                if !mem::replace(&mut self.finish_arrived, true) {
-                    self.deferred.finished = true;
-                    self.deferred.wake = true;
-                }
-                return;
-            }
-        };
-        self.hand_over(completion, to);
-    }
-
-    /// Delivers the messages of a batch to the application.
-    fn deliver_batch<H: MessageOwner + 'static>(
-        &mut self,
-        buffer: u32,
-        len: u32,
-        count: u32,
-        to: &Recipient<'_, H>,
-    ) {
-        let Some(queues) = &self.queues else { return };
-        self.batches.put(buffer, count);
-        let frame = queues.received(buffer, HEADER_LEN as u32 + len);
-        let owner = owner_of(&self.ring, to);
-        // The state machine has checked the offsets.
-        let mut messages = parts(&frame[HEADER_LEN..]).map(|(start, len)| {
-            let bytes = frame.clone().part(HEADER_LEN as u32 + start, len);
-            Message::part(Arc::clone(&owner), bytes)
-        });
-        let Some(completions) = &mut self.reports.outbox else {
-            // The receiver has been dropped. Each message is dropped after the lock is released,
-            // because its drop takes the lock to return the credit.
-            let messages =
-                messages.map(|message| DeferredAction::Drop(Completion::Received(message)));
-            return self.deferred.later.extend(messages);
-        };
-        if let Some(handoff) = to.handoff
-            && handoff.is_empty()
-            && completions.may_hand_over()
-            && let Some(first) = messages.next()
-        {
-            handoff.put(first);
-        }
-        let refused = completions.put_messages(messages);
-        self.deferred
-            .later
-            .extend(refused.into_iter().map(DeferredAction::Drop));
-        self.deferred.wake = true;
-        self.deferred.arrived = true;
-    }
-
-    /// Hands the completion directly to the thread that waits for a message, or puts it into the
-    /// queue.
-    pub(super) fn hand_over<H: MessageOwner + 'static>(
-        &mut self,
-        completion: Completion,
-        to: &Recipient<'_, H>,
-    ) {
-        let Some(completions) = &mut self.reports.outbox else {
-            // The receiver has been dropped. The message is dropped after the lock is released,
-            // because its drop takes the lock to return the credit.
-            return self.deferred.later.push(DeferredAction::Drop(completion));
-        };
-        let completion = match (completion, to.handoff) {
-            // The queue is empty, and the waiting thread is this thread, so no other thread needs
-            // to be woken.
-            (Completion::Received(message), Some(handoff))
-                if handoff.is_empty() && completions.may_hand_over() =>
-            {
-                return handoff.put(message);
-            }
-            (completion, _) => completion,
-        };
-        match completions.put(completion) {
-            Ok(()) => {
-                self.deferred.wake = true;
-                self.deferred.arrived = true;
-            }
-            Err(refused) => self.deferred.later.push(DeferredAction::Drop(refused)),
-        }
-    }
 }
 
-/// Queries and calls of the connection's handles.
+/// Queries and calls that the handles of the connection need.
 impl Core {
     /// Returns the functions of a session that change the whole connection.
     pub(crate) fn recovery(&mut self) -> Recovery<'_> {
@@ -667,18 +514,7 @@ impl Core {
     /// Returns whether a session has lost its connection, even if the session is not suspended yet.
     pub(super) fn is_lost(&self) -> bool {
         let is_loss = || self.conn.close_reason().is_some_and(CloseReason::is_loss);
-        self.is_suspended() || (self.has_session() && is_loss())
-    }
-
-    /// Returns whether the application has closed a connection that has a session.
-    pub(super) fn is_closing(&self) -> bool {
-        let session = self.session.as_ref();
-        session.is_some_and(|session| session.closing.is_some())
-    }
-
-    /// Returns whether the connection has a session.
-    pub(super) fn has_session(&self) -> bool {
-        self.session.is_some()
+        self.is_suspended() || (self.session.is_some() && is_loss())
     }
 
     /// Returns the number of the attempt that established the connection, reduced to its low 16
@@ -689,45 +525,6 @@ impl Core {
         self.session
             .as_ref()
             .map_or(0, |session| session.messages.epoch() as u16)
-    }
-
-    /// Returns an error if the connection has ended or is closing, or `Full` if a send has to wait
-    /// for the session.
-    #[inline]
-    pub(super) fn check_sendable(&self) -> Result<(), TrySendError> {
-        let is_open = match &self.session {
-            None => true,
-            Some(session) => {
-                session.messages.is_open() && session.closing.is_none() && !self.conn.is_ending()
-            }
-        };
-        if is_open && self.ended.is_none() {
-            return Ok(());
-        }
-        self.check_session_sendable()
-    }
-
-    /// Returns whether the caller can pass a message to the state machine directly. Unlike
-    /// [`check_sendable`](Self::check_sendable), this function does not check for a close, because
-    /// after a close the state machine itself refuses messages.
-    #[inline(always)]
-    pub(super) fn may_be_sendable(&self) -> bool {
-        let session = self.session.as_ref();
-        self.ended.is_none() && session.is_none_or(|session| session.messages.is_open())
-    }
-
-    #[inline(never)]
-    fn check_session_sendable(&self) -> Result<(), TrySendError> {
-        if let Some(ended) = &self.ended {
-            return Err(Error::Disconnected(ended.reason.clone()).into());
-        }
-        match &self.session {
-            Some(session) if session.closing.is_some() => {
-                Err(Error::Disconnected(CloseReason::LocallyClosed).into())
-            }
-            Some(_) if self.blocks_new_messages() => Err(TrySendError::Full),
-            Some(_) | None => Ok(()),
-        }
     }
 
     /// Returns the counters of this connection, added to the counters of all earlier connections of
@@ -805,16 +602,5 @@ impl Core {
         self.session.as_ref().is_some_and(|session| {
             matches!(session.state, State::Working(_)) && session.messages.has_messages_to_resend()
         })
-    }
-}
-
-/// Returns the object to which messages of the current connection return their buffers and credits.
-pub(super) fn owner_of<H: MessageOwner + 'static>(
-    ring: &Option<Arc<dyn MessageOwner>>,
-    to: &Recipient<'_, H>,
-) -> Arc<dyn MessageOwner> {
-    match ring {
-        None => Arc::clone(to.owner) as Arc<dyn MessageOwner>,
-        Some(ring) => Arc::clone(ring),
     }
 }

@@ -1,7 +1,6 @@
 use std::{
     fmt,
     net::SocketAddr,
-    ops::Deref,
     sync::{
         Arc, Mutex, MutexGuard, OnceLock, Weak,
         atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering},
@@ -11,16 +10,18 @@ use std::{
 
 use super::{
     completion::{Completion, Ended},
-    core::{Core, Recipient},
+    core::Core,
     deferred::{Deferred, DeferredAction},
     inbox::{Inbox, Inlet, inbox},
     message::{MessageOwner, Storage},
     outbox::Taker,
-    release::Ring,
+    owners::Ring,
+    receive::Recipient,
     session::{LinkSession, PeerPath, Route, Side},
     stall,
 };
 use crate::{
+    addresses::Shown,
     config::{Config, Label},
     os::{
         Process,
@@ -115,7 +116,7 @@ pub(crate) struct Link {
     /// here, and does it later.
     pending_work: PendingWork<Deferred>,
     /// The process that created the connection.
-    process: Process,
+    pub(super) process: Process,
 }
 
 impl Link {
@@ -307,6 +308,28 @@ impl Link {
     /// Returns whether the last handle was dropped. If so, no call can report the connection's end.
     pub(crate) fn is_abandoned(&self) -> bool {
         self.abandoned.load(Ordering::Relaxed)
+    }
+
+    // Messages that the application has dropped.
+
+    /// Reclaims the buffer and credit of a dropped message. `generation` identifies the connection
+    /// over which the message arrived.
+    #[inline(always)]
+    pub(super) fn reclaim_from(&self, storage: Storage, generation: u32) {
+        let mut core = self.core();
+        if !core.reclaim(storage, generation) {
+            self.conclude_release(core);
+        }
+    }
+
+    /// Carries out the state machine's outputs after the application has dropped a message. Unlocks
+    /// `core`.
+    #[inline(never)]
+    fn conclude_release(&self, core: MutexGuard<'_, Core>) {
+        // The message holds a reference to the link, so the upgrade succeeds.
+        if let Some(link) = self.this.upgrade() {
+            link.conclude(core);
+        }
     }
 
     // Access to the state machine.
@@ -560,6 +583,24 @@ impl Link {
     }
 }
 
+/// Formats the name of a connection for log lines: its number, its label and its peer.
+impl fmt::Display for Link {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let peer = Shown(self.peer_addr());
+        write!(f, "conn {}{} to {peer}", self.key, self.label())
+    }
+}
+
+impl fmt::Debug for Link {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Link")
+            .field("key", &self.key)
+            .field("label", &self.label().as_str())
+            .field("peer", &Shown(self.peer_addr()))
+            .finish_non_exhaustive()
+    }
+}
+
 impl ForeignCall for Link {
     fn run(self: Arc<Self>) {
         while let Some(deferred) = self.pending_work.next() {
@@ -568,57 +609,12 @@ impl ForeignCall for Link {
     }
 }
 
-impl MessageOwner for Link {
-    fn is_inherited(&self) -> bool {
-        !self.process.is_this()
-    }
-
-    #[inline(always)]
-    fn reclaim(&self, storage: Storage) {
-        self.reclaim_from(storage, 0);
-    }
-}
-
-/// The application's reference to an established connection. Dropping it closes the connection in
-/// the background.
-pub(crate) struct Owner(Arc<Link>);
-
-impl Owner {
-    pub(crate) fn new(link: Arc<Link>) -> Self {
-        Self(link)
-    }
-}
-
-impl Deref for Owner {
-    type Target = Arc<Link>;
-
-    fn deref(&self) -> &Arc<Link> {
-        &self.0
-    }
-}
-
-impl Drop for Owner {
-    fn drop(&mut self) {
-        if !self.0.is_inherited() {
-            self.0.abandon();
-        }
-    }
-}
-
-impl fmt::Debug for Owner {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.fmt(f)
-    }
-}
-
 #[cfg(test)]
-mod tests {
-    use std::thread;
-
+pub(super) mod tests {
     use super::*;
     use crate::error::Error;
 
-    fn link() -> (Arc<Link>, Inbox) {
+    pub(in crate::link) fn link() -> (Arc<Link>, Inbox) {
         let (inlet, completions) = inbox();
         let config = Config::default();
         let params = config.params(Transport::Rdma);
@@ -632,39 +628,6 @@ mod tests {
             1,
         );
         (link, completions)
-    }
-
-    #[test]
-    fn wait_for_the_taker_begins_at_a_report() {
-        let (link, completions) = link();
-        link.taker.note_taking_thread();
-        let may_wait = |since: &mut Option<Instant>| {
-            thread::scope(|scope| {
-                let other = scope.spawn(|| link.may_free_report_slot(since));
-                other.join().unwrap()
-            })
-        };
-        let long_ago = Instant::now() - Taker::TIME_LIMIT;
-        let mut since = Some(long_ago);
-        assert!(may_wait(&mut since));
-        assert_eq!(
-            since, None,
-            "the time must be reset if no completion with an id is unread"
-        );
-        let put = link
-            .core()
-            .reports
-            .outbox
-            .as_mut()
-            .unwrap()
-            .put(Completion::Sent(1));
-        put.unwrap();
-        assert!(may_wait(&mut since));
-        assert!(since.is_some_and(|since| since > long_ago));
-        since = Some(long_ago);
-        assert!(!may_wait(&mut since));
-        completions.take().unwrap();
-        assert!(may_wait(&mut since));
     }
 
     #[test]

@@ -10,8 +10,10 @@
 //! |---|---|
 //! | the locks, deferred work, the transport, the drop of the last handle | `link` |
 //! | the calls of handles; waiting, polling, event loops | `calls`; `polling` |
-//! | inputs, outputs and deliveries, under the lock of the state machine | `core` |
-//! | sends; fragments; bytes held back while the window is full | `send`; `fragments`; `cork` |
+//! | inputs and outputs of the state machine, under its lock | `core` |
+//! | sends; a message being sent; its frames | `send`; `sending`; `frames` |
+//! | bytes held back while the window is full | `cork` |
+//! | receives: deliveries, control messages, released messages | `receive` |
 //! | sessions: their state; loss and attempts; the next connection | `session`: `suspension`, … |
 //! | the detection of sends that wait for a long time | `stall` |
 //! | reports to the application; their order | `reports`; `sent_order` |
@@ -23,17 +25,14 @@
 //! A connection does not depend on the engine, on listeners or on other connections. Messages refer
 //! to their connection only through [`MessageOwner`](message::MessageOwner).
 
-mod arrival;
+pub(crate) mod attachment;
 mod calls;
 mod completion;
-mod control;
 mod core;
 mod cork;
 mod deferred;
-mod display;
 mod faults;
-mod fragments;
-mod inbound_memory;
+mod frames;
 mod inbox;
 mod inflow;
 #[expect(clippy::module_inception, reason = "it is the layer's main type")]
@@ -42,14 +41,15 @@ mod liveness;
 mod members;
 mod message;
 mod outbox;
+mod owners;
 mod polling;
-mod release;
+mod receive;
 mod reports;
 mod send;
+mod sending;
 mod sent_order;
 mod session;
 mod stall;
-mod transport;
 
 pub use self::{
     completion::{Completion, Immediate},
@@ -62,10 +62,11 @@ pub(crate) use self::{
     faults::Withholding,
     inbox::{Inbox, inbox},
     inflow::Inflow,
-    link::{Link, Owner},
+    link::Link,
     liveness::Peers,
     message::Handoff,
     outbox::GroupQueue,
-    send::{Sending, total},
+    owners::Owner,
+    sending::{Sending, total},
     session::{Next, PeerPath, PeerPaths, Resume, Side},
 };

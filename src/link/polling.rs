@@ -12,12 +12,7 @@ use std::{
 
 use log::Level;
 
-use super::{
-    core::{Core, Recipient},
-    deferred::Deferred,
-    link::Link,
-    message::Handoff,
-};
+use super::{core::Core, deferred::Deferred, link::Link, message::Handoff, receive::Recipient};
 use crate::{
     interest::Interest,
     os::{Guard, lock, try_lock},

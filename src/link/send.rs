@@ -1,6 +1,5 @@
-//! Sends messages, batches and bytes of a stream, and starts one-sided operations. All of this runs
-//! under the lock of `core`. A message is either copied into a send buffer, or exposed in memory
-//! that the peer reads.
+//! Sends messages, batches, control messages and bytes of a stream, and starts one-sided operations.
+//! All of this runs under the lock of `core`.
 //!
 //! Only the module `calls` uses `try_send` and similar functions, so they are inlined there.
 
@@ -9,135 +8,15 @@ use std::{io::IoSlice, mem, time::Instant};
 use super::{
     core::Core,
     cork::{Cork, LONGEST_TO_JOIN},
-    fragments,
+    frames::{fitting, post_batch, post_fragments},
+    sending::{Attempt, Content, LONGEST, Sending, total},
 };
 use crate::{
     error::{Error, TrySendError},
-    proto::{self, BatchRoom, MAX_PARTS, PART_HEADER_LEN, SendMethod, SendRefused, Transmit},
+    proto::{self, CONTROL_WINDOW, CloseReason, ControlRefused, SendMethod, SendRefused, Transmit},
     status::OsError,
-    transport::{Allocator, Checked, Exposed, OutboundBuffer, PostError, WorkQueues},
+    transport::{Checked, Exposed, PostError},
 };
-
-/// The maximum length in bytes of an object in memory.
-const LONGEST: usize = isize::MAX as usize;
-
-/// A batch of at most this number of messages uses arrays of this length. Longer batches use arrays
-/// of length [`MAX_PARTS`].
-const SHORT_BATCH: usize = 16;
-
-/// A message to send. If the message is refused, this value keeps the copy or the registered memory
-/// for the next attempt.
-#[derive(Debug)]
-pub(crate) struct Sending<'a> {
-    content: Content<'a>,
-    len: usize,
-    id: Option<u64>,
-    /// The generation of the connection over which the message is exposed.
-    generation: u32,
-}
-
-#[derive(Debug)]
-enum Content<'a> {
-    /// The application's bytes, in consecutive parts.
-    Parts(&'a [IoSlice<'a>]),
-    /// Memory that the application has filled, or a copy of a large message.
-    Memory(OutboundBuffer),
-    /// A large message in memory that the peer can read after the announcement.
-    Exposed(Exposed),
-    /// Nothing: the message was posted, and the peer may have received a part of it.
-    Sent,
-}
-
-/// The result of a send attempt that was not refused.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Attempt {
-    Sent,
-    /// The message is large. The caller must expose it to the peer, and then try again.
-    NotExposed,
-}
-
-impl<'a> Sending<'a> {
-    /// Creates a message from the bytes of all `parts`, in order. If there is an `id`, the
-    /// completion of the message is reported with this id.
-    pub(crate) fn new(parts: &'a [IoSlice<'a>], id: Option<u64>) -> Self {
-        Self {
-            content: Content::Parts(parts),
-            len: total(parts),
-            id,
-            generation: 0,
-        }
-    }
-
-    /// Creates a message from the bytes in `memory`.
-    pub(crate) fn owned(memory: OutboundBuffer, id: Option<u64>) -> Self {
-        Self {
-            len: memory.len(),
-            content: Content::Memory(memory),
-            id,
-            generation: 0,
-        }
-    }
-
-    /// Returns the message's own memory. Returns `None` if the message was sent, or if it consists
-    /// of the application's bytes.
-    pub(crate) fn into_memory(self) -> Option<OutboundBuffer> {
-        match self.content {
-            Content::Memory(memory) => Some(memory),
-            Content::Exposed(exposed) => Some(exposed.into_buffer()),
-            Content::Parts(_) | Content::Sent => None,
-        }
-    }
-
-    /// Ends the exposure of the message to the peer, and keeps its memory.
-    fn end_exposure(&mut self) {
-        if let Content::Exposed(exposed) = mem::replace(&mut self.content, Content::Sent) {
-            self.content = Content::Memory(exposed.into_buffer());
-        }
-    }
-
-    /// Exposes a large message to the peer. First copies the message if its bytes are not in memory
-    /// of the current connection. `generation` is the number of that connection in its session.
-    pub(super) fn expose(&mut self, allocator: &Allocator, generation: u32) -> Result<(), Error> {
-        self.generation = generation;
-        let buffer = match mem::replace(&mut self.content, Content::Sent) {
-            Content::Parts(parts) => {
-                self.content = Content::Parts(parts);
-                copied(parts, self.len, allocator)?
-            }
-            Content::Memory(buffer) if allocator.owns(&buffer) => buffer,
-            Content::Memory(buffer) => {
-                let copied = copied(&[IoSlice::new(buffer.bytes())], self.len, allocator);
-                copied.inspect_err(|_| self.content = Content::Memory(buffer))?
-            }
-            content @ (Content::Exposed(_) | Content::Sent) => {
-                self.content = content;
-                return Ok(());
-            }
-        };
-        let (content, result) = match allocator.expose(buffer) {
-            Ok(exposed) => (Content::Exposed(exposed), Ok(())),
-            Err((buffer, error)) => (Content::Memory(buffer), Err(Error::from_os(error))),
-        };
-        self.content = content;
-        result
-    }
-}
-
-/// Copies `len` bytes into memory from the connection's allocator.
-fn copied(
-    parts: &[IoSlice<'_>],
-    len: usize,
-    allocator: &Allocator,
-) -> Result<OutboundBuffer, Error> {
-    let mut buffer = allocator.buffer(len).map_err(Error::from_os)?;
-    let mut to = buffer.bytes_mut();
-    for part in parts {
-        let (here, rest) = to.split_at_mut(part.len());
-        here.copy_from_slice(part);
-        to = rest;
-    }
-    Ok(buffer)
-}
 
 /// A flush in progress. It covers all messages that were sent before it.
 #[derive(Debug)]
@@ -154,6 +33,45 @@ pub(crate) enum Flush {
 
 /// Messages.
 impl Core {
+    /// Returns an error if the connection has ended or is closing, or `Full` if a send has to wait
+    /// for the session.
+    #[inline]
+    pub(super) fn check_sendable(&self) -> Result<(), TrySendError> {
+        let is_open = match &self.session {
+            None => true,
+            Some(session) => {
+                session.messages.is_open() && session.closing.is_none() && !self.conn.is_ending()
+            }
+        };
+        if is_open && self.ended.is_none() {
+            return Ok(());
+        }
+        self.check_session_sendable()
+    }
+
+    /// Returns whether the caller can pass a message to the state machine directly. Unlike
+    /// [`check_sendable`](Self::check_sendable), this function does not check for a close, because
+    /// after a close the state machine itself refuses messages.
+    #[inline(always)]
+    pub(super) fn may_be_sendable(&self) -> bool {
+        let session = self.session.as_ref();
+        self.ended.is_none() && session.is_none_or(|session| session.messages.is_open())
+    }
+
+    #[inline(never)]
+    fn check_session_sendable(&self) -> Result<(), TrySendError> {
+        if let Some(ended) = &self.ended {
+            return Err(Error::Disconnected(ended.reason.clone()).into());
+        }
+        match &self.session {
+            Some(session) if session.closing.is_some() => {
+                Err(Error::Disconnected(CloseReason::LocallyClosed).into())
+            }
+            Some(_) if self.blocks_new_messages() => Err(TrySendError::Full),
+            Some(_) | None => Ok(()),
+        }
+    }
+
     /// Sends a message if the window has room for it.
     #[inline]
     pub(super) fn try_send(&mut self, message: &mut Sending<'_>) -> Result<Attempt, TrySendError> {
@@ -286,7 +204,7 @@ impl Core {
             return Err(TrySendError::Failed(Error::Disconnected(self.reason())));
         };
         let posted = if let SendMethod::Fragments(count) = method {
-            fragments::post(&mut self.conn, queues, parts, len, count, reported).map_err(refused)?
+            post_fragments(&mut self.conn, queues, parts, len, count, reported).map_err(refused)?
         } else {
             let transmit = self.conn.send(len).map_err(refused)?;
             queues.post_send(&transmit, parts, reported)
@@ -368,13 +286,7 @@ impl Core {
         // The cast is lossless, because the count is at most `MAX_PARTS`.
         let transmit = self.conn.send_batch(count as u32, len).map_err(refused)?;
         let batch = &messages[..count];
-        // Filling an array for the longest batch would cost more than posting a short batch.
-        let posted = if count <= SHORT_BATCH {
-            post_batch::<SHORT_BATCH>(queues, &transmit, batch)
-        } else {
-            post_batch::<MAX_PARTS>(queues, &transmit, batch)
-        };
-        posted.or_else(|error| self.handle_post_error(error))?;
+        post_batch(queues, &transmit, batch).or_else(|error| self.handle_post_error(error))?;
         if let Some(session) = &mut self.session {
             for message in batch {
                 session.keep(&self.conn, &[IoSlice::new(message)], None);
@@ -537,6 +449,58 @@ impl Core {
     }
 }
 
+/// Control messages, which overtake the messages that wait for credit.
+impl Core {
+    /// Sends a control message. If the session's connection is lost, the message is stored, and
+    /// sent over the next connection.
+    pub(super) fn send_control(&mut self, message: &[u8]) -> Result<(), Error> {
+        self.check_open()?;
+        let sent = if self.is_lost() {
+            self.conn.keep_control_message(message)
+        } else {
+            self.conn.send_control_message(message)
+        };
+        sent.map_err(|refused| match refused {
+            ControlRefused::NotTaken => not_supported("send_control"),
+            ControlRefused::TooLong { limit } => Error::ControlMessageTooLong {
+                len: message.len(),
+                limit,
+            },
+            ControlRefused::Full => Error::ControlMessagesNotTaken {
+                untaken: CONTROL_WINDOW,
+            },
+            ControlRefused::Closed(reason) => Error::Disconnected(reason),
+        })
+    }
+
+    /// Notifies the peer that the application wants to end the connection soon. A session repeats
+    /// this notification on each new connection.
+    pub(crate) fn ask_to_leave(&mut self) -> Result<(), Error> {
+        self.check_open()?;
+        if !self.is_lost() {
+            self.conn.ask_to_leave().map_err(|refused| match refused {
+                ControlRefused::Closed(reason) => Error::Disconnected(reason),
+                ControlRefused::NotTaken
+                | ControlRefused::TooLong { .. }
+                | ControlRefused::Full => not_supported("ask_to_leave"),
+            })?;
+        }
+        if let Some(session) = &mut self.session {
+            session.leaving = true;
+        }
+        Ok(())
+    }
+
+    /// Returns an error if the connection has ended or the application has closed it.
+    fn check_open(&self) -> Result<(), Error> {
+        self.check_not_ended()?;
+        if (self.session.as_ref()).is_some_and(|session| session.closing.is_some()) {
+            return Err(Error::Disconnected(CloseReason::LocallyClosed));
+        }
+        Ok(())
+    }
+}
+
 /// One-sided operations.
 impl Core {
     /// Starts a one-sided operation if the send queue has room for it.
@@ -588,85 +552,12 @@ pub(super) fn refused_send(refused: SendRefused, len: usize) -> TrySendError {
     })
 }
 
-/// Posts a frame that contains at most `N` messages. A length field precedes each message.
-fn post_batch<const N: usize>(
-    queues: &mut WorkQueues,
-    transmit: &Transmit,
-    messages: &[IoSlice<'_>],
-) -> Result<(), PostError> {
-    let mut lens = [[0; PART_HEADER_LEN]; N];
-    let mut parts = [[IoSlice::new(&[]); 2]; N];
-    for ((part, len), message) in parts.iter_mut().zip(&mut lens).zip(messages) {
-        // Each message fits into the frame, so its length fits into 32 bits.
-        *len = (message.len() as u32).to_be_bytes();
-        *part = [IoSlice::new(len), IoSlice::new(message)];
-    }
-    queues.post_send(transmit, parts[..messages.len()].as_flattened(), false)
-}
-
-/// Returns the number of messages, counted from the first, that fit into a frame. The second value
-/// is the total length in bytes of these messages and their length fields.
-fn fitting(messages: &[IoSlice<'_>], room: BatchRoom) -> (usize, usize) {
-    let (mut count, mut bytes) = (0, 0_usize);
-    for message in messages.iter().take(room.messages.min(MAX_PARTS)) {
-        let more = bytes + PART_HEADER_LEN;
-        match more.checked_add(message.len()) {
-            Some(more) if more <= room.bytes => bytes = more,
-            Some(_) | None => break,
-        }
-        count += 1;
-    }
-    (count, bytes)
-}
-
-/// Returns the total length of `parts` in bytes, or `usize::MAX` if the sum is larger. The sum can
-/// be larger, because several parts may refer to the same bytes. A result of `usize::MAX` is always
-/// above the maximum length of a message.
-pub(crate) fn total(parts: &[IoSlice<'_>]) -> usize {
-    sum(parts.iter().map(|part| part.len()))
-}
-
-fn sum(lens: impl Iterator<Item = usize>) -> usize {
-    lens.fold(0, usize::saturating_add)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn batch_sends_the_messages_that_fit() {
-        let bytes = [7; 100];
-        let messages: Vec<_> = [10, 0, 86, 1].map(|len| IoSlice::new(&bytes[..len])).into();
-        let fits = |count: usize, bytes| {
-            let room = BatchRoom {
-                messages: count,
-                bytes,
-            };
-            fitting(&messages, room)
-        };
-        assert_eq!(fits(100, 1000), (4, 113));
-        assert_eq!(fits(100, 113), (4, 113));
-        assert_eq!(fits(100, 112), (3, 108));
-        assert_eq!(fits(2, 112), (2, 18));
-        assert_eq!(fits(1, 112), (1, 14));
-        assert_eq!(fits(100, 13), (0, 0));
-        let many = vec![IoSlice::new(b""); MAX_PARTS + 1];
-        let room = BatchRoom {
-            messages: 1000,
-            bytes: 1000,
-        };
-        assert_eq!(fitting(&many, room), (MAX_PARTS, 4 * MAX_PARTS));
-    }
-
-    #[test]
-    fn sum_of_lengths_does_not_wrap_around() {
-        assert_eq!(sum([].into_iter()), 0);
-        assert_eq!(sum([1, 0, 2].into_iter()), 3);
-        // The sum is 2⁶⁴ + 15 if `usize` has 64 bits. With wrap-around it would be 15.
-        let quarter = usize::MAX / 4 + 1;
-        let lens = [quarter, quarter, quarter, quarter, 15];
-        assert_eq!(sum(lens.into_iter()), usize::MAX);
-        assert!(sum(lens.into_iter()) > LONGEST);
+/// Returns the error for an operation that the peer does not support, according to the peer's
+/// hello.
+fn not_supported(operation: &'static str) -> Error {
+    Error::NotSupported {
+        operation,
+        device: "the peer".into(),
+        because: "it is a stream, or its version of rdmsg has no control messages",
     }
 }

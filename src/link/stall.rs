@@ -1,15 +1,11 @@
 //! Detects sends that wait for a long time.
 
-use std::{
-    sync::Arc,
-    time::{Duration, Instant},
-};
+use std::time::{Duration, Instant};
 
-use super::{core::Core, link::Link};
-use crate::{config::Config, proto::Stall};
+use crate::config::Config;
 
 /// The duration after which a stall is logged.
-const LOGGED_AFTER: Duration = Duration::from_secs(5);
+pub(super) const LOGGED_AFTER: Duration = Duration::from_secs(5);
 
 /// The longest keepalive interval for which the engine's own checks for stalls suffice. The engine
 /// checks twice in each interval.
@@ -30,7 +26,7 @@ pub(super) struct StallWatch {
 impl StallWatch {
     /// Records a sample. Returns true once per stall, when the stall has lasted for
     /// [`LOGGED_AFTER`] and the caller has to log it.
-    fn sample(&mut self, is_stalled: bool, sent: u64, now: Instant) -> bool {
+    pub(super) fn sample(&mut self, is_stalled: bool, sent: u64, now: Instant) -> bool {
         if !is_stalled {
             *self = Self::default();
             return false;
@@ -51,44 +47,6 @@ impl StallWatch {
                 false
             }
         }
-    }
-}
-
-impl Core {
-    /// Samples the connection. Returns the cause of a stall if the caller has to log the stall.
-    pub(crate) fn sample_stall(&mut self, now: Instant) -> Option<Stall> {
-        let stall = self.conn.stall().filter(|_| !self.blocks_new_messages());
-        let sent = match stall {
-            Some(_) => {
-                let counters = self.conn.statistics();
-                counters.messages_sent + counters.operations
-            }
-            None => 0,
-        };
-        let is_due = self.stall.sample(stall.is_some(), sent, now);
-        stall.filter(|_| is_due)
-    }
-}
-
-impl Link {
-    /// Logs a long stall. The caller must hold no lock.
-    pub(crate) fn report_stall(&self, stall: Stall) {
-        warn_sparsely!(Connection, "{self}: {stall}");
-    }
-
-    /// Samples the connection, and logs a long stall. A thread that waits for room calls this
-    /// function.
-    pub(crate) fn check_stall(self: &Arc<Self>) {
-        let stall = self.core().sample_stall(Instant::now());
-        if let Some(stall) = stall {
-            self.report_stall(stall);
-        }
-    }
-
-    /// Returns the time after which a thread that waits for room calls
-    /// [`check_stall`](Self::check_stall); `None` if the checks of the engine suffice.
-    pub(crate) fn checks_stalls_after(&self) -> Option<Duration> {
-        self.checks_stalls.then_some(LOGGED_AFTER / 2)
     }
 }
 

@@ -128,7 +128,7 @@ impl Faults {
     #[must_use = "a drop returns the credit"]
     pub fn withhold_credit(&self) -> WithheldCredit {
         WithheldCredit {
-            withholding: self.link.withhold_credit(),
+            withholding: Withholding::begin(&self.link),
             link: Arc::clone(&self.link),
             engine: self.engine.clone(),
         }
@@ -191,7 +191,7 @@ pub struct WithheldCredit {
 impl Drop for WithheldCredit {
     fn drop(&mut self) {
         if !self.engine.handle().is_inherited() {
-            self.link.return_credit(&self.withholding);
+            self.withholding.return_credit(&self.link);
         }
     }
 }

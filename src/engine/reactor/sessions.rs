@@ -13,7 +13,7 @@ use super::{super::listening::report_refusal, Reactor, new_key, random};
 use crate::{
     config::Config,
     engine::entry::{Entry, Role},
-    link::{Next, PeerPath, Resume},
+    link::{Next, PeerPath, Resume, attachment},
     proto::{
         CloseReason, CmCall, Connection, Params, Reject, ResumeRefused, ResumeRequest,
         SESSION_ID_LEN, SessionId, SessionOffer,
@@ -60,7 +60,7 @@ impl Reactor {
                 false
             }
             Next::Remove => {
-                if entry.link.try_release() {
+                if attachment::try_release(&entry.link) {
                     self.remove_transport(key);
                 } else {
                     self.poll_soon(key, None);

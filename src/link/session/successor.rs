@@ -13,7 +13,7 @@ use crate::{
     link::{
         completion::Completion,
         core::SystemClock,
-        send::{Attempt, Sending},
+        sending::{Attempt, Sending},
     },
     os::lock,
     proto::{CloseReason, Note, SESSION_ID_LEN, SessionId, Violation},
