@@ -431,8 +431,8 @@ impl Endpoint {
     /// Connects to a [`Listener`](crate::Listener), with the default [`Config`] and engine.
     ///
     /// Tries the addresses of a host name one after the other, all within the default
-    /// [`connect_timeout`](Config::connect_timeout) of 5 s. Use [`Connector`] to set a
-    /// configuration, private data or an [`Engine`].
+    /// [`connect_timeout`](Config::connect_timeout) of 5 s. Use [`Connector`] to set another
+    /// timeout or configuration, private data or an [`Engine`].
     ///
     /// # Errors
     ///
@@ -458,26 +458,6 @@ impl Endpoint {
     pub fn connect(address: impl ToAddresses) -> Result<Self, Error> {
         Connector::new().connect(address)
     }
-
-    /// Connects within `timeout`, with the default [`Config`] and engine.
-    ///
-    /// The timeout covers all addresses of a host name and all retries. Its range is 10 ms to 10
-    /// min.
-    ///
-    /// # Errors
-    ///
-    /// * [`Error::InvalidConfig`] for a timeout outside of this range.
-    /// * [`Error::AddressLookup`] for an unknown host name.
-    /// * [`Error::Connect`] with the reason when no connection was established in time.
-    /// * If the transport must be RDMA: [`Error::NoRdma`] when the machine has no RDMA connection
-    ///   manager, [`Error::PermissionDenied`] when this process has no permission to use it, and
-    ///   [`Error::Loopback`] for an address that no device serves.
-    /// * [`Error::LockedMemory`] when there is no memory for the connection's buffers.
-    pub fn connect_timeout(address: impl ToAddresses, timeout: Duration) -> Result<Self, Error> {
-        let mut connector = Connector::new();
-        connector.config.connect_timeout = timeout;
-        connector.connect(address)
-    }
 }
 
 /// Establishes connections.
@@ -499,7 +479,7 @@ impl Stream {
     /// # Errors
     ///
     /// [`InvalidInput`](io::ErrorKind::InvalidInput) for a timeout of zero, and the errors of
-    /// [`Endpoint::connect_timeout`], as [`io::Error`]s.
+    /// [`connect`](Self::connect).
     pub fn connect_timeout(address: impl ToAddresses, timeout: Duration) -> io::Result<Self> {
         let mut connector = Connector::new();
         connector.config.connect_timeout = match timeout {

@@ -5,14 +5,14 @@
 use std::{
     env,
     fs::{self, File},
-    net::IpAddr,
+    net::{IpAddr, SocketAddr},
     os::fd::{AsRawFd, RawFd},
     thread,
     time::Duration,
 };
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use rdmsg::{CloseReason, Endpoint, Error, Interest, Listener, TrySendError};
+use rdmsg::{CloseReason, Config, Connector, Endpoint, Error, Interest, Listener, TrySendError};
 
 const TIME_LIMIT: Duration = Duration::from_secs(60);
 
@@ -27,9 +27,15 @@ fn bind() -> Result<Listener, Error> {
     Listener::bind((local_ip(), 0))
 }
 
+/// Connects with a connect timeout that suffices on a busy machine.
+fn connect(address: SocketAddr) -> Result<Endpoint, Error> {
+    let config = Config::default().with(|config| config.connect_timeout = TIME_LIMIT);
+    Connector::new().config(&config).connect(address)
+}
+
 fn pair(listener: &Listener) -> (Endpoint, Endpoint) {
     let address = listener.local_addr();
-    let client = thread::spawn(move || Endpoint::connect_timeout(address, TIME_LIMIT).unwrap());
+    let client = thread::spawn(move || connect(address).unwrap());
     let server = listener.accept_timeout(TIME_LIMIT).unwrap();
     (client.join().unwrap(), server)
 }

@@ -14,7 +14,7 @@ use std::{
 
 use log::{LevelFilter, Log, Metadata, Record};
 use nix::unistd::{Gid, Uid, geteuid, setgid, setuid};
-use rdmsg::{CloseReason, Endpoint, Error, Listener, Transport};
+use rdmsg::{CloseReason, Config, Connector, Endpoint, Error, Listener, Transport};
 
 /// A timeout that is never reached, even on a busy machine. No test waits for it to expire.
 const TIME_LIMIT: Duration = Duration::from_secs(60);
@@ -198,6 +198,12 @@ fn role_binds_before_giving_up_rights() {
     count_lines();
 }
 
+/// Connects with a connect timeout that suffices on a busy machine.
+fn connect(address: SocketAddr) -> Result<Endpoint, Error> {
+    let config = Config::default().with(|config| config.connect_timeout = TIME_LIMIT);
+    Connector::new().config(&config).connect(address)
+}
+
 #[test]
 fn listener_goes_on_over_tcp_and_ends_once_over_rdma() {
     let (mut role, address) = Role::start("role_binds_before_giving_up_rights");
@@ -206,11 +212,11 @@ fn listener_goes_on_over_tcp_and_ends_once_over_rdma() {
         let error = Endpoint::connect(address).unwrap_err();
         assert!(matches!(error, Error::Connect { .. }), "{error:?}");
         let again = role.wait_for("again ").parse::<SocketAddr>().unwrap();
-        let endpoint = Endpoint::connect_timeout(again, TIME_LIMIT).unwrap();
+        let endpoint = connect(again).unwrap();
         assert_echo(&endpoint);
         endpoint.close().unwrap();
     } else {
-        let endpoint = Endpoint::connect_timeout(address, TIME_LIMIT).unwrap();
+        let endpoint = connect(address).unwrap();
         assert_echo(&endpoint);
     }
     role.assert_success();
@@ -244,7 +250,7 @@ fn role_accepts_before_giving_up_rights() {
 #[test]
 fn connection_goes_on_over_tcp_and_ends_over_rdma() {
     let (mut role, address) = Role::start("role_accepts_before_giving_up_rights");
-    let endpoint = Endpoint::connect_timeout(address, TIME_LIMIT).unwrap();
+    let endpoint = connect(address).unwrap();
     assert_echo(&endpoint);
     role.wait_for("gave up");
     role.send_continue();
@@ -278,7 +284,7 @@ fn role_gives_up_rights_first() {
 #[test]
 fn process_without_privileges_works() {
     let (role, address) = Role::start("role_gives_up_rights_first");
-    let endpoint = Endpoint::connect_timeout(address, TIME_LIMIT).unwrap();
+    let endpoint = connect(address).unwrap();
     assert_echo(&endpoint);
     endpoint.close().unwrap();
     role.assert_success();

@@ -13,8 +13,8 @@ use std::{
 use log::{LevelFilter, Log, Metadata, Record};
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, SockaddrStorage, bind, connect, socket};
 use rdmsg::{
-    CloseReason, Completion, Config, Endpoint, Error, Listener, Outgoing, Polling, RemoteAccess,
-    RemoteRegion, TransportChoice,
+    CloseReason, Completion, Config, Connector, Endpoint, Error, Listener, Outgoing, Polling,
+    RemoteAccess, RemoteRegion, TransportChoice,
 };
 
 use tcp_peer::{Peer, Stage, TIME_LIMIT, frame, frame_with, pdu};
@@ -695,7 +695,8 @@ fn forged_key_ends_the_connection() {
         .unwrap();
     let addr = listener.local_addr();
     let server = thread::spawn(move || listener.accept().unwrap());
-    let client = Endpoint::connect_timeout(addr, TIME_LIMIT).unwrap();
+    let patient = Config::default().with(|c| c.connect_timeout = TIME_LIMIT);
+    let client = Connector::new().config(&patient).connect(addr).unwrap();
     let server = server.join().unwrap();
     let region = server.one_sided().region(4096, RemoteAccess::ALL).unwrap();
     let mut bytes = region.remote().to_bytes();

@@ -8,7 +8,7 @@ use rdmsg::{
     Transport,
 };
 
-use crate::stage::{Stage, TIME_LIMIT, ip_and_transport};
+use crate::stage::{Stage, TIME_LIMIT, connect, ip_and_transport};
 
 #[test]
 fn statistics_count_what_all_connections_did() {
@@ -130,13 +130,13 @@ fn shared_engine_serves_unconfigured_users() {
     }
     let listener = Listener::bind((ip_and_transport().0, 0)).unwrap();
     let addr = listener.local_addr();
-    let connecting = thread::spawn(move || Endpoint::connect_timeout(addr, TIME_LIMIT).unwrap());
+    let connecting = thread::spawn(move || connect(addr).unwrap());
     let accepted = listener.accept().unwrap();
     let connected = connecting.join().unwrap();
     assert!(Engine::shared().unwrap().statistics().unwrap().connections >= 2);
     connected.send(b"hello").unwrap();
     assert_eq!(*accepted.recv().unwrap(), *b"hello");
-    let again = thread::spawn(move || Endpoint::connect_timeout(addr, TIME_LIMIT).unwrap());
+    let again = thread::spawn(move || connect(addr).unwrap());
     drop(listener.accept().unwrap());
     drop(again.join().unwrap());
 }

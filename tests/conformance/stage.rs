@@ -9,7 +9,8 @@ use std::{
 };
 
 use rdmsg::{
-    Config, Connector, Endpoint, Engine, Listener, ListenerBuilder, RequestListener, Transport,
+    Config, Connector, Endpoint, Engine, Error, Listener, ListenerBuilder, RequestListener,
+    Transport,
 };
 
 /// A timeout that is never reached, even on a busy machine. No test waits for it to expire.
@@ -118,6 +119,12 @@ fn patient(config: &Config) -> Config {
             config.keepalive_timeout = TIME_LIMIT;
         }
     })
+}
+
+/// Connects with the default configuration, except for a longer connect timeout.
+pub(crate) fn connect(address: SocketAddr) -> Result<Endpoint, Error> {
+    let config = with_time_to_connect(&Config::default());
+    Connector::new().config(&config).connect(address)
 }
 
 /// Returns both ends of a connection with the configuration `config`, the connecting end first.

@@ -19,7 +19,7 @@ use rdmsg::{
 };
 
 use crate::stage::{
-    TIME_LIMIT, assert_forked, bind, exchange, forked, is_rdma, local_ip, pair, patient,
+    TIME_LIMIT, assert_forked, bind, connect, exchange, forked, is_rdma, local_ip, pair, patient,
     run_in_own_process,
 };
 
@@ -242,8 +242,7 @@ fn listeners_fail_in_child_and_accept_in_parent() {
             let listener = bind();
             let requests = bind_requests();
             let asking = requests.local_addr();
-            let client =
-                thread::spawn(move || Endpoint::connect_timeout(asking, TIME_LIMIT).unwrap());
+            let client = thread::spawn(move || connect(asking).unwrap());
             let request = requests.requests().recv_timeout(TIME_LIMIT).unwrap();
             let request = Cell::new(Some(request));
             forked(|| {

@@ -13,7 +13,7 @@ use nix::{
     sys::wait::{WaitStatus, waitpid},
     unistd::{ForkResult, Pid, alarm, fork},
 };
-use rdmsg::{CloseReason, Config, Endpoint, Error, Listener};
+use rdmsg::{CloseReason, Config, Connector, Endpoint, Error, Listener};
 
 use crate::apart;
 
@@ -47,10 +47,15 @@ pub(crate) fn bind() -> Listener {
     builder.bind((local_ip(), 0)).unwrap()
 }
 
+/// Connects with the configuration of [`patient`].
+pub(crate) fn connect(address: SocketAddr) -> Result<Endpoint, Error> {
+    Connector::new().config(&patient()).connect(address)
+}
+
 /// Connects to a listener in this process. Returns both ends, the connecting end first.
 pub(crate) fn pair(listener: &Listener) -> (Endpoint, Endpoint) {
     let address = listener.local_addr();
-    let client = thread::spawn(move || Endpoint::connect_timeout(address, TIME_LIMIT).unwrap());
+    let client = thread::spawn(move || connect(address).unwrap());
     let server = listener.accept_timeout(TIME_LIMIT).unwrap();
     (client.join().unwrap(), server)
 }
@@ -67,7 +72,7 @@ pub(crate) fn exchange(one: &Endpoint, other: &Endpoint) {
 /// Connects, sends a question, and returns the answer.
 #[track_caller]
 pub(crate) fn ask(address: SocketAddr, question: &[u8]) -> Vec<u8> {
-    let endpoint = Endpoint::connect_timeout(address, TIME_LIMIT).unwrap();
+    let endpoint = connect(address).unwrap();
     endpoint.send(question).unwrap();
     let answer = endpoint.recv_timeout(TIME_LIMIT).unwrap().into_vec();
     endpoint.close().unwrap();

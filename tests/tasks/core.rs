@@ -291,7 +291,7 @@ fn dropped_connect_future_ends_its_connection() {
     // Some connections may have been established and then closed, so receives on them fail. The
     // listener must still accept a new connection.
     let connecting = std::thread::spawn(move || {
-        let endpoint = Endpoint::connect_timeout(addr, TIME_LIMIT).unwrap();
+        let endpoint = super::stage::connector().connect(addr).unwrap();
         endpoint.send(b"wanted").unwrap();
         endpoint
     });

@@ -155,7 +155,7 @@ fn waker_of_an_accept_that_panics_leaves_listener() {
     assert!(polled.is_pending());
     for round in 0..2 {
         let address = listener.local_addr();
-        let client = thread::spawn(move || Endpoint::connect_timeout(address, TIME_LIMIT).unwrap());
+        let client = thread::spawn(move || connector().connect(address).unwrap());
         if round == 0 {
             called.recv_timeout(TIME_LIMIT).unwrap();
         }

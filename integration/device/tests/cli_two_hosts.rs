@@ -7,7 +7,7 @@ use serde_json::Value;
 use toolbox::{
     DOCTOR, Deadline, DeviceTest, Diagnosis, Finding, Shell, TIME_LIMIT,
     agent::{self, Host},
-    example,
+    connect, example,
 };
 
 /// Runs `test` on host `b`. Host `a` runs an agent that executes the commands that host `b` sends.
@@ -322,7 +322,7 @@ fn serve_refuses_excessive_and_unknown_requests() {
         // If an rdmsg client speaks another application protocol, the server replies with an
         // explanation.
         let reply = loop {
-            let endpoint = rdmsg::Endpoint::connect_timeout(lab.peer_at(7471), TIME_LIMIT).unwrap();
+            let endpoint = connect(lab.peer_at(7471)).unwrap();
             endpoint.send(b"hello").unwrap();
             match endpoint.recv_timeout(TIME_LIMIT) {
                 Ok(message) => break message.into_vec(),

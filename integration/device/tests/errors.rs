@@ -15,7 +15,7 @@ use rdmsg::{
     status::CmEventType,
     verbs::{CompletionQueue, ProtectionDomain, QpCap, QpInitAttr},
 };
-use toolbox::{DeviceTest, Lab, TIME_LIMIT, example, patient, reason};
+use toolbox::{DeviceTest, Lab, TIME_LIMIT, connect, example, patient, reason};
 
 fn run(command: &mut Command) -> Output {
     command.stdin(Stdio::null()).output().unwrap()
@@ -53,7 +53,7 @@ fn an_unknown_host_is_named() {
 fn nobody_listening_is_refused_at_once() {
     let lab = DeviceTest::start();
     let address = lab.at(7999);
-    let error = Endpoint::connect_timeout(address, TIME_LIMIT).unwrap_err();
+    let error = connect(address).unwrap_err();
     assert!(
         matches!(
             error,
@@ -81,10 +81,7 @@ fn a_client_that_may_retry_waits_for_its_server() {
     let client = thread::spawn(move || connector.connect(address).unwrap());
     // The listener does not exist yet, so this attempt is refused. When it has been refused, the
     // client thread's first attempt has usually been refused, too.
-    assert_eq!(
-        reason(Endpoint::connect_timeout(address, TIME_LIMIT)),
-        CloseReason::Refused
-    );
+    assert_eq!(reason(connect(address)), CloseReason::Refused);
     let listener = bind(address);
     let server = listener.accept_timeout(TIME_LIMIT).unwrap();
     client.join().unwrap().close().unwrap();
@@ -222,7 +219,7 @@ fn too_long_message_is_refused_without_ending() {
         .bind(lab.at(0))
         .unwrap();
     let address = listener.local_addr();
-    let client = thread::spawn(move || Endpoint::connect_timeout(address, TIME_LIMIT).unwrap());
+    let client = thread::spawn(move || connect(address).unwrap());
     let server = listener.accept_timeout(TIME_LIMIT).unwrap();
     let client = client.join().unwrap();
     assert_eq!(client.info().send_limit, 1000);
@@ -311,7 +308,7 @@ fn a_request_that_is_accepted_too_late_says_so() {
         .bind_requests(lab.at(0))
         .unwrap();
     let address = listener.local_addr();
-    let client = thread::spawn(move || Endpoint::connect_timeout(address, TIME_LIMIT).unwrap_err());
+    let client = thread::spawn(move || connect(address).unwrap_err());
     let request = listener.requests().recv_timeout(TIME_LIMIT).unwrap();
     // The listener's side times out and rejects the request as busy, so the peer can connect again.
     let error = client.join().unwrap();
@@ -508,7 +505,7 @@ fn version_mismatch_names_both_versions() {
     let create = || CmId::new(&channel, PortSpace::TCP, 1);
     let listener = CmId::listen_on(create, lab.at(0), 1).unwrap();
     let address = listener.local_addr().unwrap();
-    let client = thread::spawn(move || Endpoint::connect_timeout(address, TIME_LIMIT).unwrap_err());
+    let client = thread::spawn(move || connect(address).unwrap_err());
     let mut event = channel
         .wait_event(TIME_LIMIT)
         .unwrap()

@@ -20,7 +20,7 @@ use nix::{
     unistd::{ForkResult, fork},
 };
 use rdmsg::{CloseReason, Config, Connector, Endpoint, Engine, Listener};
-use toolbox::{DeviceTest, Lab, TIME_LIMIT, patient, pattern, reason};
+use toolbox::{DeviceTest, Lab, TIME_LIMIT, connect, patient, pattern, reason};
 
 /// The environment variable that contains the address to which a role connects.
 const PEER: &str = "EXITS_PEER";
@@ -404,7 +404,7 @@ fn exit_closes_unaccepted_connections() {
     let server = listener.accept_timeout(TIME_LIMIT).unwrap();
     let message = server.recv_timeout(TIME_LIMIT).unwrap();
     let address: SocketAddr = str::from_utf8(&message).unwrap().parse().unwrap();
-    let client = Endpoint::connect_timeout(address, TIME_LIMIT).unwrap();
+    let client = connect(address).unwrap();
     client.send(b"never processed").unwrap();
     client.flush().unwrap();
     server.send(b"return").unwrap();

@@ -20,7 +20,7 @@ use rdmsg::{
     CloseReason, Completion, Config, Connector, Endpoint, Engine, Error, Interest, Listener,
     Message, Outgoing, Polling, RequestListener, TrySendError, crossbeam_channel::Select,
 };
-use toolbox::{Deadline, DeviceTest, TIME_LIMIT, open_fds, pair, pair_with, patient};
+use toolbox::{Deadline, DeviceTest, TIME_LIMIT, connect, open_fds, pair, pair_with, patient};
 
 fn poll_for(fd: BorrowedFd<'_>, timeout: Duration) -> bool {
     let timeout = PollTimeout::try_from(timeout).unwrap();
@@ -454,7 +454,7 @@ fn listener_fd_reports_requests() {
     let address = listener.local_addr();
     let fd = listener.event_fd().unwrap();
     assert!(!readable(fd));
-    let client = thread::spawn(move || Endpoint::connect_timeout(address, TIME_LIMIT).unwrap_err());
+    let client = thread::spawn(move || connect(address).unwrap_err());
     wait_readable(fd);
     let request = listener.try_request().unwrap();
     assert!(!readable(fd));
@@ -482,7 +482,7 @@ fn listener_fd_reports_connections_and_end() {
     assert!(!readable(fd));
     assert!(listener.try_accept().unwrap().is_none());
 
-    let client = thread::spawn(move || Endpoint::connect_timeout(address, TIME_LIMIT).unwrap());
+    let client = thread::spawn(move || connect(address).unwrap());
     wait_readable(fd);
     let server = listener.try_accept().unwrap().unwrap();
     assert!(

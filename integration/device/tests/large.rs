@@ -6,7 +6,7 @@ use std::{io::IoSlice, process::Command, ptr, slice, thread, time::Duration};
 
 use nix::libc;
 use rdmsg::{CloseReason, Completion, Config, Error, Outgoing, SendBuffer, TrySendError};
-use toolbox::{DeviceTest, TIME_LIMIT, pair, pair_with, patient, pattern, reason};
+use toolbox::{DeviceTest, TIME_LIMIT, connect, pair, pair_with, patient, pattern, reason};
 
 #[test]
 fn any_size_arrives_whole_and_in_order() {
@@ -435,7 +435,7 @@ fn unread_messages_of_dropped_endpoint_allow_close() {
 fn the_sender_that_dies() {
     let _test = DeviceTest::start();
     let address = std::env::var("ADDRESS").unwrap();
-    let endpoint = rdmsg::Endpoint::connect_timeout(address.as_str(), TIME_LIMIT).unwrap();
+    let endpoint = connect(address.as_str()).unwrap();
     loop {
         endpoint.send(&pattern(0, 64 << 20)).unwrap();
     }

@@ -6,7 +6,7 @@ use rdmsg::{
     CloseReason, Completion, Config, Endpoint, Error, Listener, Polling, TrySendError,
     crossbeam_channel::{self, select},
 };
-use toolbox::{DeviceTest, TIME_LIMIT, pair, pair_with, patient, reason};
+use toolbox::{DeviceTest, TIME_LIMIT, connect, pair, pair_with, patient, reason};
 
 #[test]
 fn messages_arrive_whole_and_in_order() {
@@ -199,7 +199,7 @@ fn ipv6_works_as_well() {
     let listener = listener.bind((lab.addr6, 0)).unwrap();
     let address = listener.local_addr();
     assert!(address.is_ipv6());
-    let client = thread::spawn(move || Endpoint::connect_timeout(address, TIME_LIMIT).unwrap());
+    let client = thread::spawn(move || connect(address).unwrap());
     let server = listener.accept_timeout(TIME_LIMIT).unwrap();
     let client = client.join().unwrap();
     assert_eq!(client.peer_addr(), address);

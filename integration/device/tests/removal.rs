@@ -558,7 +558,9 @@ fn the_only_device_may_be_removed_and_come_back() {
         assert_eq!(*held, *b"kept");
         drop(held);
         wait_for_end(deleting);
-        let error = Endpoint::connect_timeout(lab.at(7982), Duration::from_secs(1)).unwrap_err();
+        let config = Config::default().with(|c| c.connect_timeout = Duration::from_secs(1));
+        let connector = Connector::new().config(&config);
+        let error = connector.connect(lab.at(7982)).unwrap_err();
         assert!(matches!(error, Error::Connect { .. }), "{error}");
         add(next);
     }

@@ -335,7 +335,9 @@ fn all_addresses_of_a_name_have_one_deadline() {
 fn unreachable_network_fails_connect_at_once() {
     let _test = DeviceTest::start();
     let start = Instant::now();
-    let error = Endpoint::connect_timeout("203.0.113.1:7471", 3 * TIME_LIMIT).unwrap_err();
+    let config = Config::default().with(|c| c.connect_timeout = 3 * TIME_LIMIT);
+    let connector = Connector::new().config(&config);
+    let error = connector.connect("203.0.113.1:7471").unwrap_err();
     assert!(
         matches!(reason(&error), CloseReason::AddrResolution(_)),
         "{error:?}"

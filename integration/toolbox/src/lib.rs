@@ -49,7 +49,7 @@ pub use crate::{
     lab::{Lab, Usage},
     launch::{LAB_FAILED, LAB_STOPPED, LabDevice, Launch, NO_LAB, native_is_possible},
     load::Load,
-    pair::{example, pair, pair_with, patient, reason},
+    pair::{connect, example, pair, pair_with, patient, reason},
     proxy::Proxy,
     shell::Shell,
     side::Side,

@@ -1,6 +1,6 @@
 use std::{env, fmt, path::PathBuf, thread};
 
-use rdmsg::{CloseReason, Config, Connector, Endpoint, Error, Listener};
+use rdmsg::{CloseReason, Config, Connector, Endpoint, Error, Listener, ToAddresses};
 
 use crate::{Lab, TIME_LIMIT};
 
@@ -12,6 +12,16 @@ pub fn patient() -> Config {
         config.keepalive_timeout = TIME_LIMIT;
         config.close_timeout = TIME_LIMIT;
     })
+}
+
+/// Connects with the default configuration, except that the connect may take up to [`TIME_LIMIT`].
+///
+/// # Errors
+///
+/// The errors of [`Connector::connect`].
+pub fn connect(address: impl ToAddresses) -> Result<Endpoint, Error> {
+    let config = Config::default().with(|config| config.connect_timeout = TIME_LIMIT);
+    Connector::new().config(&config).connect(address)
 }
 
 /// Connects this host to itself. Both endpoints use the shared engine. Returns the endpoint that

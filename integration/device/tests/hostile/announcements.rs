@@ -13,7 +13,7 @@ use std::{
 };
 
 use rdmsg::{CloseReason, Config, Connector, Endpoint, Engine, Error, Listener};
-use toolbox::{Deadline, DeviceTest, Lab, TIME_LIMIT, applies, patient, pattern};
+use toolbox::{Deadline, DeviceTest, Lab, TIME_LIMIT, applies, connect, patient, pattern};
 
 use crate::{
     bystander::Bystander,
@@ -351,7 +351,7 @@ fn client_learns_of_servers_missing_memory() {
         found.unwrap_or_else(|| panic!("the server did not print {what:?}"))
     };
     let address: SocketAddr = said("listening on ").parse().unwrap();
-    let connect = || Endpoint::connect_timeout(address, TIME_LIMIT).unwrap();
+    let connect = || connect(address).unwrap();
     let (sender, other) = (connect(), connect());
     // The server prints "ready" when it has accepted both connections and lowered its limit.
     said("ready");

@@ -12,10 +12,10 @@ use std::{
 };
 
 use rdmsg::{
-    CloseReason, Endpoint,
+    CloseReason,
     rsocket::{Config, Listener, Stream},
 };
-use toolbox::{DeviceTest, Lab, TIME_LIMIT, read_sequence, reason, write_sequence};
+use toolbox::{DeviceTest, Lab, TIME_LIMIT, connect, read_sequence, reason, write_sequence};
 
 /// Returns both ends of a new connection, the connecting end first.
 fn pair(config: &Config) -> (Stream, Stream) {
@@ -231,10 +231,7 @@ fn foreign_clients_are_rejected() {
             .is_none()
     );
     let accepting = thread::spawn(move || listener.accept().unwrap().0);
-    assert_eq!(
-        reason(Endpoint::connect_timeout(address, TIME_LIMIT)),
-        CloseReason::PeerIsRsocket
-    );
+    assert_eq!(reason(connect(address)), CloseReason::PeerIsRsocket);
     let client = Stream::connect_with(address, &patient()).unwrap();
     let server = accepting.join().unwrap();
     write_sequence(&client, 100, 100);
@@ -250,8 +247,7 @@ fn endpoint_and_rsocket_name_each_other_as_foreign() {
     let lab = DeviceTest::start();
     let rsocket = Listener::bind(lab.at(0)).unwrap();
     let address = rsocket.local_addr().unwrap();
-    let connecting =
-        thread::spawn(move || Endpoint::connect_timeout(address, TIME_LIMIT).unwrap_err());
+    let connecting = thread::spawn(move || connect(address).unwrap_err());
     // The listener rejects the request during this call.
     while !connecting.is_finished() {
         let accepted = rsocket.accept_timeout(Duration::from_millis(100));
@@ -297,7 +293,7 @@ fn ipv6_client_of_ipv4_listener_gets_clear_error() {
     assert!(error.to_string().contains(hint), "{error}");
 
     let address = (lab.addr6, endpoints.local_addr().port());
-    let error = Endpoint::connect_timeout(address, TIME_LIMIT).unwrap_err();
+    let error = connect(address).unwrap_err();
     assert!(error.to_string().contains(hint), "{error}");
     let error = std::io::Error::from(error);
     assert_eq!(error.kind(), ErrorKind::ConnectionRefused, "{error}");

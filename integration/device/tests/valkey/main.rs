@@ -12,9 +12,8 @@ use std::{
     time::Duration,
 };
 
-use rdmsg::Endpoint;
 use rdmsg_valkey::{Config, Listener, Stream};
-use toolbox::{DeviceTest, Lab, TIME_LIMIT, applies, read_sequence, write_sequence};
+use toolbox::{DeviceTest, Lab, TIME_LIMIT, applies, connect, read_sequence, write_sequence};
 
 /// The device capability that the protocol needs.
 const IMMEDIATE: &str = "RDMA WRITE with immediate data";
@@ -171,7 +170,7 @@ fn endpoint_notices_another_protocol() {
     let address = listener.local_addr().unwrap();
     thread::scope(|scope| {
         let accepting = scope.spawn(|| listener.accept().unwrap());
-        let error = Endpoint::connect_timeout(address, TIME_LIMIT).unwrap_err();
+        let error = connect(address).unwrap_err();
         assert!(error.to_string().contains("does not speak"), "{error}");
         let (mut stream, _) = accepting.join().unwrap();
         let read = stream.read(&mut [0]);
