@@ -174,21 +174,13 @@ impl Endpoint {
         self.inner.original().link.peer_addr()
     }
 
-    /// Returns this side's address.
-    ///
-    /// The address may change when the connection [resumes](crate::Config::resume).
-    #[must_use]
-    pub fn local_addr(&self) -> SocketAddr {
+    /// Returns this side's address, without creating an [`Info`].
+    pub(crate) fn local_addr(&self) -> SocketAddr {
         self.inner.original().link.local_addr()
     }
 
-    /// Returns the transport of the connection.
-    ///
-    /// [`TransportChoice::Auto`](crate::TransportChoice::Auto) chooses the transport when the
-    /// connection is established. The transport may change when the connection
-    /// [resumes](crate::Config::resume).
-    #[must_use]
-    pub fn transport(&self) -> Transport {
+    /// Returns the transport of the connection, without creating an [`Info`].
+    pub(crate) fn transport(&self) -> Transport {
         self.inner.original().link.transport()
     }
 
@@ -201,6 +193,8 @@ impl Endpoint {
         Info {
             id: self.id(),
             label: link.label().to_text(),
+            local_addr: self.local_addr(),
+            transport: self.transport(),
             negotiated: link.negotiated(),
             capabilities: link.capabilities(),
             send_limit: link.send_limit(),

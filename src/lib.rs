@@ -49,7 +49,7 @@
 //!   [`CloseReason`]: the first event that ended the connection.
 //! * **Private data** are bytes that the two sides exchange while they connect.
 //! * The **transport** is RDMA, or TCP if no device serves the address. Both give the same
-//!   guarantees. [`Endpoint::transport`] returns the transport in use.
+//!   guarantees. [`Info::transport`] is the transport in use.
 //! * An **RDMA device** (an adapter, or software RoCE on any network interface) reads and writes
 //!   the memory of a program without using the processor. The memory must be **registered**:
 //!   locked, and known to the device. A **queue pair** is the device's end point of a connection.

@@ -45,8 +45,8 @@ fn schemes_may_have_any_case() {
     let addr = echo("TCP://127.0.0.1:0");
     for scheme in ["tcp", "TCP", "Tcp", "AUTO", "Auto"] {
         let address = format!("{scheme}://{addr}");
-        let endpoint = Endpoint::connect_timeout(address, TIME_LIMIT).unwrap();
-        assert_eq!(endpoint.transport(), Transport::Tcp);
+        let endpoint = connect(address).unwrap();
+        assert_eq!(endpoint.info().transport, Transport::Tcp);
         exchange(&endpoint);
     }
 }
@@ -100,7 +100,7 @@ fn connect_to_unspecified_address_reaches_this_host() {
             let address = format!("{scheme}://{all}:{port}");
             let endpoint = connect(&address).unwrap();
             exchange(&endpoint);
-            if endpoint.transport() == Transport::Tcp {
+            if endpoint.info().transport == Transport::Tcp {
                 assert_eq!(endpoint.peer_addr(), host, "{address}");
             }
         }

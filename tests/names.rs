@@ -68,7 +68,10 @@ fn connection_has_one_number_in_its_process() {
     for endpoint in pairs.iter().flat_map(|(client, server)| [client, server]) {
         let id = endpoint.info().id;
         let (peer, entry) = (endpoint.peer_addr(), listed(id));
-        assert_eq!((entry.peer, entry.local), (peer, endpoint.local_addr()));
+        assert_eq!(
+            (entry.peer, entry.local),
+            (peer, endpoint.info().local_addr)
+        );
         assert_eq!(entry.label, None);
         lines.wait_for(&format!("conn {id} to {peer}: established over TCP"));
         let text = observe::snapshot().to_prometheus();

@@ -188,7 +188,7 @@ fn role_binds_before_giving_up_rights() {
     let listener = Listener::bind((local_ip(), 0)).unwrap();
     println!("again {}", listener.local_addr());
     let endpoint = listener.accept_timeout(TIME_LIMIT).unwrap();
-    assert_eq!(endpoint.transport(), Transport::Rdma);
+    assert_eq!(endpoint.info().transport, Transport::Rdma);
     echo(&endpoint);
     let end = endpoint.recv_timeout(TIME_LIMIT).unwrap_err();
     assert!(

@@ -471,14 +471,14 @@ fn goes_on_at_another_address() -> bool {
     let is_slow = || client.statistics().longest_gap_ms >= 2000;
     converse(&client, &server, 0);
     assert_eq!(client.peer_addr(), first.address);
-    let before = (client.local_addr(), server.peer_addr());
+    let before = (client.info().local_addr, server.peer_addr());
     first.close();
     converse(&client, &server, 1);
     if is_slow() {
         return false;
     }
     assert_eq!(client.peer_addr(), second.address);
-    assert_ne!(client.local_addr(), before.0);
+    assert_ne!(client.info().local_addr, before.0);
     assert_ne!(server.peer_addr(), before.1);
     // The client resumes at the address of its previous connection, although the first proxy is
     // open again.
@@ -499,7 +499,7 @@ fn goes_on_at_another_address() -> bool {
         return false;
     }
     assert_eq!(client.peer_addr(), other_address);
-    assert_eq!(client.local_addr(), server.peer_addr());
+    assert_eq!(client.info().local_addr, server.peer_addr());
     client.close().unwrap();
     assert!(matches!(
         server.recv(),

@@ -73,7 +73,7 @@ fn thousands_of_connections_leave_nothing_behind() {
                         let connector = connector.clone();
                         tokio::spawn(async move {
                             let endpoint = Endpoint::connect_with(&connector, addr).await.unwrap();
-                            assert_eq!(endpoint.transport(), ip_and_transport().1);
+                            assert_eq!(endpoint.get_ref().info().transport, ip_and_transport().1);
                             endpoint.send(&number.to_le_bytes()).await.unwrap();
                             assert_eq!(*endpoint.recv().await.unwrap(), number.to_le_bytes());
                             // Close some connections, and drop the others.

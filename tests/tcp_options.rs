@@ -40,7 +40,7 @@ fn source_is_the_address_that_the_peer_sees() {
         let connector = Connector::new().source(source).config(&config());
         let (client, server) = pair("127.0.0.1:0", &config(), &connector);
         assert_eq!(server.peer_addr().ip(), source.ip());
-        assert_eq!(server.peer_addr(), client.local_addr());
+        assert_eq!(server.peer_addr(), client.info().local_addr);
         if source.port() != 0 {
             assert_eq!(server.peer_addr(), source);
         }
@@ -121,7 +121,7 @@ fn each_side_has_its_traffic_class() {
             let connector = Connector::new().config(&of(connecting));
             let client = connector.connect(addr).unwrap();
             let server = server.join().unwrap();
-            let class = |end: &Endpoint| class_of(end.local_addr(), end.peer_addr());
+            let class = |end: &Endpoint| class_of(end.info().local_addr, end.peer_addr());
             let expected = [connecting, listening].map(|class| i32::from(class.unwrap_or(0)));
             assert_eq!([class(&client), class(&server)], expected, "{at}");
         }

@@ -38,11 +38,11 @@ fn auto_uses_tcp_if_no_device_serves_address() {
     assert_eq!(listener.transports(), [Transport::Tcp]);
     let addr = listener.local_addr();
     let server = thread::spawn(move || listener.accept().unwrap());
-    let client = Endpoint::connect_timeout(format!("auto://{addr}"), TIME_LIMIT).unwrap();
-    assert_eq!(client.transport(), Transport::Tcp);
+    let client = connect(format!("auto://{addr}")).unwrap();
+    assert_eq!(client.info().transport, Transport::Tcp);
     client.send(b"hello").unwrap();
     let server = server.join().unwrap();
-    assert_eq!(server.transport(), Transport::Tcp);
+    assert_eq!(server.info().transport, Transport::Tcp);
     assert_eq!(*server.recv().unwrap(), *b"hello");
 }
 

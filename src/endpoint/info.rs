@@ -1,4 +1,9 @@
-use crate::proto::{Capabilities, CloseReason, Negotiated};
+use std::net::SocketAddr;
+
+use crate::{
+    proto::{Capabilities, CloseReason, Negotiated},
+    transport_choice::Transport,
+};
 
 /// Properties and state of a connection, returned by [`Endpoint::info`](crate::Endpoint::info).
 #[derive(Clone, Debug)]
@@ -13,6 +18,14 @@ pub struct Info {
     /// [`Connector::label`](crate::Connector::label), [`Request::label`](crate::Request::label) or
     /// [`ListenerBuilder::label`](crate::ListenerBuilder::label).
     pub label: Option<String>,
+    /// This side's address. It may change when the connection [resumes](crate::Config::resume).
+    pub local_addr: SocketAddr,
+    /// The transport of the connection.
+    ///
+    /// [`TransportChoice::Auto`](crate::TransportChoice::Auto) chooses the transport when the
+    /// connection is established. The transport may change when the connection
+    /// [resumes](crate::Config::resume).
+    pub transport: Transport,
     /// The values that the two sides negotiated when the connection was established. They may
     /// change when the connection [resumes](crate::Config::resume), and may be `None` while the
     /// connection is suspended.

@@ -7,7 +7,6 @@ use crate::{
     error::Error,
     link::{Completion, Message},
     outgoing::Outgoing,
-    transport_choice::Transport,
 };
 
 /// A handle to an established connection that carries whole messages, for tasks.
@@ -193,19 +192,8 @@ impl Endpoint {
         self.inner.peer_addr()
     }
 
-    /// Returns this side's address.
-    #[must_use]
-    pub fn local_addr(&self) -> SocketAddr {
-        self.inner.local_addr()
-    }
-
-    /// Returns the transport of the connection.
-    #[must_use]
-    pub fn transport(&self) -> Transport {
-        self.inner.transport()
-    }
-
-    /// Returns the endpoint, for methods that do not wait.
+    /// Returns the endpoint, for methods that do not wait, such as
+    /// [`info`](crate::Endpoint::info).
     #[must_use]
     pub fn get_ref(&self) -> &crate::endpoint::Endpoint {
         &self.inner

@@ -21,7 +21,7 @@ fn next(endpoint: &Endpoint) -> Completion {
 fn error_names_operation_that_device_lacks() {
     let (near, far) = pair();
     let able = near.info().capabilities.unwrap();
-    if near.transport() == Transport::Tcp {
+    if near.info().transport == Transport::Tcp {
         assert!(able.atomic && able.write_with_imm);
     }
     let region = far.one_sided().region(64, RemoteAccess::WRITE).unwrap();

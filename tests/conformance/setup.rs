@@ -28,7 +28,7 @@ fn private_data_travels_both_ways() {
     assert_eq!(connected.info().peer_data, b"welcome");
     assert_eq!(accepted.info().peer_data, b"user 7");
     assert_eq!(connected.peer_addr(), listener.local_addr());
-    assert_eq!(connected.local_addr().ip(), ip_and_transport().0);
+    assert_eq!(connected.info().local_addr.ip(), ip_and_transport().0);
     let too_much = Connector::new()
         .private_data(&[0; Connector::PRIVATE_DATA_MAX + 1])
         .connect(connected.peer_addr());

@@ -91,11 +91,11 @@ impl Stage {
         let accepted = self.listener.accept_timeout(TIME_LIMIT).unwrap();
         let connected = connecting.join().unwrap();
         assert_eq!(
-            connected.transport(),
+            connected.info().transport,
             ip_and_transport().1,
             "the connection must use the expected transport"
         );
-        assert_eq!(accepted.transport(), ip_and_transport().1);
+        assert_eq!(accepted.info().transport, ip_and_transport().1);
         (connected, accepted)
     }
 }

@@ -111,15 +111,16 @@ fn endpoint_fails_in_child_and_works_in_parent() {
             let listener = bind();
             let (client, server) = pair(&listener);
             exchange(&client, &server);
-            let before = (client.peer_addr(), client.local_addr(), client.info().id);
+            let identity = |endpoint: &Endpoint| {
+                let info = endpoint.info();
+                (endpoint.peer_addr(), info.local_addr, info.id)
+            };
+            let before = identity(&client);
             let buffer = SendBuffer::new(&client, 8).unwrap();
             forked(|| {
                 use_endpoint(&client);
                 use_endpoint(&server.clone());
-                assert_eq!(
-                    (client.peer_addr(), client.local_addr(), client.info().id),
-                    before
-                );
+                assert_eq!(identity(&client), before);
                 assert_forked(&client.send(buffer).unwrap_err());
             })
             .assert_success();

@@ -10,7 +10,7 @@ use rdmsg::{CloseReason, Config, Connector, Endpoint, Engine, Error, Listener, S
 #[test]
 fn pair_exchanges_messages_without_waiting() {
     let (near, far) = Endpoint::pair().unwrap();
-    assert_eq!(near.transport(), Transport::Memory);
+    assert_eq!(near.info().transport, Transport::Memory);
     for round in 0..1000_u32 {
         near.send(&round.to_be_bytes()).unwrap();
         // The message is available immediately: no other thread has to deliver it.
@@ -195,7 +195,7 @@ fn address_of_a_name_connects_to_its_listener() {
     let text = listener.local_addr().to_string();
     let also_near = Endpoint::connect(&*text).unwrap();
     for near in [near, also_near] {
-        assert_eq!(near.transport(), Transport::Memory);
+        assert_eq!(near.info().transport, Transport::Memory);
         near.send(b"here").unwrap();
         assert_eq!(listener.accept().unwrap().recv().unwrap(), b"here");
     }

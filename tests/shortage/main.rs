@@ -79,7 +79,7 @@ impl Bystander {
             .unwrap();
         let connector = Connector::new().config(&config()).engine(&engine);
         let near = connector.connect(listener.local_addr()).unwrap();
-        assert_eq!(near.transport(), ip_and_transport().1);
+        assert_eq!(near.info().transport, ip_and_transport().1);
         let far = listener.accept_timeout(TIME_LIMIT).unwrap();
         exchange(&near, &far).unwrap();
         // Create the objects that all connections share.

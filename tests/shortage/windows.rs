@@ -29,7 +29,7 @@ fn pair(engine: &Engine) -> (Endpoint, Endpoint) {
         .unwrap();
     let connector = Connector::new().config(&config).engine(engine);
     let client = connector.connect(listener.local_addr()).unwrap();
-    assert_eq!(client.transport(), Transport::Rdma);
+    assert_eq!(client.info().transport, Transport::Rdma);
     (client, listener.accept_timeout(TIME_LIMIT).unwrap())
 }
 

@@ -54,7 +54,7 @@ pub(crate) fn pair_with(config: &Config) -> (Endpoint, Endpoint) {
     let accepted = listener.accept().unwrap();
     let connected = connecting.join().unwrap();
     assert_eq!(
-        connected.transport(),
+        connected.info().transport,
         ip_and_transport().1,
         "the connection must use the expected transport"
     );

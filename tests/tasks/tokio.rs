@@ -116,7 +116,7 @@ async fn endpoints(config: &Config) -> (Endpoint, Endpoint) {
     let (connected, accepted) = tokio::join!(connecting, listener.accept());
     let (connected, accepted) = (connected.unwrap(), accepted.unwrap());
     assert_eq!(
-        connected.transport(),
+        connected.get_ref().info().transport,
         ip_and_transport().1,
         "the connection must use the expected transport"
     );
@@ -650,7 +650,7 @@ fn listener_bind_resolves_a_host_name() {
             .await
             .unwrap();
         let far = listener.accept().await.unwrap();
-        assert_eq!(far.peer_addr(), near.local_addr());
+        assert_eq!(far.peer_addr(), near.get_ref().info().local_addr);
         let unknown = "no-such-host.invalid:0";
         assert!(StreamListener::bind(unknown).await.is_err());
         let error = Listener::bind(unknown).await.unwrap_err();

@@ -77,7 +77,7 @@ impl Stage {
         let far = self.listener.accept_timeout(TIME_LIMIT).unwrap();
         let near = connecting.join().unwrap();
         assert_eq!(
-            near.transport(),
+            near.info().transport,
             ip_and_transport().1,
             "the connection must use the expected transport"
         );

@@ -50,7 +50,7 @@ impl Peers for Silent {
     fn endpoint(&self) -> Endpoint {
         let endpoint = self.connector.connect(self.messages).unwrap();
         assert_eq!(
-            endpoint.transport(),
+            endpoint.info().transport,
             ip_and_transport().1,
             "the connection must use the expected transport"
         );

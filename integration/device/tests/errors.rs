@@ -342,8 +342,11 @@ fn listener_reports_the_transport_that_it_chose() {
             let accepted = scope.spawn(|| listener.accept_timeout(TIME_LIMIT).unwrap());
             let connector = Connector::new().config(&patient());
             let client = connector.connect(address).unwrap();
-            assert_eq!(accepted.join().unwrap().transport(), client.transport());
-            client.transport()
+            assert_eq!(
+                accepted.join().unwrap().info().transport,
+                client.info().transport
+            );
+            client.info().transport
         })
     };
     let chooses = bind(format!("auto://{}", lab.at(0)));

@@ -245,7 +245,7 @@ fn echo(lab: &Lab) {
         for _ in 0..3 {
             let endpoint = messages.accept_timeout(TIME_LIMIT).unwrap();
             scope.spawn(move || {
-                assert_eq!(endpoint.transport(), Transport::Rdma);
+                assert_eq!(endpoint.info().transport, Transport::Rdma);
                 let mut regions = Vec::new();
                 loop {
                     // Set no time limit, because one session is idle while the others move. If host
@@ -311,10 +311,10 @@ fn sessions_move_to_tcp_and_back_to_rdma() {
         });
         for round in 0..2 {
             let mut await_all = |transport| {
-                await_transport(|| sleeps.transport(), transport);
-                await_transport(|| loops.transport(), transport);
+                await_transport(|| sleeps.info().transport, transport);
+                await_transport(|| loops.info().transport, transport);
                 await_transport(|| stream.transport(), transport);
-                await_transport(|| operates.transport(), transport);
+                await_transport(|| operates.info().transport, transport);
                 regions = operate(&operates, regions.take());
                 thread::sleep(Duration::from_millis(500));
                 println!("round {round}: all sessions use {transport}");
@@ -325,7 +325,7 @@ fn sessions_move_to_tcp_and_back_to_rdma() {
             drop(cut);
         }
         for of in [&sleeps, &loops, &operates] {
-            await_transport(|| of.transport(), Transport::Rdma);
+            await_transport(|| of.info().transport, Transport::Rdma);
         }
         await_transport(|| stream.transport(), Transport::Rdma);
         drop(stop);

@@ -37,7 +37,7 @@ fn unspecified_address_connects_to_local_device() {
         let port = listener.local_addr().port();
         for scheme in ["rdma", "RDMA", "auto"] {
             let (client, server) = pair(&listener, &format!("{scheme}://{all}:{port}"));
-            assert_eq!(client.transport(), Transport::Rdma);
+            assert_eq!(client.info().transport, Transport::Rdma);
             assert_eq!(client.peer_addr(), SocketAddr::new(host, port));
             client.send(b"hello").unwrap();
             assert_eq!(*server.recv_timeout(TIME_LIMIT).unwrap(), *b"hello");
@@ -51,7 +51,7 @@ fn auto_reaches_a_listener_of_tcp_on_this_host() {
     let listener = bind("tcp://0.0.0.0:0");
     let port = listener.local_addr().port();
     let (client, _server) = pair(&listener, &format!("auto://0.0.0.0:{port}"));
-    assert_eq!(client.transport(), Transport::Tcp);
+    assert_eq!(client.info().transport, Transport::Tcp);
     assert_eq!(client.peer_addr(), SocketAddr::from(([127, 0, 0, 1], port)));
 }
 
@@ -117,8 +117,8 @@ fn source_is_the_address_that_the_peer_sees() {
         let client = thread::spawn(move || connector.connect(address).unwrap());
         let server = listener.accept_timeout(TIME_LIMIT).unwrap();
         let client = client.join().unwrap();
-        assert_eq!(client.transport(), Transport::Rdma);
-        assert_eq!(server.peer_addr(), client.local_addr());
+        assert_eq!(client.info().transport, Transport::Rdma);
+        assert_eq!(server.peer_addr(), client.info().local_addr);
         assert_eq!(server.peer_addr().ip(), source.ip());
         if source.port() != 0 {
             assert_eq!(server.peer_addr(), source);
@@ -158,7 +158,7 @@ fn auto_uses_tcp_from_source_without_device() {
     let client = thread::spawn(move || connector.connect(address).unwrap());
     let server = listener.accept_timeout(TIME_LIMIT).unwrap();
     assert_eq!(server.peer_addr().ip(), IpAddr::from([127, 0, 0, 2]));
-    assert_eq!(client.join().unwrap().transport(), Transport::Tcp);
+    assert_eq!(client.join().unwrap().info().transport, Transport::Tcp);
 }
 
 /// The accepting side copies the traffic class from the connection request to its queue pair.

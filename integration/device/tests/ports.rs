@@ -229,7 +229,7 @@ fn connector_uses_port_free_over_tcp_if_required() {
             let endpoint = connector.connect(listener.local_addr()).unwrap();
             let stream = Stream::connect_with(address, &config).unwrap();
             for port in [
-                endpoint.local_addr().port(),
+                endpoint.info().local_addr.port(),
                 stream.local_addr().unwrap().port(),
             ] {
                 assert!(!(ports.is_occupied(port) && lab.is_iwarp()), "{port}");

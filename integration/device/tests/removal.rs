@@ -160,10 +160,10 @@ fn transport_to(listener: &Listener) -> Transport {
     let client = thread::spawn(move || connector().connect(address).unwrap());
     let server = listener.accept_timeout(TIME_LIMIT).unwrap();
     let client = client.join().unwrap();
-    assert_eq!(client.transport(), server.transport());
+    assert_eq!(client.info().transport, server.info().transport);
     client.send(b"hello").unwrap();
     assert_eq!(*server.recv_timeout(EFFECT_LIMIT).unwrap(), *b"hello");
-    client.transport()
+    client.info().transport
 }
 
 const CHOOSES: &str = "10.96.0.1:7986";
@@ -184,7 +184,7 @@ fn auto_uses_tcp_while_device_is_removed() {
     let client = thread::spawn(|| connector().connect(format!("auto://{CHOOSES}")).unwrap());
     let server = listener.accept_timeout(TIME_LIMIT).unwrap();
     let client = client.join().unwrap();
-    assert_eq!(client.transport(), Transport::Rdma);
+    assert_eq!(client.info().transport, Transport::Rdma);
 
     wait_for_end(start("exec rdma link delete rxe_auto"));
     for endpoint in [client, server] {

@@ -104,14 +104,14 @@ fn host_silent_over_rdma_is_tried_over_tcp_next() {
             let firewall = Firewall::new();
             let address = format!("auto://{address}");
             let first = connect(&address);
-            assert_eq!(first.transport(), Transport::Tcp);
+            assert_eq!(first.info().transport, Transport::Tcp);
             exchange(first);
             // The end of the attempt over RDMA can send a packet. Wait until it has been sent.
             assert_eq!(engine.drain(TIME_LIMIT).unwrap(), 0);
             let tried = firewall.sent();
             assert!(tried > 0, "the connector must try RDMA first");
             let second = connect(&address);
-            assert_eq!(second.transport(), Transport::Tcp);
+            assert_eq!(second.info().transport, Transport::Tcp);
             assert_eq!(
                 firewall.sent(),
                 tried,

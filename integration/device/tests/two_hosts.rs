@@ -624,7 +624,7 @@ impl Interruptions {
             Completion::Resumed {
                 number, transport, ..
             } => {
-                assert_eq!(transport, endpoint.transport());
+                assert_eq!(transport, endpoint.info().transport);
                 self.resumptions.push(number);
                 assert_eq!(self.losses, self.resumptions.len());
             }

@@ -61,10 +61,10 @@ pub(super) fn measure(
             )
         })
         .collect::<Result<Vec<Endpoint>>>()?;
-    let transport = endpoints[0].transport().to_string();
+    let transport = endpoints[0].info().transport.to_string();
     let same = endpoints
         .iter()
-        .all(|one| one.transport().to_string() == transport);
+        .all(|one| one.info().transport.to_string() == transport);
     ensure!(
         same,
         "some connections use RDMA and others TCP: choose one transport with --transport"

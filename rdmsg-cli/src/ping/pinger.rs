@@ -114,7 +114,7 @@ impl<'a> Pinger<'a> {
         } = *self.options;
         let endpoint = connect(&self.peer, carrier, Request::Echo, timeout, resume)?;
         self.outages = Outages::new();
-        self.summary.transport = endpoint.transport().to_string();
+        self.summary.transport = endpoint.info().transport.to_string();
         Ok(endpoint)
     }
 
@@ -152,7 +152,7 @@ impl<'a> Pinger<'a> {
     fn greet(&mut self, endpoint: &Endpoint) -> io::Result<()> {
         let (peer, over, size) = (
             endpoint.peer_addr(),
-            endpoint.transport(),
+            endpoint.info().transport,
             self.options.size,
         );
         self.tell(format_args!(

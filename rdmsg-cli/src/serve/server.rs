@@ -158,7 +158,7 @@ impl Drop for Open {
 }
 
 fn serve_open(endpoint: Endpoint, open: Open) {
-    let (peer, over) = (endpoint.peer_addr(), endpoint.transport());
+    let (peer, over) = (endpoint.peer_addr(), endpoint.info().transport);
     let ended = session::serve(&endpoint, &open.0.reports);
     let statistics = endpoint.statistics();
     drop(endpoint);

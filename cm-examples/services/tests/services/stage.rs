@@ -169,7 +169,7 @@ pub(crate) async fn endpoint(address: SocketAddr, config: Config) -> Endpoint {
     let connector = rdmsg::Connector::new().config(&config);
     let endpoint = Endpoint::connect_with(&connector, address).await.unwrap();
     assert_eq!(
-        endpoint.transport(),
+        endpoint.get_ref().info().transport,
         ip_and_transport().1,
         "the connection must use the transport of the test"
     );
