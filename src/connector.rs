@@ -30,7 +30,8 @@ pub use self::connecting::Connecting;
 /// Connects with a [configuration](Self::config), [private data](Self::private_data), or a separate
 /// [engine](Self::engine).
 ///
-/// [`Endpoint::connect`] is the short form, with the defaults.
+/// [`Endpoint::connect`] is the short form, with the defaults. A test without a network uses
+/// [`pair`](Self::pair).
 ///
 /// # Examples
 ///
@@ -386,6 +387,18 @@ impl Connector {
         });
         let first = engines.next().unwrap_or(Err(Error::TimedOut));
         first.or_else(|error| engines.find_map(Result::ok).ok_or(error))
+    }
+
+    /// Returns the connector for a pair within this process. It has the configuration, the private
+    /// data and the label of this connector, and defaults otherwise.
+    pub(crate) fn for_pair(&self) -> Self {
+        let mut connector = Self {
+            config: self.config.clone(),
+            private_data: self.private_data.clone(),
+            ..Self::default()
+        };
+        connector.config.source = None;
+        connector
     }
 
     fn is_in_memory(&self, known: Option<&Addresses>) -> bool {

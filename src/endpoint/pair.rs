@@ -20,7 +20,8 @@ impl Endpoint {
     /// Returns two connected endpoints within this process, with the default [`Config`].
     ///
     /// The connection uses no socket, no port and no thread: see [unit
-    /// tests](crate::guide::connecting#unit-tests). Neither endpoint has a special role.
+    /// tests](crate::guide::connecting#unit-tests). Neither endpoint has a special role. Use
+    /// [`Connector::pair`] to set a configuration or private data.
     ///
     /// # Errors
     ///
@@ -37,36 +38,7 @@ impl Endpoint {
     /// # }
     /// ```
     pub fn pair() -> Result<(Self, Self), Error> {
-        Self::pair_with(&Config::default())
-    }
-
-    /// Returns two connected endpoints within this process, both with this configuration.
-    ///
-    /// # Errors
-    ///
-    /// * [`Error::InvalidConfig`] when a value of the configuration is invalid.
-    /// * [`Error::Os`] when the process has no free memory or file descriptor.
-    ///
-    /// # Examples
-    ///
-    /// ```
-    /// use rdmsg::{Config, Endpoint};
-    ///
-    /// # fn main() -> Result<(), rdmsg::Error> {
-    /// let config = Config::default().with(|config| config.receive_window = Some(4));
-    /// let (client, server) = Endpoint::pair_with(&config)?;
-    /// assert_eq!(client.info().negotiated.unwrap().send_window, 4);
-    /// # drop(server);
-    /// # Ok(())
-    /// # }
-    /// ```
-    pub fn pair_with(config: &Config) -> Result<(Self, Self), Error> {
-        let engine = Engine::in_memory()?;
-        let listener = builder(config, &engine).bind(nowhere())?;
-        let near = Connector::new()
-            .config(config)
-            .connect(address_of(listener.local_addr()))?;
-        Ok((near, listener.accept()?))
+        Connector::new().pair()
     }
 }
 
@@ -74,7 +46,7 @@ impl Endpoint {
 impl Stream {
     /// Returns two connected streams within this process, with the default [`Config`].
     ///
-    /// See [`Endpoint::pair`].
+    /// See [`Endpoint::pair`]. Use [`Connector::pair_stream`] to set a configuration.
     ///
     /// # Errors
     ///
@@ -96,20 +68,59 @@ impl Stream {
     /// # }
     /// ```
     pub fn pair() -> io::Result<(Self, Self)> {
-        Self::pair_with(&Config::default())
+        Connector::new().pair_stream()
     }
+}
 
-    /// Returns two connected streams within this process, both with this configuration.
+/// Creates both sides of a connection within this process, for tests.
+impl Connector {
+    /// Returns two connected endpoints within this process, both with the connector's
+    /// configuration.
+    ///
+    /// The connector's [private data](Self::private_data) and [label](Self::label) apply to the
+    /// first endpoint: it sends the data, and the second endpoint has no label. The pair ignores
+    /// the connector's [engine](Self::engine), [source](Self::source),
+    /// [alternatives](Self::alternatives) and [transport](Config::transport). Each pair has an
+    /// engine of its own, an [`Engine::in_memory`].
     ///
     /// # Errors
     ///
-    /// The errors of [`Endpoint::pair_with`], as [`io::Error`]s.
-    pub fn pair_with(config: &Config) -> io::Result<(Self, Self)> {
+    /// * [`Error::InvalidConfig`] when a value of the configuration is invalid.
+    /// * [`Error::PrivateDataTooLong`] above [`PRIVATE_DATA_MAX`](Self::PRIVATE_DATA_MAX) bytes.
+    /// * [`Error::Os`] when the process has no free memory or file descriptor.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use rdmsg::{Config, Connector};
+    ///
+    /// # fn main() -> Result<(), rdmsg::Error> {
+    /// let config = Config::default().with(|config| config.receive_window = Some(4));
+    /// let (client, server) = Connector::new().config(&config).pair()?;
+    /// assert_eq!(client.info().negotiated.unwrap().send_window, 4);
+    /// # drop(server);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn pair(&self) -> Result<(Endpoint, Endpoint), Error> {
         let engine = Engine::in_memory()?;
-        let listener = builder(config, &engine).bind_stream(nowhere())?;
-        let near = Connector::new()
-            .config(config)
-            .connect_stream(address_of(listener.local_addr()?))?;
+        let listener = builder(&self.config, &engine).bind(nowhere())?;
+        let near = self.for_pair().connect(address_of(listener.local_addr()))?;
+        Ok((near, listener.accept()?))
+    }
+
+    /// Returns two connected streams within this process, both with the connector's configuration.
+    ///
+    /// See [`pair`](Self::pair) for the settings that apply.
+    ///
+    /// # Errors
+    ///
+    /// The errors of [`pair`](Self::pair), as [`io::Error`]s.
+    pub fn pair_stream(&self) -> io::Result<(Stream, Stream)> {
+        let engine = Engine::in_memory()?;
+        let listener = builder(&self.config, &engine).bind_stream(nowhere())?;
+        let address = address_of(listener.local_addr()?);
+        let near = self.for_pair().connect_stream(address)?;
         Ok((near, listener.accept()?.0))
     }
 }

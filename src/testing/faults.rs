@@ -109,11 +109,11 @@ impl Faults {
     /// # Examples
     ///
     /// ```
-    /// use rdmsg::{Config, Endpoint, testing::Faults};
+    /// use rdmsg::{Config, Connector, testing::Faults};
     ///
     /// # fn main() -> Result<(), rdmsg::Error> {
     /// let config = Config::default().with(|config| config.receive_window = Some(2));
-    /// let (client, server) = Endpoint::pair_with(&config)?;
+    /// let (client, server) = Connector::new().config(&config).pair()?;
     /// let withheld = Faults::of(&server).unwrap().withhold_credit();
     /// for _ in 0..2 {
     ///     client.send(b"taken")?;

@@ -1,14 +1,16 @@
 use std::io;
 
 use super::{Endpoint, Stream};
-use crate::{config::Config, error::Error};
+use crate::error::Error;
 
 /// Creates both endpoints of a connection within this process, for tests.
 impl Endpoint {
-    /// Returns both endpoints of a connection within this process, with the default [`Config`].
+    /// Returns both endpoints of a connection within this process, with the default
+    /// [`Config`](crate::Config).
     ///
     /// Works like [`Endpoint::pair`](crate::Endpoint::pair). Tests may pause tokio's clock: see
-    /// [unit tests](crate::guide::connecting#unit-tests).
+    /// [unit tests](crate::guide::connecting#unit-tests). To set a configuration, pass the
+    /// endpoints of [`Connector::pair`](crate::Connector::pair) to [`new`](Self::new).
     ///
     /// # Errors
     ///
@@ -31,30 +33,19 @@ impl Endpoint {
     /// ```
     #[track_caller]
     pub fn pair() -> Result<(Self, Self), Error> {
-        Self::pair_with(&Config::default())
-    }
-
-    /// Returns both endpoints of a connection within this process. Both use `config`.
-    ///
-    /// # Errors
-    ///
-    /// The errors of [`Endpoint::pair_with`](crate::Endpoint::pair_with).
-    ///
-    /// # Panics
-    ///
-    /// Panics outside of a tokio runtime. The runtime need not have I/O enabled.
-    #[track_caller]
-    pub fn pair_with(config: &Config) -> Result<(Self, Self), Error> {
-        let (near, far) = crate::endpoint::Endpoint::pair_with(config)?;
+        let (near, far) = crate::endpoint::Endpoint::pair()?;
         Ok((Self::new(near)?, Self::new(far)?))
     }
 }
 
 /// Creates both sides of a stream within this process, for tests.
 impl Stream {
-    /// Returns both sides of a stream within this process, with the default [`Config`].
+    /// Returns both sides of a stream within this process, with the default
+    /// [`Config`](crate::Config).
     ///
-    /// Works like [`Stream::pair`](crate::Stream::pair).
+    /// Works like [`Stream::pair`](crate::Stream::pair). To set a configuration, pass the streams
+    /// of [`Connector::pair_stream`](crate::Connector::pair_stream) to
+    /// [`from_std`](Self::from_std).
     ///
     /// # Errors
     ///
@@ -65,21 +56,7 @@ impl Stream {
     /// Panics outside of a tokio runtime. The runtime need not have I/O enabled.
     #[track_caller]
     pub fn pair() -> io::Result<(Self, Self)> {
-        Self::pair_with(&Config::default())
-    }
-
-    /// Returns both sides of a stream within this process. Both use `config`.
-    ///
-    /// # Errors
-    ///
-    /// The errors of [`Stream::pair_with`](crate::Stream::pair_with).
-    ///
-    /// # Panics
-    ///
-    /// Panics outside of a tokio runtime. The runtime need not have I/O enabled.
-    #[track_caller]
-    pub fn pair_with(config: &Config) -> io::Result<(Self, Self)> {
-        let (near, far) = crate::stream::Stream::pair_with(config)?;
+        let (near, far) = crate::stream::Stream::pair()?;
         Ok((Self::from_std(near)?, Self::from_std(far)?))
     }
 }

@@ -91,7 +91,7 @@ fn resuming() -> Config {
 
 #[test]
 fn pair_resumes_in_the_call_that_cuts_it() {
-    let (near, far) = Endpoint::pair_with(&resuming()).unwrap();
+    let (near, far) = Connector::new().config(&resuming()).pair().unwrap();
     for round in 1..4_u8 {
         faults(&near).cut();
         assert_eq!(near.statistics().resumes, u64::from(round));
@@ -105,7 +105,8 @@ fn pair_resumes_in_the_call_that_cuts_it() {
 
 #[tokio::test(start_paused = true)]
 async fn pair_of_tasks_resumes_under_a_paused_clock() {
-    let (near, far) = rdmsg::tokio::Endpoint::pair_with(&resuming()).unwrap();
+    let (near, far) = Connector::new().config(&resuming()).pair().unwrap();
+    let [near, far] = [near, far].map(|side| rdmsg::tokio::Endpoint::new(side).unwrap());
     faults(near.get_ref()).cut();
     near.send(b"after the cut").await.unwrap();
     assert_eq!(far.recv().await.unwrap(), b"after the cut");
@@ -135,7 +136,7 @@ fn close_gives_up_held_messages_in_time() {
     let config = Config::default().with(|config| {
         config.close_timeout = Duration::from_millis(20);
     });
-    let (near, far) = Endpoint::pair_with(&config).unwrap();
+    let (near, far) = Connector::new().config(&config).pair().unwrap();
     let held = faults(&near).hold();
     near.send(b"never").unwrap();
     let error = near.close().unwrap_err();
@@ -147,7 +148,7 @@ fn close_gives_up_held_messages_in_time() {
 #[test]
 fn withheld_credit_fills_the_window() {
     let config = Config::default().with(|config| config.receive_window = Some(3));
-    let (near, far) = Endpoint::pair_with(&config).unwrap();
+    let (near, far) = Connector::new().config(&config).pair().unwrap();
     for _ in 0..3 {
         let withheld = faults(&far).withhold_credit();
         for _ in 0..3 {

@@ -88,7 +88,8 @@ async fn named_listener_accepts_under_a_paused_clock() {
 #[tokio::test(start_paused = true)]
 async fn full_window_waits_for_room_under_a_paused_clock() {
     let config = rdmsg::Config::default().with(|config| config.receive_window = Some(2));
-    let (client, server) = Endpoint::pair_with(&config).unwrap();
+    let (client, server) = Connector::new().config(&config).pair().unwrap();
+    let [client, server] = [client, server].map(|side| Endpoint::new(side).unwrap());
     let start = Instant::now();
     let sender = tokio::spawn(async move {
         for round in 0..100_u8 {

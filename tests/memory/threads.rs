@@ -3,9 +3,13 @@ use std::{
     sync::Arc,
     task::{Context, Wake, Waker},
     thread,
+    time::Duration,
 };
 
-use rdmsg::{CloseReason, Config, Connector, Endpoint, Engine, Error, Listener, Stream, Transport};
+use rdmsg::{
+    CloseReason, Config, Connector, Endpoint, Engine, Error, Listener, Stream, Transport,
+    TransportChoice, testing::Faults,
+};
 
 #[test]
 fn pair_exchanges_messages_without_waiting() {
@@ -27,6 +31,56 @@ fn pair_exchanges_messages_without_waiting() {
 }
 
 #[test]
+fn pair_ignores_settings_of_other_transports() {
+    let engine = Engine::in_memory().unwrap();
+    let config = Config::default().with(|config| {
+        config.transport = TransportChoice::Rdma;
+        config.resume = Duration::from_secs(60);
+    });
+    for len in [0, 20, Connector::PRIVATE_DATA_MAX] {
+        let data = vec![7; len];
+        let connector = Connector::new()
+            .config(&config)
+            .retry_refused(true)
+            .private_data(&data)
+            .label("first")
+            .engine(&engine)
+            .source(([203, 0, 113, 1], 0))
+            .alternatives("203.0.113.2:7471")
+            .unwrap();
+        let (near, far) = connector.pair().unwrap();
+        assert_eq!(near.info().label.as_deref(), Some("first"));
+        assert_eq!(far.info().label, None);
+        assert_eq!(far.info().peer_data, data);
+        assert!(near.info().peer_data.is_empty());
+        assert_eq!(near.info().transport, Transport::Memory);
+        assert_eq!(near.info().local_addr, far.peer_addr());
+        assert_eq!(engine.statistics().unwrap().connections, 0);
+        Faults::of(&near).unwrap().cut();
+        assert_eq!(near.statistics().resumes, 1);
+        far.send(b"after the cut").unwrap();
+        assert_eq!(near.recv().unwrap(), b"after the cut");
+        near.close().unwrap();
+
+        let (mut near, mut far) = connector.pair_stream().unwrap();
+        assert_eq!(far.transport(), Transport::Memory);
+        near.write_all(b"bytes").unwrap();
+        drop(near);
+        let mut text = String::new();
+        far.read_to_string(&mut text).unwrap();
+        assert_eq!(text, "bytes");
+    }
+    let long = vec![7; Connector::PRIVATE_DATA_MAX + 1];
+    let error = Connector::new().private_data(&long).pair().unwrap_err();
+    assert!(matches!(error, Error::PrivateDataTooLong { .. }), "{error}");
+    let error = Connector::new()
+        .label(&"long".repeat(20))
+        .pair()
+        .unwrap_err();
+    assert!(matches!(error, Error::InvalidConfig { .. }), "{error}");
+}
+
+#[test]
 fn large_message_arrives_before_send_returns() {
     let (near, far) = Endpoint::pair().unwrap();
     for len in [0, 1, 64 << 10, 100_000, 5 << 20] {
@@ -42,7 +96,7 @@ fn large_message_arrives_before_send_returns() {
 #[test]
 fn dropped_messages_make_room_at_once() {
     let config = Config::default().with(|config| config.receive_window = Some(4));
-    let (near, far) = Endpoint::pair_with(&config).unwrap();
+    let (near, far) = Connector::new().config(&config).pair().unwrap();
     for _ in 0..100 {
         for _ in 0..4 {
             near.try_send(b"fits").unwrap();
@@ -75,7 +129,7 @@ fn waiting_thread_is_woken_by_a_send() {
 fn sides_send_and_receive_in_four_threads() {
     const COUNT: u32 = 20_000;
     let config = Config::default().with(|config| config.receive_window = Some(8));
-    let (near, far) = Endpoint::pair_with(&config).unwrap();
+    let (near, far) = Connector::new().config(&config).pair().unwrap();
     let send = |side: &Endpoint| {
         for number in 0..COUNT {
             side.send(&number.to_be_bytes()).unwrap();
