@@ -1,12 +1,22 @@
 //! Tests of the public API that need no device.
 
-use std::{io, thread, time::Duration};
+use std::{
+    collections::BTreeSet,
+    fs, io,
+    ops::RangeInclusive,
+    path::{Path, PathBuf},
+    thread,
+    time::Duration,
+};
 
 use rdmsg::{
     CloseReason, Completion, Config, Connector, Endpoint, Engine, Error, Listener, Message,
     Persistent, PersistentEvent, Request, TrySendError,
     status::{CmStatus, OsError, RejectReason, WcStatus},
 };
+
+/// The permitted numbers of public methods of `Endpoint`.
+const METHODS: RangeInclusive<usize> = 20..=30;
 
 fn send<T: Send>() {}
 fn sync<T: Sync>() {}
@@ -220,5 +230,82 @@ fn a_full_window_is_not_an_error_of_the_connection() {
     assert_eq!(
         TrySendError::Full.to_string(),
         "the peer's receive window or the send queue is full"
+    );
+}
+
+/// Collects the files in a directory and its subdirectories whose names have the given ending.
+fn files(folder: &Path, ending: &str, into: &mut Vec<PathBuf>) {
+    for entry in fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            files(&path, ending, into);
+        } else if path.extension().is_some_and(|found| found == ending) {
+            into.push(path);
+        }
+    }
+}
+
+/// Returns the names of the public functions in the `impl Endpoint` blocks of a source file.
+fn public_methods(source: &str) -> Vec<&str> {
+    let mut in_block = false;
+    let lines = source.lines().filter(|line| {
+        in_block = *line == "impl Endpoint {" || in_block && *line != "}";
+        in_block
+    });
+    let signatures = lines.filter_map(|line| {
+        let signature = line.strip_prefix("    pub ")?;
+        Some(signature.split_once("fn ")?.1)
+    });
+    signatures
+        .map(|rest| rest.split(['(', '<']).next().unwrap())
+        .collect()
+}
+
+/// The methods of `tokio::Endpoint` are not counted, because they mirror those of `Endpoint`. The
+/// search for uses compares only names, so it does not distinguish types.
+#[test]
+fn endpoint_has_at_most_30_methods_each_with_a_use() {
+    let source = "impl Endpoint {\n    pub fn a(&self) {\n    }\n    pub(crate) fn b() {}\n    \
+                  pub async fn c<T>() {}\n}\nimpl Stream {\n    pub fn d() {}\n}";
+    assert_eq!(public_methods(source), ["a", "c"]);
+
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    let read = |path: &PathBuf| fs::read_to_string(path).unwrap();
+    let mut sources = Vec::new();
+    files(&root.join("src"), "rs", &mut sources);
+    sources.retain(|path| !path.starts_with(root.join("src/tokio")));
+    let sources: Vec<_> = sources.iter().map(read).collect();
+    let methods: BTreeSet<_> = sources
+        .iter()
+        .flat_map(|text| public_methods(text))
+        .collect();
+    for method in ["connect", "send", "recv", "close", "flushed"] {
+        assert!(
+            methods.contains(method),
+            "the test must find `{method}`: {methods:?}"
+        );
+    }
+    assert!(
+        METHODS.contains(&methods.len()),
+        "`Endpoint` has {} public methods instead of {METHODS:?}: move a method to the type that \
+         it concerns, or replace it by a field of `Info` or a setting of `Connector`: {methods:?}",
+        methods.len()
+    );
+
+    let mut uses = vec![root.join("README.md")];
+    files(&root.join("docs/guide"), "md", &mut uses);
+    files(&root.join("cm-examples"), "rs", &mut uses);
+    let uses: Vec<_> = uses.iter().map(read).collect();
+    let is_used = |method: &&str| {
+        [".", "::"].iter().any(|before| {
+            let call = format!("{before}{method}(");
+            uses.iter().any(|text| text.contains(&call))
+        })
+    };
+    let unused: Vec<_> = methods.iter().filter(|method| !is_used(method)).collect();
+    assert!(
+        unused.is_empty(),
+        "no example and no page of the guide calls {unused:?} of `Endpoint`: show a use in \
+         docs/guide or cm-examples, or remove the method"
     );
 }
