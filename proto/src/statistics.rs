@@ -39,7 +39,8 @@ pub struct Statistics {
     /// Messages that were resent after the session was resumed.
     pub resent: u64,
     /// The longest time in milliseconds between the detection of a connection loss and the
-    /// resumption of the session. For several connections, this is the maximum, not the sum.
+    /// resumption of the session, rounded up. For several connections, this is the maximum, not the
+    /// sum.
     pub longest_gap_ms: u64,
     /// Receive buffers that are not posted now, because the application holds their messages or has
     /// not taken these messages yet. Messages above the eager size occupy no receive buffer.

@@ -15,7 +15,7 @@ use crate::{
         core::SystemClock,
         sending::{Attempt, Sending},
     },
-    os::lock,
+    os::{lock, millis},
     proto::{CloseReason, Note, SESSION_ID_LEN, SessionId, Violation},
     transport::Allocator,
 };
@@ -111,7 +111,7 @@ impl Recovery<'_> {
         let past = core.past.get_or_insert_default();
         past.resumes += 1;
         past.resent += resent;
-        past.longest_gap_ms = past.longest_gap_ms.max(gap.as_millis() as u64);
+        past.longest_gap_ms = past.longest_gap_ms.max(millis(gap));
         let number = past.resumes;
         core.deferred.log(Note::new(Level::Warn, text));
         #[cfg(feature = "tokio")]
