@@ -306,9 +306,7 @@ impl Persistent {
             }
         };
         let thread = thread::Builder::new().name("rdmsg-persist".into());
-        thread
-            .spawn(pass_on)
-            .map_err(|error| Error::from_spawn(&error))?;
+        thread.spawn(pass_on).map_err(Error::from_spawn)?;
         *channel = Some(events.clone());
         Ok(events)
     }

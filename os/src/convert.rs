@@ -40,9 +40,17 @@ pub fn cvt_ptr<T>(call: &'static str, ptr: *mut T) -> Result<NonNull<T>, OsError
 ///
 /// An error without an error number becomes `EIO`, because the number 0 would mean success.
 pub fn failed<E: Into<io::Error>>(call: &'static str) -> impl Fn(E) -> OsError + Copy {
+    failed_or(call, libc::EIO)
+}
+
+/// Does the same as [`failed`], but an error without an error number becomes `fallback`.
+pub fn failed_or<E: Into<io::Error>>(
+    call: &'static str,
+    fallback: libc::c_int,
+) -> impl Fn(E) -> OsError + Copy {
     move |error| {
         let errno = error.into().raw_os_error().filter(|errno| *errno > 0);
-        OsError::new(call, errno.unwrap_or(libc::EIO))
+        OsError::new(call, errno.unwrap_or(fallback))
     }
 }
 
@@ -96,6 +104,9 @@ mod tests {
         assert_eq!(failed("open")(error), expected);
         let without = io::Error::from(io::ErrorKind::NotFound);
         assert_eq!(failed("open")(without), OsError::new("open", libc::EIO));
+        let without = io::Error::from(io::ErrorKind::NotFound);
+        let expected = OsError::new("open", libc::EAGAIN);
+        assert_eq!(failed_or("open", libc::EAGAIN)(without), expected);
     }
 
     #[test]

@@ -9,6 +9,7 @@ use std::{
 
 use ::tokio::io::{Interest, unix::AsyncFd};
 use rdma_status::OsError;
+use rdmsg_os::failed_or;
 
 use super::registration::FdEvents;
 
@@ -57,7 +58,7 @@ impl TaskEvents {
 /// Converts an error of the runtime. A runtime that is shutting down reports an error without an
 /// errno. For such an error, this function returns `ESHUTDOWN`.
 fn os_error(error: io::Error) -> OsError {
-    OsError::new("epoll_ctl", error.raw_os_error().unwrap_or(libc::ESHUTDOWN))
+    failed_or("epoll_ctl", libc::ESHUTDOWN)(error)
 }
 
 impl AsRawFd for Watched {

@@ -12,6 +12,7 @@ use super::advice::{
 use crate::{
     addresses::Shown,
     machine::{self, Denied},
+    os::failed_or,
     proto::{CloseReason, Phase},
     remote_access::RemoteAccess,
     status::{CmStatus, OsError},
@@ -515,9 +516,8 @@ impl Error {
     }
 
     /// Creates the error of a failed attempt to start a thread.
-    pub(crate) fn from_spawn(error: &io::Error) -> Self {
-        let errno = error.raw_os_error().unwrap_or(libc::EAGAIN);
-        Self::Os(OsError::new("pthread_create", errno))
+    pub(crate) fn from_spawn(error: io::Error) -> Self {
+        Self::Os(failed_or("pthread_create", libc::EAGAIN)(error))
     }
 
     /// Converts the error of a failed call. A failure with a known remedy becomes a variant whose

@@ -1,11 +1,11 @@
 use std::{
-    io,
     net::{IpAddr, Ipv4Addr},
     thread,
     time::Duration,
 };
 
 use rdmsg::{Config, Connector, Engine, Error, Listener, TransportChoice, status::OsError};
+use rdmsg_os::failed;
 
 use super::{devices::Device, finding::Finding};
 
@@ -57,12 +57,6 @@ pub(super) fn over_tcp(timeout: Duration) -> Finding {
     }
 }
 
-/// Converts the I/O error of a failed thread start to an [`Error`].
-fn no_thread(error: io::Error) -> Error {
-    let errno = error.raw_os_error().unwrap_or_default();
-    Error::Os(OsError::new("pthread_create", errno))
-}
-
 /// Checks that the peer's reply is the message that this side has sent.
 pub(super) fn check_reply(reply: &[u8], sent: &[u8]) -> Result<(), Error> {
     if reply == sent {
@@ -95,7 +89,7 @@ fn exchange(transport: TransportChoice, address: IpAddr, timeout: Duration) -> R
             Ok(_) => Ok(()),
         }
     });
-    let echo = echo.map_err(no_thread)?;
+    let echo = echo.map_err(failed("pthread_create"))?;
     let connector = Connector::new().config(&config).engine(&engine);
     let asked = connector.connect(at).and_then(|endpoint| {
         endpoint.send_timeout(MESSAGE, timeout)?;
