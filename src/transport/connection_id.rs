@@ -60,16 +60,11 @@ impl ConnectionId {
     /// Creates the id of an incoming connection from the peer's request. `key` becomes the key of
     /// the connection.
     pub(crate) fn of_request(request: ConnectRequest, key: u64) -> Self {
-        match request {
-            #[cfg(feature = "rdma")]
-            ConnectRequest::Rdma(request) => {
-                Self::Rdma(rdma::ConnectionId::of_request(request, key))
-            }
-            ConnectRequest::Tcp(request) => Self::Tcp(tcp::ConnectionId::of_request(request, key)),
-            ConnectRequest::Memory(request) => {
-                Self::Memory(in_memory::ConnectionId::of_request(request, key))
-            }
-        }
+        by_transport!(ConnectRequest, request, {
+            Rdma(request) => Self::Rdma(rdma::ConnectionId::of_request(request, key)),
+            Tcp(request) => Self::Tcp(tcp::ConnectionId::of_request(request, key)),
+            Memory(request) => Self::Memory(in_memory::ConnectionId::of_request(request, key)),
+        })
     }
 
     pub(crate) fn transport(&self) -> Transport {

@@ -331,13 +331,11 @@ impl QueuePair {
 
     /// Posts the invalidation of a window.
     pub(super) fn invalidate(&self, window: &mut Window) -> Result<(), OsError> {
-        match self {
-            #[cfg(feature = "rdma")]
-            Self::Rdma(qp) => qp.invalidate(window),
-            Self::Tcp(_) | Self::Memory(_) => {
-                unreachable!("only a device invalidates windows: {window:?}")
-            }
-        }
+        by_transport!(self, {
+            Rdma(qp) => qp.invalidate(window),
+            Tcp(_) => unreachable!("only a device invalidates windows: {window:?}"),
+            Memory(_) => unreachable!("only a device invalidates windows: {window:?}"),
+        })
     }
 }
 
