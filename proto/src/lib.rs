@@ -18,7 +18,6 @@ mod batch;
 mod connection;
 mod control_messages;
 mod credit;
-mod device_fault;
 mod frame;
 mod gauge;
 mod hello;
@@ -39,7 +38,6 @@ mod reject;
 mod scale_simulation;
 mod send_ring;
 mod session;
-mod stall;
 mod statistics;
 #[allow(missing_docs, reason = "the names of variants and fields suffice")]
 pub mod tcp;
@@ -49,10 +47,9 @@ pub mod testing;
 pub use self::{
     account::Account,
     batch::{MAX_PARTS, PART_HEADER_LEN, Parts, parts},
-    connection::{Activity, Connection, Flush, MovedBytes, Proof, Releasing, SendMethod},
+    connection::{Activity, Connection, Flush, MovedBytes, Proof, Releasing, SendMethod, Stall},
     control_messages::{CONTROL_WINDOW, ControlRefused, MAX_CONTROL_MESSAGE},
     credit::CONTROL_RECEIVES,
-    device_fault::DeviceFault,
     frame::{Descriptor, HEADER_LEN, rest_of_message},
     gauge::{Gauge, Host, Part},
     hello::{PRIVATE_DATA_MAX, PrivateBytes, REPLY_DATA_MAX, REQUEST_DATA_MAX},
@@ -63,12 +60,11 @@ pub use self::{
     },
     pace::{LONGEST_CHUNK, SHORTEST_CHUNK},
     params::{Fragmentation, Params, SessionOffer},
-    reason::{CloseReason, Mismatch, PeerTimeout, Phase, RAISE_MEMLOCK, Violation},
+    reason::{CloseReason, DeviceFault, Mismatch, PeerTimeout, Phase, RAISE_MEMLOCK, Violation},
     reject::{REJECT_DATA_MAX, Reject, RejectCode},
     send_ring::{CONTROL_SENDS, READS},
     session::{
         ResumeRefused, ResumeRequest, SESSION_ID_LEN, Session, SessionId, SessionOver, Unconfirmed,
     },
-    stall::Stall,
     statistics::Statistics,
 };

@@ -3,7 +3,6 @@ mod closing;
 mod commands;
 mod connecting;
 mod control;
-mod device;
 mod greeting;
 mod inputs;
 mod keepalive;
@@ -16,13 +15,13 @@ mod sending;
 mod sessions;
 mod setup;
 mod side;
-mod stall;
 mod timers;
 mod transfer;
 
 pub use self::{
     commands::{Flush, Proof, Releasing},
     keepalive::{Activity, MovedBytes},
+    sending::Stall,
     transfer::SendMethod,
 };
 

@@ -1,14 +1,60 @@
 //! Sends the application's messages, and handles the completions that make room for further
 //! messages.
 
-use std::time::Instant;
+use std::{fmt, time::Instant};
 
 use super::{
+    Connection, State,
     open::{Open, Phase},
     side::Side,
     transfer::Transfer,
 };
 use crate::{Clock, CloseReason, Event, Output, SendRefused, Transmit};
+
+/// The reason why a send must wait.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stall {
+    /// The peer has not granted credit for another message.
+    Window {
+        /// The maximum number of messages that are in flight to the peer or that the peer's
+        /// application holds.
+        window: u16,
+    },
+    /// The send ring has too few free slots for the data.
+    SendRing,
+    /// Another large message would exceed the limit on the number or on the total length of the
+    /// large messages in flight.
+    Large {
+        /// The number of large messages in flight.
+        messages: u32,
+        /// The total length in bytes of the large messages in flight.
+        bytes: u64,
+    },
+}
+
+impl Connection {
+    /// Returns the reason why a refused send still waits: see [`is_blocked`](Self::is_blocked).
+    pub fn stall(&self) -> Option<Stall> {
+        let State::Open(open) = &self.state else {
+            return None;
+        };
+        let transfer = &open.transfer;
+        if !transfer.is_blocked() {
+            return None;
+        }
+        Some(if transfer.send_credit.available() == 0 {
+            let window = self.negotiated().map_or(0, |both| both.send_window);
+            Stall::Window { window }
+        } else if !transfer.ring.has_room_for_data() || transfer.outbound.untaken() == 0 {
+            Stall::SendRing
+        } else {
+            Stall::Large {
+                messages: transfer.outbound.untaken(),
+                bytes: transfer.outbound.bytes(),
+            }
+        })
+    }
+}
 
 impl Open {
     /// Returns the [`Transfer`] if the application may send messages.
@@ -165,6 +211,29 @@ impl Open {
             side.outputs.push(Output::Event(Event::Writable));
         } else {
             self.signal_last_frame(side);
+        }
+    }
+}
+
+impl fmt::Display for Stall {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Window { window: 1 } => {
+                f.write_str("the peer holds the only message of its window")
+            }
+            Self::Window { window } => {
+                write!(f, "the peer holds all {window} messages of its window")
+            }
+            Self::SendRing => f.write_str(
+                "all sends that send_depth permits are in flight, and none is acknowledged",
+            ),
+            Self::Large { messages: 1, bytes } => {
+                write!(f, "the peer has not read a large message of {bytes} bytes")
+            }
+            Self::Large { messages, bytes } => write!(
+                f,
+                "the peer has not read {messages} large messages, {bytes} bytes in total"
+            ),
         }
     }
 }
