@@ -13,7 +13,6 @@ mod fd;
 pub(crate) mod library;
 #[cfg(feature = "linked")]
 pub(crate) mod linked;
-pub(crate) mod memory_windows;
 pub(crate) mod optional_functions;
 pub(crate) mod sockaddr;
 pub(crate) mod verbs_ext;

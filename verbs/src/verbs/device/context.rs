@@ -3,10 +3,12 @@
 use std::{
     any::Any,
     collections::BTreeMap,
-    fmt,
+    fmt, fs,
     mem::MaybeUninit,
     os::fd::{AsFd, BorrowedFd},
+    path::Path,
     ptr::NonNull,
+    str::FromStr,
     sync::{Arc, Mutex},
 };
 
@@ -266,7 +268,32 @@ impl Context {
     pub fn hw_counter(&self, port: u8, name: &str) -> Option<u64> {
         let device = self.device_name();
         let path = format!("/sys/class/infiniband/{device}/ports/{port}/hw_counters/{name}");
-        std::fs::read_to_string(path).ok()?.trim().parse().ok()
+        read_number(Path::new(&path))
+    }
+
+    /// Returns the NUMA node to which the device is attached, as the kernel reports it.
+    ///
+    /// Returns `None` for software devices. On most hosts with one processor socket, returns `None`
+    /// for all devices.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # use rdma_verbs::verbs::Context;
+    /// # fn main() {}
+    /// # fn show(context: &Context) {
+    /// if let Some(node) = context.numa_node() {
+    ///     println!("start the program with: numactl --cpunodebind={node}");
+    /// }
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn numa_node(&self) -> Option<u32> {
+        let file = format!(
+            "/sys/class/infiniband/{}/device/numa_node",
+            self.device_name()
+        );
+        read_number(Path::new(&file))
     }
 
     /// Returns the number of the device's completion vectors. Each completion vector is an
@@ -356,6 +383,13 @@ impl Context {
     }
 }
 
+/// Returns the number in a file of sysfs. Returns `None` if the file cannot be read, or if it
+/// contains no number of this type. For example, the kernel writes −1 for a device without a NUMA
+/// node.
+fn read_number<N: FromStr>(file: &Path) -> Option<N> {
+    fs::read_to_string(file).ok()?.trim().parse().ok()
+}
+
 impl AsFd for Context {
     /// Returns the descriptor that is readable while an asynchronous event is pending.
     fn as_fd(&self) -> BorrowedFd<'_> {
@@ -387,5 +421,29 @@ impl Drop for Inner {
             }
             Owner::Borrowed { .. } => {}
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{env, process};
+
+    use super::*;
+
+    #[test]
+    fn node_is_a_number_that_is_not_negative() {
+        let file = env::temp_dir().join(format!("rdma-verbs-numa-{}", process::id()));
+        assert_eq!(read_number::<u32>(&file), None);
+        for (text, node) in [
+            ("0\n", Some(0)),
+            ("1\n", Some(1)),
+            ("-1\n", None),
+            ("", None),
+            ("node\n", None),
+        ] {
+            fs::write(&file, text).unwrap();
+            assert_eq!(read_number::<u32>(&file), node, "{text:?}");
+        }
+        fs::remove_file(file).unwrap();
     }
 }

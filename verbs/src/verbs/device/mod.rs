@@ -10,7 +10,6 @@ mod device_attr_ex;
 mod device_list;
 mod gid;
 mod identity;
-mod numa;
 mod port_attr;
 
 pub use async_event::{AsyncElement, AsyncEvent, AsyncEventType};

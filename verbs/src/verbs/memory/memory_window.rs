@@ -5,7 +5,7 @@ use std::{fmt, ptr::NonNull};
 use rdma_status::OsError;
 
 use super::{MemoryRegion, ProtectionDomain};
-use crate::sys::{Process, cvt_errno, cvt_ptr, ffi, log_destroy_error, memory_windows};
+use crate::sys::{Process, cvt_errno, cvt_ptr, ffi, log_destroy_error, verbs_ext};
 
 /// A type 2 memory window, which gives a peer access to a part of a [`MemoryRegion`].
 ///
@@ -74,7 +74,7 @@ impl MemoryWindow {
     pub fn new(pd: &ProtectionDomain) -> Result<Self, OsError> {
         // SAFETY: `pd` keeps the domain alive.
         let raw = cvt_ptr("ibv_alloc_mw", unsafe {
-            memory_windows::ibv_alloc_mw(pd.as_ptr())
+            verbs_ext::ibv_alloc_mw(pd.as_ptr())
         })?;
         // SAFETY: the window was just allocated, and no other code uses it.
         let rkey = unsafe { (*raw.as_ptr()).rkey };
@@ -153,7 +153,7 @@ impl Drop for MemoryWindow {
             return;
         }
         // SAFETY: `new` allocated the window, and only this `drop` frees it.
-        let ret = unsafe { memory_windows::ibv_dealloc_mw(self.raw.as_ptr()) };
+        let ret = unsafe { verbs_ext::ibv_dealloc_mw(self.raw.as_ptr()) };
         log_destroy_error(cvt_errno("ibv_dealloc_mw", ret));
     }
 }
