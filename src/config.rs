@@ -13,13 +13,12 @@ use crate::{
 
 mod label;
 mod rdma_tuning;
-mod relaxed_ordering;
 pub(crate) mod text;
 
 pub(crate) use self::label::Label;
+pub use self::rdma_tuning::{RdmaTuning, RelaxedOrdering};
 #[cfg(feature = "serde")]
 pub(crate) use self::text::as_number;
-pub use self::{rdma_tuning::RdmaTuning, relaxed_ordering::RelaxedOrdering};
 
 /// The configuration of a connection. Start from [`Config::default`] and change individual fields.
 ///
