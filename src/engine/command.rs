@@ -11,8 +11,8 @@ use std::{
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender};
 
 use super::{
-    destroyers::Destroyers, engine::EngineStatistics, promise::PromiseSender, relief::Custody,
-    threadless::Threadless,
+    destroyers::Destroyers, engine::EngineStatistics, promise::PromiseSender, reactor::Threadless,
+    relief::Custody,
 };
 use crate::{
     addresses::Shown,

@@ -10,9 +10,8 @@ use super::{
     command::{Command, Handle},
     destroyers::Destroyers,
     exit,
-    reactor::Reactor,
+    reactor::{Reactor, Threadless},
     relief::Custody,
-    threadless::Threadless,
 };
 use crate::{
     error::Error,

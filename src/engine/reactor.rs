@@ -9,6 +9,10 @@ mod polling;
 mod sessions;
 mod threadless;
 
+pub use self::device_events::DeviceEvents;
+pub(crate) use self::device_events::device_events;
+pub(super) use self::threadless::Threadless;
+
 use std::{
     collections::{BTreeSet, HashMap, VecDeque},
     mem,

@@ -15,18 +15,39 @@
 //! because on software RoCE a queue pair fails if it sends while the link is down. All events are
 //! counted.
 
-use std::time::{Duration, Instant};
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, Mutex},
+    time::{Duration, Instant},
+};
 
-use super::{super::device_event_counts, BATCH, Reactor};
+use super::{BATCH, Reactor};
 use crate::{
     config::Config,
     engine::command::Command,
+    os::{PerProcess, lock},
     transport::{DeviceEvent, Effect},
 };
 
 /// The time limit for the answer to a ping that is sent after a port has lost its link. If no
 /// answer arrives in time, the session resumes over another connection.
 const SUSPICION: Duration = Duration::from_millis(500);
+
+/// The number of events of one type that one device has reported.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct DeviceEvents {
+    /// The name of the device, for instance `mlx5_0`.
+    pub device: String,
+    /// The event type without its prefix, for instance `PORT_ERR`.
+    pub event: String,
+    /// The number of events since the start of the process.
+    pub count: u64,
+}
+
+type Counts = BTreeMap<(Arc<str>, Arc<str>), u64>;
+
+static COUNTS: PerProcess<Mutex<Counts>> = PerProcess::new(Mutex::default);
 
 /// Returns whether the event affects connections with this configuration.
 fn concerns(effect: Effect, config: &Config) -> bool {
@@ -45,11 +66,11 @@ impl Reactor {
             let Some(event) = self.manager.poll_device(device) else {
                 return;
             };
-            device_event_counts::count(&event);
+            count(&event);
             let pass_on = || Command::Device(event.clone());
             self.registration.send_to_others(pass_on);
-            let count = self.handle_device_event(&event);
-            report(&event, count);
+            let affected = self.handle_device_event(&event);
+            report(&event, affected);
         }
         // If events remain, the descriptor stays readable, and the next iteration reads them.
     }
@@ -117,6 +138,23 @@ fn report(event: &DeviceEvent, count: usize) {
         }
         Effect::Nothing => debug!(Rdma, "device {name}: reported {event}"),
     }
+}
+
+/// Counts an event of a device.
+fn count(event: &DeviceEvent) {
+    let key = (Arc::clone(&event.name), Arc::clone(&event.event));
+    *lock(COUNTS.get()).entry(key).or_default() += 1;
+}
+
+/// Returns the number of events that devices have reported to this process, by device and event.
+pub(crate) fn device_events() -> Vec<DeviceEvents> {
+    let counts = lock(COUNTS.get());
+    let all = counts.iter().map(|((device, event), count)| DeviceEvents {
+        device: device.to_string(),
+        event: event.to_string(),
+        count: *count,
+    });
+    all.collect()
 }
 
 #[cfg(test)]
