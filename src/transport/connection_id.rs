@@ -9,8 +9,7 @@ use nix::sys::eventfd::EventFd;
 use super::rdma;
 use super::{
     budget::BudgetClient,
-    connection_manager::{ConnectRequest, ConnectionManager},
-    device_event::DeviceEvent,
+    connection_manager::{ConnectRequest, ConnectionManager, DeviceEvent},
     in_memory,
     no_transport::NoTransport,
     queues::TransportParts,

@@ -72,7 +72,6 @@ macro_rules! by_transport {
 mod budget;
 mod connection_id;
 mod connection_manager;
-mod device_event;
 mod in_memory;
 mod limits;
 mod listen_id;
@@ -86,8 +85,9 @@ mod tcp;
 pub(crate) use self::{
     budget::{Budget, Charge},
     connection_id::ConnectionId,
-    connection_manager::{ConnectRequest, ConnectionManager, DEVICE, Event, Report},
-    device_event::{DeviceEvent, Effect},
+    connection_manager::{
+        ConnectRequest, ConnectionManager, DEVICE, DeviceEvent, Effect, Event, Report,
+    },
     in_memory::WireControl,
     listen_id::ListenId,
     memory::{Allocator, Exposed, InboundBuffer, OutboundBuffer, RecvSlice},

@@ -17,7 +17,6 @@
 mod completion_queue;
 mod connection_id;
 mod connection_manager;
-mod control;
 mod copy;
 mod create_transport;
 mod listen_id;
@@ -28,7 +27,7 @@ pub(crate) use self::{
     completion_queue::CompletionQueue,
     connection_id::ConnectionId,
     connection_manager::{ConnectRequest, ConnectionManager, Report},
-    control::WireControl,
     listen_id::ListenId,
     queue_pair::QueuePair,
+    wire::WireControl,
 };

@@ -7,8 +7,7 @@ use std::{
 
 use super::{
     connection_manager::ConnectionManager,
-    control::WireControl,
-    wire::{Side, Wire},
+    wire::{Side, Wire, WireControl},
 };
 use crate::{
     status::OsError,

@@ -21,7 +21,7 @@ use crate::{
     transport::{
         budget::BudgetClient,
         connection_id::source,
-        device_event::{DeviceEvent, Effect},
+        connection_manager::{DeviceEvent, Effect},
         no_transport::NoTransport,
         queues::TransportParts,
     },

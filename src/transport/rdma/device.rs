@@ -16,7 +16,7 @@ use crate::{
     poll::Epolls,
     proto::{Capabilities, ReadDepth},
     status::OsError,
-    transport::{DeviceCounters, device_event::DeviceEvent, queues::SharedPools},
+    transport::{DeviceCounters, connection_manager::DeviceEvent, queues::SharedPools},
     verbs::{AtomicCap, Context, TransportType},
 };
 

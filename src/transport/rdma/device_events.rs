@@ -22,7 +22,7 @@ use crate::{
     status::OsError,
     transport::{
         DEVICE,
-        device_event::{DeviceEvent, Effect, Object},
+        connection_manager::{DeviceEvent, Effect, Object},
     },
     verbs::{AsyncElement, AsyncEvent, AsyncEventType, Context},
 };
