@@ -5,15 +5,15 @@ use std::io::Write;
 use anstyle::{AnsiColor, Style};
 use clap::error::Error;
 
-use crate::styled;
+use crate::terminal;
 
 /// Prints a help text to stdout or an error to stderr, and exits.
 pub(crate) fn exit(error: &Error) -> ! {
     let text = with_headings(&error.render().to_string());
     // Ignore a write error: the output may be a pipe whose reader has exited.
     let _ = match error.use_stderr() {
-        true => styled::stderr().write_all(text.as_bytes()),
-        false => styled::stdout().write_all(text.as_bytes()),
+        true => terminal::stderr().write_all(text.as_bytes()),
+        false => terminal::stdout().write_all(text.as_bytes()),
     };
     std::process::exit(error.exit_code())
 }
@@ -56,7 +56,7 @@ mod tests {
     use clap::CommandFactory;
 
     use super::*;
-    use crate::{Cli, styled::plain};
+    use crate::{Cli, terminal::plain};
 
     #[test]
     fn headings_and_names_are_bold() {

@@ -3,7 +3,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use crate::{styled, terminal};
+use crate::terminal;
 
 /// The minimum time between two updates of the status line. The eye cannot follow faster updates.
 const PERIOD: Duration = Duration::from_millis(100);
@@ -29,7 +29,7 @@ impl Live {
     pub(crate) fn line(&mut self, text: std::fmt::Arguments<'_>) -> io::Result<()> {
         self.clear()?;
         if self.is_shown {
-            writeln!(styled::stdout(), "{text}")?;
+            writeln!(terminal::stdout(), "{text}")?;
         }
         Ok(())
     }

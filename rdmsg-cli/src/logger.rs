@@ -9,7 +9,7 @@ use std::{
 use anstyle::{AnsiColor, Style};
 use log::{Level, LevelFilter, Log, Metadata, Record};
 
-use crate::styled;
+use crate::terminal;
 
 /// Installs the logger. The environment variable `RUST_LOG` selects the records. Its value is a
 /// comma-separated list of levels, module names and `MODULE=LEVEL` pairs. The default is `warn`.
@@ -83,7 +83,7 @@ impl Log for Logger {
             record.target(),
             record.args()
         );
-        let _ = styled::stderr().write_all(line.as_bytes());
+        let _ = terminal::stderr().write_all(line.as_bytes());
     }
 
     fn flush(&self) {}

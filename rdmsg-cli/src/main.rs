@@ -3,24 +3,19 @@
 #[macro_use(warn_sparsely)]
 extern crate rdmsg_os;
 
+mod arguments;
 mod bench;
 mod bridge;
-mod carrier;
 mod doctor;
-mod duration;
 mod generate;
 mod help;
 mod live;
 mod logger;
 mod measure;
-mod open_files;
 mod ping;
-mod say;
+mod process;
 mod serve;
 mod service;
-mod statistics;
-mod stop;
-mod styled;
 mod terminal;
 mod top;
 

@@ -3,7 +3,7 @@ use std::io::{self, Write};
 use anstyle::{AnsiColor, Style};
 
 use super::plot::{Plot, Series};
-use crate::{carrier::Carrier, styled, terminal};
+use crate::{arguments::Carrier, terminal};
 
 /// The height of the plot area in lines.
 const HEIGHT: usize = 14;
@@ -13,7 +13,7 @@ const MARGIN: usize = 11;
 
 /// Draws a plot with text characters, and prints it to stdout.
 pub(super) fn print(plot: &Plot) -> io::Result<()> {
-    write(&mut styled::stdout(), plot, terminal::width())
+    write(&mut terminal::stdout(), plot, terminal::width())
 }
 
 fn write(out: &mut impl Write, plot: &Plot, width: usize) -> io::Result<()> {
@@ -123,7 +123,7 @@ fn style(carrier: Carrier) -> Style {
 #[cfg(test)]
 mod tests {
     use super::{super::plot::testing, *};
-    use crate::styled::plain;
+    use crate::terminal::plain;
 
     #[test]
     fn a_plot_stands_in_its_axes() {

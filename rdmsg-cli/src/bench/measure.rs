@@ -12,9 +12,9 @@ use super::{
     plan::Point,
 };
 use crate::{
-    measure::{Times, connect},
-    service::Request,
-    stop::Stop,
+    measure::Times,
+    process::Stop,
+    service::{Request, connect},
 };
 
 /// The number of short messages to send between two checks of the elapsed time.

@@ -31,7 +31,12 @@ use self::{
     report::Report,
     results::{PointJson, Results},
 };
-use crate::{doctor, live::Live, open_files::raise_open_files, service, stop::Stop, styled};
+use crate::{
+    doctor,
+    live::Live,
+    process::{Stop, raise_open_files},
+    service, terminal,
+};
 
 /// The JSON output. Its members are printed in this order.
 #[derive(Serialize)]
@@ -74,7 +79,7 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode> {
         };
         writeln!(stdout(), "{}", serde_json::to_string_pretty(&json)?)?;
     } else {
-        table::write(&mut styled::stdout(), &results, &plan)?;
+        table::write(&mut terminal::stdout(), &results, &plan)?;
         for plot in Plot::all(&results) {
             chart::print(&plot)?;
         }

@@ -2,7 +2,10 @@ use std::{path::PathBuf, time::Duration};
 
 use clap::{Args, ValueEnum};
 
-use crate::{carrier::Carrier, duration::positive, measure::Size};
+use crate::{
+    arguments::{Carrier, positive},
+    measure::Size,
+};
 
 /// Measures latency, bandwidth and message rate to `rdmsg serve`
 ///

@@ -1,5 +1,5 @@
 use super::options::{Options, Test};
-use crate::{carrier::Carrier, measure::Size};
+use crate::{arguments::Carrier, measure::Size};
 
 /// The points to measure, in order. Points that are compared with each other are adjacent.
 #[derive(Clone, Debug)]

@@ -1,6 +1,6 @@
 use super::{options::Test, results::Results};
 use crate::{
-    carrier::Carrier,
+    arguments::Carrier,
     measure::{Size, bytes_per_second, micros, per_second},
 };
 

@@ -8,7 +8,7 @@ use super::{
     options::{Options, Test},
     plan::{Plan, Point},
 };
-use crate::{live::Live, measure::Summary, stop::Stop};
+use crate::{live::Live, measure::Summary, process::Stop};
 
 /// The results of the measured points.
 #[derive(Debug, Default)]

@@ -9,7 +9,7 @@ use super::{
     results::Results,
 };
 use crate::{
-    carrier::Carrier,
+    arguments::Carrier,
     measure::{bytes_per_second, micros, per_second},
 };
 

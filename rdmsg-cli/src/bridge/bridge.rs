@@ -27,9 +27,9 @@ use super::{
     listening::{AcceptFailure, Incoming, Listening},
     options::Options,
     session::{Session, explain},
-    signals::{Request, Signals},
     target::{Target, connect_plain, connect_rdmsg, find_rdma},
 };
+use crate::process::{BridgeRequest, BridgeSignals};
 
 /// The pause after a failed accept. An accept fails, for example, if the process has reached its
 /// limit on open files.
@@ -95,7 +95,7 @@ impl Bridge {
 
     /// Forwards connections until a signal or an error ends the bridge, and then ends all
     /// connections.
-    pub(super) async fn run(mut self, mut signals: Signals) -> Result<ExitCode> {
+    pub(super) async fn run(mut self, mut signals: BridgeSignals) -> Result<ExitCode> {
         let ended = self.accept(&mut signals).await;
         let Self {
             listening,
@@ -120,7 +120,7 @@ impl Bridge {
 
     /// Accepts connections until a signal ends the bridge. Returns an error if the listener can
     /// accept no further connections.
-    async fn accept(&mut self, signals: &mut Signals) -> Result<()> {
+    async fn accept(&mut self, signals: &mut BridgeSignals) -> Result<()> {
         loop {
             select! {
                 incoming = self.listening.accept() => match incoming {
@@ -140,8 +140,8 @@ impl Bridge {
                 Some(_) = self.connections.join_next() => {}
                 () = tick(&mut self.report) => self.shared.report(),
                 request = signals.next() => match request {
-                    Request::Report => self.shared.report(),
-                    Request::End(_) => return Ok(()),
+                    BridgeRequest::Report => self.shared.report(),
+                    BridgeRequest::End(_) => return Ok(()),
                 },
             }
         }
@@ -286,7 +286,7 @@ async fn finish(
     connections: &mut JoinSet<()>,
     shared: &Arc<Shared>,
     drain: Duration,
-    signals: &mut Signals,
+    signals: &mut BridgeSignals,
 ) -> ExitCode {
     let mut late = std::pin::pin!(sleep(drain));
     while !connections.is_empty() {
@@ -301,8 +301,8 @@ async fn finish(
                 break;
             }
             request = signals.next() => match request {
-                Request::Report => shared.report(),
-                Request::End(signal) => return ExitCode::from(128 + signal),
+                BridgeRequest::Report => shared.report(),
+                BridgeRequest::End(signal) => return ExitCode::from(128 + signal),
             },
         }
     }

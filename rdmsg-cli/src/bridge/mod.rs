@@ -3,10 +3,10 @@
 //!
 //! ```text
 //! options    the command line               address    the forms of addresses
-//! bridge     the main task of a bridge      signals    the signals that control the bridge
+//! bridge     the main task of a bridge      counters   counts connections and bytes
 //! listening  accepts connections            target     connects to the target
 //! session    both ends of a connection      carry      moves the bytes in both directions
-//! cause      why a connection was aborted   counters   counts connections and bytes
+//! cause      why a connection was aborted
 //! ```
 
 mod address;
@@ -18,7 +18,6 @@ mod counters;
 mod listening;
 mod options;
 mod session;
-mod signals;
 mod target;
 
 use std::process::ExitCode;
@@ -26,9 +25,9 @@ use std::process::ExitCode;
 use anyhow::{Context, Result};
 use tokio::runtime::{Builder, Runtime};
 
+use self::bridge::Bridge;
 pub(crate) use self::options::Options;
-use self::{bridge::Bridge, signals::Signals};
-use crate::{open_files::raise_open_files, statistics::export};
+use crate::process::{BridgeSignals, export_statistics, raise_open_files};
 
 /// The maximum number of files that a connection keeps open: the plain socket and the descriptors
 /// of the rdmsg stream.
@@ -41,7 +40,7 @@ const FILES_OF_PROCESS: u64 = 64;
 pub(crate) fn run(options: &Options) -> Result<ExitCode> {
     options.check();
     // Block the signals before other threads start.
-    let signals = Signals::install().context("cannot handle signals")?;
+    let signals = BridgeSignals::install().context("cannot handle signals")?;
     let most = raise_open_files().saturating_sub(FILES_OF_PROCESS) / FILES_PER_CONNECTION;
     if most < options.max_connections {
         log::warn!(
@@ -50,7 +49,7 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode> {
             options.max_connections
         );
     }
-    let _export = export(options.statistics)?;
+    let _export = export_statistics(options.statistics)?;
     let runtime = start_runtime(options.threads).context("cannot start the runtime")?;
     let ended = runtime.block_on(async {
         let bridge = Bridge::start(options).await?;

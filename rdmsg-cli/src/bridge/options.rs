@@ -6,7 +6,7 @@ use rdmsg::Config;
 use super::address::{Address, Scheme};
 use crate::{
     Cli,
-    duration::{resume, seconds},
+    arguments::{resume, seconds},
 };
 
 /// Carries plain TCP connections over RDMA

@@ -15,11 +15,24 @@ use super::{
     kernel::Kernel,
     libraries::Libraries,
     limits::Limits,
-    link::Link,
     root::Root,
     route::Route,
     surroundings::Surroundings,
 };
+
+/// A network interface and its RDMA device.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Link {
+    pub(super) device: String,
+    pub(super) interface: String,
+    pub(super) mtu: u64,
+    /// Whether the device implements iWARP, which runs over TCP.
+    #[serde(default)]
+    pub(super) is_iwarp: bool,
+    /// The maximum payload of an RDMA packet in bytes.
+    pub(super) rdma_mtu: u64,
+    pub(super) addresses: Vec<IpAddr>,
+}
 
 /// All findings about a host. On request, `rdmsg serve` sends the examination of the host on which
 /// it runs.

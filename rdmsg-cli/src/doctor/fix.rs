@@ -4,9 +4,9 @@ use anyhow::{Context, Result, ensure};
 use nix::unistd::geteuid;
 
 use super::{
-    commands, devices,
+    devices,
     interfaces::{self, Interfaces},
-    root::Root,
+    root::{Root, command},
 };
 
 /// Creates a software device if the host has no RDMA device. Prints each command to stderr before
@@ -38,7 +38,7 @@ pub(super) fn make_software_device(towards: Option<IpAddr>) -> Result<()> {
 }
 
 fn run(words: &[&str]) -> Result<()> {
-    let mut command = commands::command(words[0])
+    let mut command = command(words[0])
         .with_context(|| format!("--fix: {} is missing: apt install iproute2 kmod", words[0]))?;
     let status = command.args(&words[1..]).status()?;
     ensure!(status.success(), "--fix: {}: {status}", words.join(" "));

@@ -1,10 +1,9 @@
 use std::process::Stdio;
 
 use super::{
-    commands,
     distribution::Distribution,
     finding::{Finding, as_root, write_line},
-    root::Root,
+    root::{Root, command},
     surroundings::Surroundings,
 };
 
@@ -141,7 +140,7 @@ impl Kernel {
 
 /// Returns whether modprobe finds the module. Returns `None` if modprobe cannot be run.
 fn can_load(module: &str) -> Option<bool> {
-    let status = commands::command("modprobe")?
+    let status = command("modprobe")?
         .args(["--dry-run", "--quiet", module])
         .stdin(Stdio::null())
         .stdout(Stdio::null())

@@ -3,20 +3,18 @@
 //! ```text
 //! options       the command line             report       prints the result
 //! examination   all findings about a host    finding      the result of one check
-//! root          the paths of /sys, /proc and /dev
-//! commands      finds the commands of the system
+//! root          the paths of /sys, /proc and /dev, and of the system's commands
 //! distribution  how this Linux distribution installs a package
 //! kernel  surroundings  limits  interfaces   checks of the system, which need no RDMA device
 //! devices  adapters  hardware                the RDMA devices
 //! files  libraries  firewall                 checks of what the RDMA devices need
 //! exchange      sends a message from this host to itself
-//! route  link   the route to the peer; an interface and its RDMA device
+//! route         the route to the peer
 //! peer          checks the path to another host, step by step
 //! fix           creates a software RoCE device
 //! ```
 
 mod adapters;
-mod commands;
 mod devices;
 mod distribution;
 mod examination;
@@ -30,7 +28,6 @@ mod interfaces;
 mod kernel;
 mod libraries;
 mod limits;
-mod link;
 mod options;
 mod peer;
 mod report;
@@ -43,12 +40,12 @@ use std::{process::ExitCode, time::Duration};
 use anyhow::Result;
 
 pub(crate) use self::{
-    commands::command,
     examination::Examination,
     finding::Finding,
     hardware::Hardware,
     options::{Checked, Options},
     report::Report,
+    root::command,
 };
 use self::{finding::State, interfaces::Interfaces, peer::Peer, root::Root};
 

@@ -3,7 +3,7 @@ use std::time::Duration;
 use clap::{Args, ValueEnum};
 use rdmsg::TransportChoice;
 
-use crate::duration::positive;
+use crate::arguments::positive;
 
 /// Finds out why RDMA or TCP does not work, and prints the commands that fix it
 ///

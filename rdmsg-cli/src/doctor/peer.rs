@@ -7,12 +7,11 @@ use anyhow::{Context, Result};
 use rdmsg::{CloseReason, Config, Connector, Endpoint, Error, TransportChoice};
 
 use super::{
-    examination::Examination,
+    examination::{Examination, Link},
     exchange::check_reply,
     finding::{Finding, Host, State, as_root, counted},
     hardware::Hardware,
     limits,
-    link::Link,
     options::Checked,
     route::{FORGET_PATHS, Route},
 };

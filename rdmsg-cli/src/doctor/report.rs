@@ -8,7 +8,7 @@ use super::{
     finding::{Finding, Host, State, counted},
     peer::PeerExamined,
 };
-use crate::{styled, terminal};
+use crate::terminal;
 
 /// The widths of the state and subject columns, in characters.
 const COLUMNS: [usize; 2] = [7, 20];
@@ -71,7 +71,7 @@ impl Report {
     }
 
     pub(super) fn print_text(&self, quiet: bool) -> io::Result<()> {
-        let mut out = styled::stdout();
+        let mut out = terminal::stdout();
         let width = terminal::width();
         let Examination { host, kernel, .. } = &self.here;
         writeln!(out, "host {host}, kernel {kernel}")?;
@@ -215,7 +215,7 @@ impl State {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::styled::plain;
+    use crate::terminal::plain;
 
     #[test]
     fn commands_stand_in_one_piece_and_say_on_which_host() {

@@ -6,8 +6,8 @@ use std::{
 use nix::sys::socket::{getsockopt, sockopt::IpMtu};
 
 use super::{
+    examination::Link,
     finding::{Finding, as_root},
-    link::Link,
 };
 
 /// The command that clears the path MTUs that the kernel has cached.

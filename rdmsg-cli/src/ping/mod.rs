@@ -17,7 +17,7 @@ use anyhow::{Context, Result};
 
 pub(crate) use self::options::Options;
 use self::pinger::Pinger;
-use crate::stop::Stop;
+use crate::process::Stop;
 
 /// Sends messages until the requested number is reached or a signal arrives. Then prints a summary.
 pub(crate) fn run(options: &Options) -> Result<ExitCode> {

@@ -3,8 +3,7 @@ use std::time::Duration;
 use clap::Args;
 
 use crate::{
-    carrier::Carrier,
-    duration::{positive, resume},
+    arguments::{Carrier, positive, resume},
     measure::Size,
 };
 

@@ -9,11 +9,11 @@ use rdmsg::{Endpoint, Error, Transport};
 
 use super::{options::Options, outages::Outages, summary::Summary};
 use crate::{
-    carrier::Carrier,
+    arguments::Carrier,
     live::Live,
-    measure::{Size, connect, micros},
-    service::{self, Request},
-    stop::Stop,
+    measure::{Size, micros},
+    process::Stop,
+    service::{self, Request, connect},
 };
 
 /// The interval at which the pinger checks for a signal while it waits for a reply.

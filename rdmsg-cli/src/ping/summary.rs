@@ -5,7 +5,7 @@ use serde::Serialize;
 
 use crate::{
     measure::{self, Bucket, Size, Times, micros},
-    styled, terminal,
+    terminal,
 };
 
 /// The results of one run of `rdmsg ping`.
@@ -68,7 +68,7 @@ impl Summary {
     }
 
     pub(super) fn print_text(&self, histogram: bool) -> io::Result<()> {
-        let mut out = styled::stdout();
+        let mut out = terminal::stdout();
         let (sent, back) = (self.sent, self.times.count());
         let style = if self.is_whole() {
             AnsiColor::Green.on_default()

@@ -2,7 +2,10 @@ use std::time::Duration;
 
 use clap::Args;
 
-use crate::{carrier::Carrier, duration::resume, measure::Size};
+use crate::{
+    arguments::{Carrier, resume},
+    measure::Size,
+};
 
 /// Answers ping, bench and doctor of other hosts
 ///

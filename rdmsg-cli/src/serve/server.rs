@@ -1,5 +1,6 @@
 use std::{
     fmt,
+    io::{Write, stdout},
     process::ExitCode,
     sync::{
         Arc,
@@ -14,8 +15,11 @@ use rdmsg::{
     crossbeam_channel::{Select, TryRecvError},
 };
 
-use super::{options::Options, reports::Reports, session};
-use crate::{say::say, stop::Stop};
+use super::{
+    options::Options,
+    session::{self, Reports},
+};
+use crate::process::Stop;
 
 /// The abort code for a client that the server cannot serve, because too many connections are open
 /// or a thread cannot be started.
@@ -173,4 +177,10 @@ fn serve_open(endpoint: Endpoint, open: Open) {
             statistics.bytes_sent,
         ));
     }
+}
+
+/// Prints a line and flushes stdout. Ignores errors: stdout may be a pipe whose reader has exited.
+fn say(line: fmt::Arguments<'_>) {
+    let mut out = stdout().lock();
+    let _ = writeln!(out, "{line}").and_then(|()| out.flush());
 }

@@ -1,12 +1,14 @@
 use std::{
+    error, fmt,
     net::{IpAddr, SocketAddr},
     time::Duration,
 };
 
-use anyhow::{Context, Result};
-use rdmsg::{Endpoint, ToAddresses};
+use anyhow::{Context, Result, bail};
+use rdmsg::{Config, Connector, Endpoint, Error, ToAddresses};
 
-use super::{Answer, PORT, Request, Unserved};
+use super::{Answer, PORT, Request};
+use crate::arguments::Carrier;
 
 /// The maximum length in bytes of a refusal text in an error message.
 const LONGEST: usize = 200;
@@ -27,6 +29,29 @@ pub(crate) fn addresses(name: &str) -> Result<Vec<SocketAddr>> {
         (host, PORT).to_addresses()
     };
     Ok(found.with_context(fail)?.as_slice().to_vec())
+}
+
+/// Connects to `rdmsg serve` and requests a service. `resume` is the time for which a lost
+/// connection can be resumed.
+pub(crate) fn connect(
+    peer: &[SocketAddr],
+    carrier: Carrier,
+    request: Request,
+    timeout: Duration,
+    resume: Duration,
+) -> Result<Endpoint> {
+    let mut config = Config::default();
+    config.transport = carrier.into();
+    config.connect_timeout = timeout;
+    config.resume = resume;
+    let endpoint = Connector::new().config(&config).connect(peer)?;
+    let asked = ask(&endpoint, request, timeout);
+    let peer = endpoint.peer_addr();
+    if let Err(Unserved::OtherProgram) = asked {
+        bail!("a program other than `rdmsg serve` listens at {peer}");
+    }
+    asked.with_context(|| format!("cannot determine whether `rdmsg serve` listens at {peer}"))?;
+    Ok(endpoint)
 }
 
 /// Requests a service from `rdmsg serve`. Returns the text of the reply. If the reply does not
@@ -52,6 +77,37 @@ pub(crate) fn ask(
         }
     }
 }
+
+/// The reason why a client did not get the requested service.
+#[derive(Clone, Debug)]
+pub(crate) enum Unserved {
+    /// The connection failed.
+    Failed(Error),
+    /// The server refused the request, with this text.
+    Refused(String),
+    /// The reply does not come from `rdmsg serve`.
+    OtherProgram,
+}
+
+impl From<Error> for Unserved {
+    fn from(error: Error) -> Self {
+        Self::Failed(error)
+    }
+}
+
+impl fmt::Display for Unserved {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Failed(error) => error.fmt(f),
+            Self::Refused(words) => write!(f, "the peer refused the request: {words}"),
+            Self::OtherProgram => {
+                f.write_str("a program other than `rdmsg serve` listens at this address")
+            }
+        }
+    }
+}
+
+impl error::Error for Unserved {}
 
 #[cfg(test)]
 mod tests {

@@ -3,12 +3,10 @@
 
 mod client;
 mod request;
-mod unserved;
 
 pub(crate) use self::{
-    client::{addresses, ask},
+    client::{Unserved, addresses, ask, connect},
     request::{Answer, Request},
-    unserved::Unserved,
 };
 
 /// The default port of `rdmsg serve`.

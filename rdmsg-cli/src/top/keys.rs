@@ -11,7 +11,7 @@ use nix::{
 };
 use rdmsg::crossbeam_channel::{Receiver, Select, bounded, never};
 
-use crate::stop::Stop;
+use crate::process::Stop;
 
 /// The keys pressed on the terminal of stdin. Dropping this value restores the terminal mode.
 #[derive(Debug)]

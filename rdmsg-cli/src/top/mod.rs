@@ -28,7 +28,7 @@ use self::{
     reading::Reading,
     view::View,
 };
-use crate::{stop::Stop, styled, terminal};
+use crate::{process::Stop, terminal};
 
 /// The control sequences that move the cursor to the top left corner and clear the screen.
 const CLEAR_SCREEN: &str = "\x1b[H\x1b[J";
@@ -83,12 +83,12 @@ fn show(options: &Options, stop: &Stop, keys: &Keys, is_live: bool) -> Result<()
         let now = Reading::take(options);
         let view = View::new(&before, &now, options);
         if is_live {
-            // Use `print!`, because `styled::stdout` removes control sequences if, for example,
+            // Use `print!`, because `terminal::stdout` removes control sequences if, for example,
             // `NO_COLOR` is set.
             print!("{CLEAR_SCREEN}");
             io::stdout().flush()?;
         }
-        let mut out = styled::stdout();
+        let mut out = terminal::stdout();
         if options.json {
             writeln!(out, "{}", view.to_json())?;
         } else {

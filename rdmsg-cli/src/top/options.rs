@@ -2,7 +2,7 @@ use std::{path::PathBuf, time::Duration};
 
 use clap::{Args, ValueEnum};
 
-use crate::duration::positive;
+use crate::arguments::positive;
 
 /// Shows the connections of processes that export their statistics
 ///

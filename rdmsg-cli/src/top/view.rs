@@ -370,7 +370,7 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::{super::reading::testing::reading, *};
-    use crate::styled::plain;
+    use crate::terminal::plain;
 
     fn json_of(view: &View) -> Value {
         serde_json::from_str(&view.to_json()).unwrap()

@@ -16,7 +16,7 @@ use anyhow::Result;
 
 use self::{files::Files, private::Private};
 use super::{options::Options, plan::Plan, results::Results, table};
-use crate::{doctor, styled::plain};
+use crate::{doctor, terminal::plain};
 
 /// A report. Its files are created before the measurement and written after it.
 #[derive(Debug)]

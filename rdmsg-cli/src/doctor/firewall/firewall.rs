@@ -2,10 +2,9 @@ use std::process::Stdio;
 
 use super::ruleset::{Hook, Ruleset, Verdict};
 use crate::doctor::{
-    commands,
     devices::Device,
     finding::{Finding, as_root},
-    root::Root,
+    root::{Root, command},
     surroundings::Surroundings,
 };
 
@@ -48,7 +47,7 @@ impl Firewall {
                 Self::Absent
             };
         }
-        let listed = commands::command("nft").and_then(|mut nft| {
+        let listed = command("nft").and_then(|mut nft| {
             nft.args(["--json", "list", "ruleset"]);
             nft.stdin(Stdio::null()).output().ok()
         });

@@ -1,6 +1,38 @@
-//! Durations on the command line.
+//! Arguments that several commands share: transports and durations.
 
 use std::time::Duration;
+
+use clap::ValueEnum;
+use rdmsg::TransportChoice;
+
+/// The transport that the command line selects for connections.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Carrier {
+    /// RDMA if a device serves the address, and TCP otherwise
+    Auto,
+    Rdma,
+    Tcp,
+}
+
+impl Carrier {
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Auto => "auto",
+            Self::Rdma => "RDMA",
+            Self::Tcp => "TCP",
+        }
+    }
+}
+
+impl From<Carrier> for TransportChoice {
+    fn from(carrier: Carrier) -> Self {
+        match carrier {
+            Carrier::Auto => Self::Auto,
+            Carrier::Rdma => Self::Rdma,
+            Carrier::Tcp => Self::Tcp,
+        }
+    }
+}
 
 /// Parses a number of seconds, such as `0.5` or `30s`.
 pub(crate) fn seconds(text: &str) -> Result<Duration, String> {
