@@ -8,8 +8,8 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// The layers from bottom to top. Each entry contains the names of the layer's directories and
-/// files at the top level of `src`.
+/// The layers from bottom to top. Each entry lists the directories and files of one layer at the
+/// top level of `src`.
 const LAYERS: [&str; 9] = [
     "machine",
     // The types that all higher layers use.
