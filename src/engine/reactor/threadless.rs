@@ -21,9 +21,9 @@ use crate::{
     transport_choice::Transport,
 };
 
-/// The maximum number of iterations in one call of [`Reactor::settle`]. Other threads can add work faster than this thread
-/// handles it, so without a limit the call might never return. The other threads then handle the
-/// remaining work that they added.
+/// The maximum number of iterations in one call of [`Reactor::settle`]. Other threads can add work
+/// faster than this thread handles it, so without a limit the call might never return. The other
+/// threads then handle the remaining work that they added.
 const MAX_ROUNDS: u32 = 64;
 
 /// The maximum time that [`Threadless::join`] waits before it checks for pending work again.
