@@ -1,6 +1,6 @@
 //! Checks the comments and pages: lines have at most 100 columns, sentences use plain words, pages
 //! are short, and links lead to existing files and headings. Also checks that source files are
-//! short.
+//! short, and that few files implement the main types of a connection.
 
 use std::{
     fs,
@@ -18,6 +18,10 @@ const MAX_ARCHITECTURE_BYTES: usize = 12 << 10;
 
 /// The maximum number of lines of code in a file, without blank lines, comments and tests.
 const MAX_LINES_OF_CODE: usize = 500;
+
+/// The types whose methods would otherwise be scattered over the files of `src/link`, each with the
+/// maximum number of files that contain methods of the type.
+const FILES_WITH_METHODS: [(&str, usize); 3] = [("Link", 3), ("Core", 3), ("Recovery", 3)];
 
 fn root() -> &'static Path {
     let tests = Path::new(env!("CARGO_MANIFEST_DIR"));
@@ -129,6 +133,26 @@ fn source_files_have_at_most_500_lines_of_code() {
         }
     }
     assert!(long.is_empty(), "{}", long.join("\n"));
+}
+
+#[test]
+fn few_files_implement_the_types_of_a_connection() {
+    let mut files = Vec::new();
+    sources(&root().join("src"), &mut files);
+    for (name, most) in FILES_WITH_METHODS {
+        let starts = [format!("impl {name} {{"), format!("impl {name}<'_> {{")];
+        let with_methods: Vec<_> = files
+            .iter()
+            .filter(|file| {
+                let source = fs::read_to_string(file).unwrap();
+                source.lines().any(|line| starts.iter().any(|it| it == line))
+            })
+            .collect();
+        assert!(
+            (1..=most).contains(&with_methods.len()),
+            "at most {most} files may contain methods of {name}: {with_methods:?}"
+        );
+    }
 }
 
 #[test]

@@ -1,5 +1,5 @@
-//! Sends messages, batches, control messages and bytes of a stream, and starts one-sided operations.
-//! All of this runs under the lock of `core`.
+//! Sends messages, batches, control messages and bytes of a stream, and starts one-sided
+//! operations. All of this runs under the lock of `core`.
 //!
 //! Only the module `calls` uses `try_send` and similar functions, so they are inlined there.
 

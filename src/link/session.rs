@@ -1,5 +1,5 @@
-//! Sessions: the state that survives the loss of a connection, including the messages that a session
-//! stores for a possible resend.
+//! Sessions: the state that survives the loss of a connection, including the messages that a
+//! session stores for a possible resend.
 
 use std::{
     io::IoSlice,
