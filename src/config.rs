@@ -692,6 +692,7 @@ impl Config {
             // Delayed grants need a timer, which the in-memory transport does not have.
             delays_grants: transport != Transport::Memory,
             connect_timeout: self.connect_timeout,
+            setup_timeout: None,
             resolve_timeout: self.rdma.resolve_timeout,
             retry_refused: self.retry_refused,
             close_timeout: self.close_timeout,

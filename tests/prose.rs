@@ -145,7 +145,9 @@ fn few_files_implement_the_types_of_a_connection() {
             .iter()
             .filter(|file| {
                 let source = fs::read_to_string(file).unwrap();
-                source.lines().any(|line| starts.iter().any(|it| it == line))
+                source
+                    .lines()
+                    .any(|line| starts.iter().any(|it| it == line))
             })
             .collect();
         assert!(

@@ -41,6 +41,9 @@ pub struct Params {
     pub delays_grants: bool,
     /// The maximum time to establish the connection, including retries.
     pub connect_timeout: Duration,
+    /// The maximum time to establish the connection after the limit on concurrent setups permits
+    /// it. `None` if only `connect_timeout` limits this time.
+    pub setup_timeout: Option<Duration>,
     /// The maximum time for each resolution of an address or of a route.
     pub resolve_timeout: Duration,
     /// Whether this side tries to connect again after a refusal. Examples of refusals: no program

@@ -322,6 +322,7 @@ pub fn params() -> Params {
         max_unsignalled: 64 << 10,
         delays_grants: true,
         connect_timeout: Duration::from_secs(5),
+        setup_timeout: None,
         resolve_timeout: Duration::from_secs(2),
         retry_refused: false,
         close_timeout: Duration::from_secs(5),

@@ -24,7 +24,6 @@ use crate::{
     status::OsError,
     tally::Refusal,
     transport::{Budget, ConnectRequest, ConnectionId, ConnectionManager},
-    transport_choice::Transport,
 };
 
 /// The engine's entry for a connection. Only the engine's thread accesses the fields. They are
@@ -110,11 +109,13 @@ impl Entry {
         self.link.end_watch();
         let transport = attachment::take(&self.link);
         let id = self.id.discard();
+        // Only ids of RDMA are objects of the kernel. Without an id, there is no transport either.
+        let has_id = id.is_some();
         let destroy = || {
             transport.destroy();
             drop(id);
         };
-        if self.id.transport() == Transport::Rdma {
+        if has_id {
             // The kernel may wait for the network, and other connections must not wait for that.
             self.destroyers.run(destroy);
         } else {

@@ -30,6 +30,7 @@ use std::{
 use crossbeam_channel::Sender;
 use nix::sys::epoll::{EpollEvent, EpollFlags, EpollTimeout};
 
+use self::sessions::SilentPaths;
 use super::{
     admission::{Admission, SLOTS},
     command::Command,
@@ -114,6 +115,8 @@ pub(super) struct Reactor {
     /// The suspended connections that this host accepted, oldest first. The list can also contain
     /// connections that have resumed.
     suspended: VecDeque<u64>,
+    /// The paths over which sessions have failed to resume recently.
+    silent_paths: SilentPaths,
     /// The key of the trial connection that currently tests RDMA for a session.
     trial: Option<u64>,
     /// The message counts of sessions that were closed while they were suspended.
@@ -184,6 +187,7 @@ impl Reactor {
             listeners: HashMap::new(),
             sessions: HashMap::new(),
             suspended: VecDeque::new(),
+            silent_paths: SilentPaths::default(),
             trial: None,
             closed: Tombstones::default(),
             timers: Timers::default(),
@@ -450,6 +454,8 @@ impl Reactor {
                 core.liveness =
                     engine.map(|engine| self.peers.liveness_of(entry.peer.ip(), engine));
                 entry.link.set_local_addr(entry.id.local_addr());
+                let path = PeerPath::new(entry.peer, entry.id.transport());
+                self.silent_paths.clear(&path);
             }
             (
                 core.established,

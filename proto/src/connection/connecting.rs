@@ -28,7 +28,7 @@ use crate::{
 #[derive(Debug)]
 #[cfg_attr(test, derive(Clone, Hash))]
 pub(super) struct Connecting {
-    /// The overall deadline of all attempts.
+    /// The overall deadline of all attempts. `Params::setup_timeout` can bring it forward.
     deadline: Instant,
     /// The maximum wait before the next attempt.
     backoff: Duration,
@@ -177,13 +177,23 @@ impl Connecting {
         matches!(self.step, Step::Requested(_))
     }
 
-    pub(super) fn begin_setup(&mut self, side: &mut Side) {
+    pub(super) fn begin_setup(&mut self, side: &mut Side, now: Instant) {
         if let Step::Waiting = self.step {
+            if let Some(limit) = side.params.setup_timeout {
+                self.deadline = self.deadline.min(now + limit);
+            }
             self.step = Step::ResolvingAddr;
             side.cm(CmOp::CreateId);
             side.cm(CmOp::ResolveAddr {
                 timeout: side.params.resolve_timeout,
             });
+        }
+    }
+
+    /// Makes a setup that waits for its turn time out at the next check.
+    pub(super) fn end_wait(&mut self, now: Instant) {
+        if let Step::Waiting = self.step {
+            self.deadline = self.deadline.min(now);
         }
     }
 

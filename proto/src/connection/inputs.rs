@@ -25,8 +25,16 @@ impl Connection {
             return self.handle_timeout(now);
         }
         if let State::Setup(setup) = &mut self.state {
-            setup.begin_setup(&mut self.side);
+            setup.begin_setup(&mut self.side, now);
         }
+    }
+
+    /// Ends an attempt to connect that waits for its turn, as if its time limit had passed.
+    pub fn end_wait(&mut self, now: Instant) {
+        if let State::Setup(Setup::Connecting(connecting)) = &mut self.state {
+            connecting.end_wait(now);
+        }
+        self.handle_timeout(now);
     }
 
     /// Records the properties of the transport that the driver has created. The passive side then

@@ -88,9 +88,9 @@ impl Setup {
         }
     }
 
-    pub(super) fn begin_setup(&mut self, side: &mut Side) {
+    pub(super) fn begin_setup(&mut self, side: &mut Side, now: Instant) {
         match self {
-            Self::Connecting(connecting) => connecting.begin_setup(side),
+            Self::Connecting(connecting) => connecting.begin_setup(side, now),
             Self::Accepting(accepting) => accepting.begin_setup(side),
         }
     }

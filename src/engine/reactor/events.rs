@@ -318,6 +318,8 @@ impl Reactor {
                 peer,
                 &format_args!("the listener has reached its backlog limit of {limit}"),
             );
+        } else if self.skips_turn(key, now) {
+            entry.link.in_engine(|core| core.conn.end_wait(now));
         } else {
             entry.link.in_engine(|core| core.conn.begin_setup(now));
         }

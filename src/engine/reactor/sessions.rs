@@ -2,6 +2,7 @@
 //! program's handles stay the same.
 
 use std::{
+    collections::HashMap,
     fs::File,
     io::Read,
     mem,
@@ -15,7 +16,7 @@ use crate::{
     engine::entry::{Entry, Role},
     link::{Next, PeerPath, Resume, attachment},
     proto::{
-        CloseReason, CmCall, Connection, Params, Reject, ResumeRefused, ResumeRequest,
+        CloseReason, CmCall, Connection, Params, Phase, Reject, ResumeRefused, ResumeRequest,
         SESSION_ID_LEN, SessionId, SessionOffer,
     },
     tally::Refusal,
@@ -23,8 +24,13 @@ use crate::{
 };
 
 /// The time limit of one attempt to reconnect. It is short, because a new attempt is the fastest
-/// way to notice that the network works again.
+/// way to notice that the network works again. It begins with the turn of the attempt: if it
+/// included the wait for the turn, the attempts of many sessions would time out before they could
+/// succeed, and their repetition would leave no processor time for the others.
 const ATTEMPT: Duration = Duration::from_secs(2);
+
+/// The time for which a path counts as silent after an attempt over it has failed.
+const SILENCE: Duration = Duration::from_secs(10);
 
 /// The maximum number of suspended sessions that wait for their peers to reconnect. If there are
 /// more, the engine ends the oldest ones. Without this limit, peers that connect and never return
@@ -76,6 +82,10 @@ impl Reactor {
         let Some(entry) = self.links.get_mut(&key) else {
             return;
         };
+        if let (Role::Active, Some(reason)) = (&entry.role, entry.link.core().conn.close_reason()) {
+            let path = PeerPath::new(entry.peer, entry.id.transport());
+            self.silent_paths.note(path, reason, Instant::now());
+        }
         let turns = entry.role.choose(&mut self.connects, &mut self.accepts);
         turns.leave(key);
         entry.discard_transport();
@@ -192,6 +202,21 @@ impl Reactor {
         true
     }
 
+    /// Returns whether an attempt to resume, whose turn has come, should leave its turn to others:
+    /// its path is silent, and the session has another path that is not.
+    pub(super) fn skips_turn(&self, key: u64, now: Instant) -> bool {
+        let Some(entry) = self
+            .links
+            .get(&key)
+            .filter(|_| !self.silent_paths.is_empty())
+        else {
+            return false;
+        };
+        let is_silent = |path: &PeerPath| self.silent_paths.contains(path, now);
+        is_silent(&PeerPath::new(entry.peer, entry.id.transport()))
+            && (entry.link.core().recovery()).has_other_path(|path| !is_silent(path))
+    }
+
     fn params_of_attempt(
         &self,
         key: u64,
@@ -200,7 +225,8 @@ impl Reactor {
         left: Duration,
     ) -> Params {
         let mut params = self.params(key, config, path.transport);
-        params.connect_timeout = left.min(ATTEMPT);
+        params.connect_timeout = left;
+        params.setup_timeout = Some(ATTEMPT);
         params.retry_refused = false;
         params.session = SessionOffer::Resume;
         params
@@ -406,9 +432,77 @@ impl Reactor {
     }
 }
 
+/// The paths over which attempts to resume have failed recently. The sessions share this knowledge:
+/// an attempt to a silent peer occupies its turn for [`ATTEMPT`], so if each session had to find out
+/// for itself that a path is silent, many sessions would expire before they try their other paths.
+#[derive(Default)]
+pub(super) struct SilentPaths(HashMap<PeerPath, Instant>);
+
+impl SilentPaths {
+    fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Records the failure of an attempt over `path`, if its reason shows that the path is silent.
+    fn note(&mut self, path: PeerPath, reason: &CloseReason, now: Instant) {
+        let is_silent = match reason {
+            CloseReason::TimedOut(phase) => *phase != Phase::Waiting,
+            CloseReason::AddrResolution(_) | CloseReason::RouteResolution(_) => true,
+            _ => false,
+        };
+        if is_silent {
+            self.0.retain(|_, until| *until > now);
+            self.0.insert(path, now + SILENCE);
+        }
+    }
+
+    /// Records that a connection over `path` was established.
+    pub(super) fn clear(&mut self, path: &PeerPath) {
+        self.0.remove(path);
+    }
+
+    fn contains(&self, path: &PeerPath, now: Instant) -> bool {
+        self.0.get(path).is_some_and(|until| *until > now)
+    }
+}
+
 /// Returns a random session ID that no peer can guess.
 fn random_id() -> std::io::Result<SessionId> {
     let mut id = [0; SESSION_ID_LEN];
     File::open("/dev/urandom")?.read_exact(&mut id)?;
     Ok(SessionId(id))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::transport_choice::Transport;
+
+    #[test]
+    fn path_is_silent_for_10_s_after_an_attempt_without_an_answer() {
+        let now = Instant::now();
+        let path = |host| PeerPath::new(([10, 8, 0, host], 7471).into(), Transport::Rdma);
+        let mut silent = SilentPaths::default();
+        for reason in [
+            CloseReason::TimedOut(Phase::Waiting),
+            CloseReason::PeerBusy,
+            CloseReason::PeerDisconnected,
+        ] {
+            silent.note(path(1), &reason, now);
+            assert!(silent.is_empty(), "{reason}");
+        }
+        silent.note(path(1), &CloseReason::TimedOut(Phase::Connecting), now);
+        silent.note(path(2), &CloseReason::TimedOut(Phase::ResolvingAddr), now);
+        assert!(silent.contains(&path(1), now + SILENCE - Duration::from_millis(1)));
+        assert!(!silent.contains(&path(1), now + SILENCE));
+        assert!(!silent.contains(&path(3), now));
+        silent.clear(&path(1));
+        assert!(!silent.contains(&path(1), now));
+        silent.note(
+            path(3),
+            &CloseReason::TimedOut(Phase::Connecting),
+            now + SILENCE,
+        );
+        assert_eq!(silent.0.len(), 1, "outdated entries must be removed");
+    }
 }

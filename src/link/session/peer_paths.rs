@@ -20,7 +20,7 @@ const MAX_TRIAL_DELAY: Duration = Duration::from_secs(60);
 const MAX_BUSY_ROUNDS: u32 = 4;
 
 /// An address of the peer and a transport to it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct PeerPath {
     pub(crate) address: SocketAddr,
     pub(crate) transport: Transport,
@@ -111,6 +111,12 @@ impl PeerPaths {
     /// Returns the path of the current connection or attempt.
     pub(super) fn present(&self) -> PeerPath {
         self.all[self.at]
+    }
+
+    /// Returns the paths that the current connection or attempt does not use.
+    pub(super) fn others(&self) -> impl Iterator<Item = &PeerPath> {
+        let paths = self.all.iter().enumerate();
+        paths.filter_map(|(index, path)| (index != self.at).then_some(path))
     }
 
     /// Returns whether an earlier connection over the current path has reached the peer.

@@ -353,6 +353,15 @@ impl Recovery<'_> {
         suspension.is_some_and(|it| matches!(it.step, Step::Attempt(_)))
     }
 
+    /// Returns whether the session, whose attempt to resume is in progress, has another path for
+    /// which `is_usable` returns true.
+    pub(crate) fn has_other_path(&mut self, is_usable: impl Fn(&PeerPath) -> bool) -> bool {
+        let is_resuming = self.is_resuming();
+        let session = self.core.session.as_mut().filter(|_| is_resuming);
+        let paths = session.and_then(|session| session.paths());
+        paths.is_some_and(|paths| paths.others().any(is_usable))
+    }
+
     /// Ends the session if it is suspended. Returns whether it was suspended. The engine calls this
     /// function for the oldest sessions when too many are suspended. It also calls this function
     /// for all suspended sessions of the passive side when the engine is being drained or shut down

@@ -263,6 +263,38 @@ fn queued_attempt_has_no_objects_and_ends_in_time() {
 }
 
 #[test]
+fn time_limit_of_the_setup_begins_with_the_turn() {
+    let now = Instant::now();
+    let limit = Duration::from_secs(2);
+    let mut params = params();
+    params.setup_timeout = Some(limit);
+    let overall = now + params.connect_timeout;
+    for waited in [0, 1, 3, 4] {
+        let mut conn = Connection::connect(params.clone(), 1, b"", now);
+        assert_eq!(conn.next_timeout(), Some(overall));
+        let turn = now + Duration::from_secs(waited);
+        conn.begin_setup(turn);
+        assert_eq!(conn.next_timeout(), Some(overall.min(turn + limit)));
+    }
+}
+
+#[test]
+fn wait_for_a_turn_can_end_early() {
+    let now = Instant::now();
+    let mut conn = Connection::connect(params(), 1, b"", now);
+    conn.end_wait(now);
+    let late = CloseReason::TimedOut(Phase::Waiting);
+    assert_eq!(conn.close_reason(), Some(&late));
+    let mut conn = started(params(), 1, b"", now);
+    conn.end_wait(now);
+    assert_eq!(
+        conn.close_reason(),
+        None,
+        "only a wait for the turn may end early"
+    );
+}
+
+#[test]
 fn a_call_with_wrong_arguments_is_not_made_again() {
     let now = Instant::now();
     let fail = |errno| {
