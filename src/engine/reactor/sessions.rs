@@ -432,9 +432,9 @@ impl Reactor {
     }
 }
 
-/// The paths over which attempts to resume have failed recently. The sessions share this knowledge:
-/// an attempt to a silent peer occupies its turn for [`ATTEMPT`], so if each session had to find out
-/// for itself that a path is silent, many sessions would expire before they try their other paths.
+/// The paths over which attempts to resume have failed recently. The sessions share this knowledge,
+/// because an attempt to a silent peer occupies its turn for [`ATTEMPT`]. If each session tried a
+/// silent path itself, many sessions would expire before they try their other paths.
 #[derive(Default)]
 pub(super) struct SilentPaths(HashMap<PeerPath, Instant>);
 
