@@ -30,7 +30,7 @@ use std::{
 use crossbeam_channel::Sender;
 use nix::sys::epoll::{EpollEvent, EpollFlags, EpollTimeout};
 
-use self::sessions::SilentPaths;
+use self::sessions::FailedPaths;
 use super::{
     admission::{Admission, SLOTS},
     command::Command,
@@ -116,7 +116,7 @@ pub(super) struct Reactor {
     /// connections that have resumed.
     suspended: VecDeque<u64>,
     /// The paths over which sessions have failed to resume recently.
-    silent_paths: SilentPaths,
+    failed_paths: FailedPaths,
     /// The key of the trial connection that currently tests RDMA for a session.
     trial: Option<u64>,
     /// The message counts of sessions that were closed while they were suspended.
@@ -187,7 +187,7 @@ impl Reactor {
             listeners: HashMap::new(),
             sessions: HashMap::new(),
             suspended: VecDeque::new(),
-            silent_paths: SilentPaths::default(),
+            failed_paths: FailedPaths::default(),
             trial: None,
             closed: Tombstones::default(),
             timers: Timers::default(),
@@ -455,7 +455,7 @@ impl Reactor {
                     engine.map(|engine| self.peers.liveness_of(entry.peer.ip(), engine));
                 entry.link.set_local_addr(entry.id.local_addr());
                 let path = PeerPath::new(entry.peer, entry.id.transport());
-                self.silent_paths.clear(&path);
+                self.failed_paths.clear(&path);
             }
             (
                 core.established,
@@ -506,7 +506,8 @@ impl Reactor {
             entry.report_undelivered(&reason);
         }
         if let Role::TryRdma(key) = entry.role {
-            self.record_trial(key, &reason);
+            let path = PeerPath::new(entry.peer, entry.id.transport());
+            self.record_trial(key, &path, &reason);
         } else {
             // The sum includes only counters, and not the memory of messages that the application
             // holds.

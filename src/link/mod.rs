@@ -8,7 +8,8 @@
 //!
 //! | subject | file |
 //! |---|---|
-//! | the locks, deferred work, the transport, the drop of the last handle | `link` |
+//! | the locks, deferred work, the drop of the last handle, the name in log lines | `link` |
+//! | the transport, installed and taken out; the owners of a connection | `attachment`; `owners` |
 //! | the calls of handles; waiting, polling, event loops | `calls`; `polling` |
 //! | inputs and outputs of the state machine, under its lock | `core` |
 //! | sends; a message being sent; its frames | `send`; `sending`; `frames` |
@@ -19,7 +20,7 @@
 //! | reports to the application; their order | `reports`; `sent_order` |
 //! | the destination of completions; a connection's own queue | `outbox`; `inbox` |
 //! | the members of a group, which the group's waiting threads poll | `members` |
-//! | faults, for tests; the name in log lines | `faults`; `display` |
+//! | faults, for tests | `faults` |
 //! | messages and the release of their buffers and credits; unread bytes | `message`; `inflow` |
 //!
 //! A connection does not depend on the engine, on listeners or on other connections. Messages refer
@@ -68,5 +69,5 @@ pub(crate) use self::{
     outbox::GroupQueue,
     owners::Owner,
     sending::{Sending, total},
-    session::{Next, PeerPath, PeerPaths, Resume, Side},
+    session::{Next, PathsOfAttempt, PeerPath, PeerPaths, Resume, Side},
 };

@@ -259,7 +259,7 @@ impl Core {
     }
 
     /// Copies a control message of `len` bytes out of its receive buffer, and delivers the copy to
-    /// the application. A stream drops the copy. The queue contains at most [`CONTROL_WINDOW`]
+    /// the application. A stream drops the copy. The queue contains at most `CONTROL_WINDOW`
     /// control messages, because the peer must not send more.
     pub(super) fn deliver_control<H: MessageOwner + 'static>(
         &mut self,
@@ -338,8 +338,9 @@ impl Core {
 /// Releases messages that the application has dropped: returns their receive buffers to the device,
 /// and their credits to the peer.
 impl Core {
-    /// Reclaims the buffer and credit of a message: see [`Link::reclaim_from`]. Returns true only
-    /// if the state machine has no output.
+    /// Reclaims the buffer and credit of a message: see
+    /// [`Link::reclaim_from`](super::link::Link::reclaim_from). Returns true only if the state
+    /// machine has no output.
     #[inline(always)]
     pub(crate) fn reclaim(&mut self, storage: Storage, generation: u32) -> bool {
         match storage {

@@ -21,7 +21,7 @@ mod suspension;
 
 pub(crate) use self::{
     peer_paths::{PeerPath, PeerPaths, Route},
-    suspension::{Next, Resume},
+    suspension::{Next, PathsOfAttempt, Resume},
 };
 
 /// The session of a connection. Until both hellos are known, this is only the session that this
@@ -98,6 +98,9 @@ pub(super) struct Suspension {
     pub(super) step: Step,
     /// The number of failed attempts to resume.
     pub(super) failed: u32,
+    /// The path of the last attempt of the active side, and the reason for its failure; `None`
+    /// after the engine's thread has taken it.
+    pub(super) last_failure: Option<(PeerPath, CloseReason)>,
     /// The number of messages that the peer has received, according to its request to resume.
     pub(super) peer_received: u32,
 }

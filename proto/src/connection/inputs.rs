@@ -29,6 +29,12 @@ impl Connection {
         }
     }
 
+    /// Returns whether the active side waits for its turn under the limit on concurrent setups, or
+    /// for the start of its next attempt.
+    pub fn is_waiting_to_connect(&self) -> bool {
+        matches!(&self.state, State::Setup(Setup::Connecting(it)) if !it.counts_as_setup())
+    }
+
     /// Ends an attempt to connect that waits for its turn, as if its time limit had passed.
     pub fn end_wait(&mut self, now: Instant) {
         if let State::Setup(Setup::Connecting(connecting)) = &mut self.state {

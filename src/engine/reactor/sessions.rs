@@ -14,7 +14,7 @@ use super::{super::listening::report_refusal, Reactor, new_key, random};
 use crate::{
     config::Config,
     engine::entry::{Entry, Role},
-    link::{Next, PeerPath, Resume, attachment},
+    link::{Next, PathsOfAttempt, PeerPath, Resume, attachment},
     proto::{
         CloseReason, CmCall, Connection, Params, Phase, Reject, ResumeRefused, ResumeRequest,
         SESSION_ID_LEN, SessionId, SessionOffer,
@@ -29,8 +29,8 @@ use crate::{
 /// succeed, and their repetition would leave no processor time for the others.
 const ATTEMPT: Duration = Duration::from_secs(2);
 
-/// The time for which a path counts as silent after an attempt over it has failed.
-const SILENCE: Duration = Duration::from_secs(10);
+/// The time for which sessions avoid a path after an attempt over it has failed.
+const AVOIDED: Duration = Duration::from_secs(10);
 
 /// The maximum number of suspended sessions that wait for their peers to reconnect. If there are
 /// more, the engine ends the oldest ones. Without this limit, peers that connect and never return
@@ -82,9 +82,8 @@ impl Reactor {
         let Some(entry) = self.links.get_mut(&key) else {
             return;
         };
-        if let (Role::Active, Some(reason)) = (&entry.role, entry.link.core().conn.close_reason()) {
-            let path = PeerPath::new(entry.peer, entry.id.transport());
-            self.silent_paths.note(path, reason, Instant::now());
+        if let Some((path, reason)) = entry.link.core().recovery().take_failure() {
+            self.failed_paths.note(path, &reason, Instant::now());
         }
         let turns = entry.role.choose(&mut self.connects, &mut self.accepts);
         turns.leave(key);
@@ -202,19 +201,28 @@ impl Reactor {
         true
     }
 
-    /// Returns whether an attempt to resume, whose turn has come, should leave its turn to others:
-    /// its path is silent, and the session has another path that is not.
+    /// Returns whether an attempt to resume, whose turn has come, leaves its turn to others. It
+    /// does if its session should try another path first.
     pub(super) fn skips_turn(&self, key: u64, now: Instant) -> bool {
-        let Some(entry) = self
-            .links
-            .get(&key)
-            .filter(|_| !self.silent_paths.is_empty())
-        else {
+        if self.failed_paths.is_empty() {
+            return false;
+        }
+        let Some(entry) = self.links.get(&key) else {
             return false;
         };
-        let is_silent = |path: &PeerPath| self.silent_paths.contains(path, now);
-        is_silent(&PeerPath::new(entry.peer, entry.id.transport()))
-            && (entry.link.core().recovery()).has_other_path(|path| !is_silent(path))
+        let Some(paths) = entry.link.core().recovery().paths_of_attempt() else {
+            return false;
+        };
+        let skips = self.failed_paths.avoids(&paths, now);
+        if skips {
+            debug!(
+                Connection,
+                "{}: skips {} for now, because an attempt of a session has just failed there",
+                entry.link,
+                paths.attempted
+            );
+        }
+        skips
     }
 
     fn params_of_attempt(
@@ -264,13 +272,16 @@ impl Reactor {
         self.drive(key);
     }
 
-    /// Records the result of a trial connection, which ended with `reason`. `session_key` is the
-    /// key of the connection whose session uses the result.
-    pub(super) fn record_trial(&mut self, session_key: u64, reason: &CloseReason) {
+    /// Records the result of a trial connection, over `path`, which ended with `reason`.
+    /// `session_key` is the key of the connection whose session uses the result.
+    pub(super) fn record_trial(&mut self, session_key: u64, path: &PeerPath, reason: &CloseReason) {
         self.trial = None;
         // The peer refuses the request as busy only if it finds the session. This refusal therefore
         // shows that RDMA works.
         let works = matches!(reason, CloseReason::PeerBusy);
+        if works {
+            self.failed_paths.clear(path);
+        }
         if let Some(entry) = self.links.get(&session_key) {
             let result = if works { "works" } else { "does not work" };
             debug!(
@@ -432,27 +443,31 @@ impl Reactor {
     }
 }
 
-/// The paths over which attempts to resume have failed recently. The sessions share this knowledge,
-/// because an attempt to a silent peer occupies its turn for [`ATTEMPT`]. If each session tried a
-/// silent path itself, many sessions would expire before they try their other paths.
+/// The paths over which attempts to resume have failed recently.
+///
+/// The sessions share this knowledge, because an attempt to a silent peer occupies its turn for
+/// [`ATTEMPT`]. If each session tried a silent path itself, many sessions would expire before they
+/// try their other paths.
 #[derive(Default)]
-pub(super) struct SilentPaths(HashMap<PeerPath, Instant>);
+pub(super) struct FailedPaths(HashMap<PeerPath, Instant>);
 
-impl SilentPaths {
+impl FailedPaths {
     fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// Records the failure of an attempt over `path`, if its reason shows that the path is silent.
+    /// Records the result of an attempt over `path`. Any failure counts, not only a silent peer: a
+    /// path that fails at once must not keep sessions from a path that may work again.
     fn note(&mut self, path: PeerPath, reason: &CloseReason, now: Instant) {
-        let is_silent = match reason {
-            CloseReason::TimedOut(phase) => *phase != Phase::Waiting,
-            CloseReason::AddrResolution(_) | CloseReason::RouteResolution(_) => true,
-            _ => false,
-        };
-        if is_silent {
-            self.0.retain(|_, until| *until > now);
-            self.0.insert(path, now + SILENCE);
+        match reason {
+            // The attempt has not begun.
+            CloseReason::TimedOut(Phase::Waiting) => {}
+            // The peer has found the session, so the path works.
+            CloseReason::PeerBusy => self.clear(&path),
+            _ => {
+                self.0.retain(|_, until| *until > now);
+                self.0.insert(path, now + AVOIDED);
+            }
         }
     }
 
@@ -461,8 +476,11 @@ impl SilentPaths {
         self.0.remove(path);
     }
 
-    fn contains(&self, path: &PeerPath, now: Instant) -> bool {
-        self.0.get(path).is_some_and(|until| *until > now)
+    /// Returns whether a session should try another path first: its path has failed recently, and
+    /// one of its other paths has not.
+    fn avoids(&self, paths: &PathsOfAttempt, now: Instant) -> bool {
+        let has_failed = |path: &PeerPath| self.0.get(path).is_some_and(|until| *until > now);
+        has_failed(&paths.attempted) && !paths.others.iter().all(has_failed)
     }
 }
 
@@ -476,33 +494,67 @@ fn random_id() -> std::io::Result<SessionId> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::transport_choice::Transport;
+    use crate::{status::OsError, transport_choice::Transport};
+
+    const RDMA: Transport = Transport::Rdma;
+    const TCP: Transport = Transport::Tcp;
+
+    fn path(host: u8, transport: Transport) -> PeerPath {
+        PeerPath::new(([10, 8, 0, host], 7471).into(), transport)
+    }
+
+    fn paths(attempted: PeerPath, others: &[PeerPath]) -> PathsOfAttempt {
+        PathsOfAttempt {
+            attempted,
+            others: others.to_vec(),
+        }
+    }
 
     #[test]
-    fn path_is_silent_for_10_s_after_an_attempt_without_an_answer() {
+    fn sessions_avoid_a_silent_path_for_10_s() {
         let now = Instant::now();
-        let path = |host| PeerPath::new(([10, 8, 0, host], 7471).into(), Transport::Rdma);
-        let mut silent = SilentPaths::default();
+        let silent = CloseReason::TimedOut(Phase::Connecting);
+        let mut failed = FailedPaths::default();
+        let [a, b] = [path(1, RDMA), path(1, TCP)];
+        assert!(!failed.avoids(&paths(a, &[b]), now));
+        failed.note(a, &silent, now);
+        let last = now + AVOIDED - Duration::from_millis(1);
+        assert!(failed.avoids(&paths(a, &[b]), last));
+        assert!(!failed.avoids(&paths(a, &[b]), now + AVOIDED));
+        assert!(!failed.avoids(&paths(b, &[a]), now));
+        assert!(!failed.avoids(&paths(a, &[]), now), "it is the only path");
+        failed.note(b, &silent, now + AVOIDED);
+        assert_eq!(failed.0.len(), 1, "outdated entries must be removed");
+    }
+
+    #[test]
+    fn path_that_fails_at_once_is_not_tried_instead_of_a_silent_one() {
+        let now = Instant::now();
+        let [a, b] = [path(1, TCP), path(1, RDMA)];
         for reason in [
-            CloseReason::TimedOut(Phase::Waiting),
-            CloseReason::PeerBusy,
-            CloseReason::PeerDisconnected,
+            CloseReason::Os(OsError::new("rdma_create_event_channel", libc::ENODEV)),
+            CloseReason::Refused,
+            CloseReason::SessionLost,
         ] {
-            silent.note(path(1), &reason, now);
-            assert!(silent.is_empty(), "{reason}");
+            let mut failed = FailedPaths::default();
+            failed.note(a, &CloseReason::TimedOut(Phase::Connecting), now);
+            failed.note(b, &reason, now);
+            assert!(!failed.avoids(&paths(a, &[b]), now), "{reason}");
         }
-        silent.note(path(1), &CloseReason::TimedOut(Phase::Connecting), now);
-        silent.note(path(2), &CloseReason::TimedOut(Phase::ResolvingAddr), now);
-        assert!(silent.contains(&path(1), now + SILENCE - Duration::from_millis(1)));
-        assert!(!silent.contains(&path(1), now + SILENCE));
-        assert!(!silent.contains(&path(3), now));
-        silent.clear(&path(1));
-        assert!(!silent.contains(&path(1), now));
-        silent.note(
-            path(3),
-            &CloseReason::TimedOut(Phase::Connecting),
-            now + SILENCE,
-        );
-        assert_eq!(silent.0.len(), 1, "outdated entries must be removed");
+    }
+
+    #[test]
+    fn answer_ends_the_avoidance_of_a_path() {
+        let now = Instant::now();
+        let [a, b] = [path(1, RDMA), path(1, TCP)];
+        let mut failed = FailedPaths::default();
+        failed.note(a, &CloseReason::TimedOut(Phase::Connecting), now);
+        failed.note(a, &CloseReason::TimedOut(Phase::Waiting), now);
+        assert!(failed.avoids(&paths(a, &[b]), now));
+        failed.note(a, &CloseReason::PeerBusy, now);
+        assert!(!failed.avoids(&paths(a, &[b]), now));
+        failed.note(a, &CloseReason::TimedOut(Phase::ResolvingAddr), now);
+        failed.clear(&a);
+        assert!(failed.is_empty());
     }
 }

@@ -114,9 +114,9 @@ impl PeerPaths {
     }
 
     /// Returns the paths that the current connection or attempt does not use.
-    pub(super) fn others(&self) -> impl Iterator<Item = &PeerPath> {
+    pub(super) fn others(&self) -> impl Iterator<Item = PeerPath> {
         let paths = self.all.iter().enumerate();
-        paths.filter_map(|(index, path)| (index != self.at).then_some(path))
+        paths.filter_map(|(index, path)| (index != self.at).then_some(*path))
     }
 
     /// Returns whether an earlier connection over the current path has reached the peer.

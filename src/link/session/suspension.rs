@@ -47,6 +47,13 @@ pub(crate) struct Resume {
     pub(crate) left: Duration,
 }
 
+/// The paths of a session while its active side attempts to resume.
+pub(crate) struct PathsOfAttempt {
+    /// The path of the attempt.
+    pub(crate) attempted: PeerPath,
+    pub(crate) others: Vec<PeerPath>,
+}
+
 /// Returns whether an attempt that failed for this `reason` ends the whole session. A protocol
 /// violation of the peer ends only the attempt. Some failures may be caused by another program at
 /// the peer's address. Such a failure ends the session only if an earlier connection over this path
@@ -122,6 +129,7 @@ impl Recovery<'_> {
                     let (path, reason) = (paths.present(), &ended.reason);
                     let text = format_args!("cannot resume the session over {path} yet: {reason}");
                     core.deferred.log(Note::new(Level::Debug, text));
+                    suspension.last_failure = Some((path, reason.clone()));
                     if *reason == CloseReason::PeerBusy {
                         suspension.failed = paths.busy(suspension.failed);
                     } else {
@@ -227,6 +235,7 @@ impl Recovery<'_> {
             delivered,
             step: Step::Lost,
             failed: 0,
+            last_failure: None,
             peer_received: 0,
         }));
         core.deferred.drive = true;
@@ -305,7 +314,11 @@ impl Recovery<'_> {
                 (Step::Idle(at), Side::Active(_)) => Some(at.min(suspension.deadline)),
                 (Step::Idle(_), Side::Passive) => Some(suspension.deadline),
                 (Step::Lost, _) => None,
-                (Step::Attempt(_), _) => self.core.conn.next_timeout(),
+                (Step::Attempt(_), _) => {
+                    let deadline = Some(suspension.deadline).filter(|_| self.attempt_waits());
+                    let times = [self.core.conn.next_timeout(), deadline];
+                    times.into_iter().flatten().min()
+                }
             },
             Some((State::Working(_), _)) | None => {
                 let times = [
@@ -316,6 +329,14 @@ impl Recovery<'_> {
                 times.into_iter().flatten().min()
             }
         }
+    }
+
+    /// Returns whether the current attempt of the active side waits for its turn, so that it can be
+    /// given up.
+    fn attempt_waits(&self) -> bool {
+        let session = self.core.session.as_ref();
+        let is_active = session.is_some_and(|it| matches!(it.side, Side::Active(_)));
+        is_active && self.core.conn.is_waiting_to_connect()
     }
 
     /// Returns the deadline of a close that waits until messages are resent; `None` if no close
@@ -331,13 +352,15 @@ impl Recovery<'_> {
     /// the session ended.
     pub(crate) fn expire(&mut self, now: Instant) -> bool {
         let is_close_overdue = self.close_by().is_some_and(|deadline| deadline <= now);
+        let attempt_waits = self.attempt_waits();
         let Some(session) = &mut self.core.session else {
             return false;
         };
         match &session.state {
             State::Working(_) if is_close_overdue => self.core.cut_off(CloseReason::LocallyClosed),
             State::Suspended(suspension)
-                if !matches!(suspension.step, Step::Attempt(_)) && suspension.deadline <= now =>
+                if (attempt_waits || !matches!(suspension.step, Step::Attempt(_)))
+                    && suspension.deadline <= now =>
             {
                 let ended = suspension.end();
                 self.core.end(ended);
@@ -353,13 +376,22 @@ impl Recovery<'_> {
         suspension.is_some_and(|it| matches!(it.step, Step::Attempt(_)))
     }
 
-    /// Returns whether the session, whose attempt to resume is in progress, has another path for
-    /// which `is_usable` returns true.
-    pub(crate) fn has_other_path(&mut self, is_usable: impl Fn(&PeerPath) -> bool) -> bool {
-        let is_resuming = self.is_resuming();
-        let session = self.core.session.as_mut().filter(|_| is_resuming);
-        let paths = session.and_then(|session| session.paths());
-        paths.is_some_and(|paths| paths.others().any(is_usable))
+    /// Returns the paths of a session whose active side attempts to resume. Returns `None` if no
+    /// such attempt is in progress.
+    pub(crate) fn paths_of_attempt(&mut self) -> Option<PathsOfAttempt> {
+        let session = self.core.session.as_mut()?;
+        let Step::Attempt(attempted) = session.suspension()?.step else {
+            return None;
+        };
+        let others = session.paths()?.others().collect();
+        Some(PathsOfAttempt { attempted, others })
+    }
+
+    /// Returns the path of the last attempt of the active side, with the reason for its failure.
+    /// Returns each failure once.
+    pub(crate) fn take_failure(&mut self) -> Option<(PeerPath, CloseReason)> {
+        let session = self.core.session.as_mut()?;
+        session.suspension()?.last_failure.take()
     }
 
     /// Ends the session if it is suspended. Returns whether it was suspended. The engine calls this
@@ -529,5 +561,102 @@ impl Recovery<'_> {
             Side::Active(paths) if self.may_move() => paths.next_trial_at(),
             Side::Active(_) | Side::Passive => None,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Mutex;
+
+    use super::*;
+    use crate::{
+        config::Config,
+        link::{
+            core::Core,
+            inbox::inbox,
+            session::{PeerPaths, Route},
+        },
+        proto::Unconfirmed,
+        transport_choice::Transport,
+    };
+
+    /// Returns the active side of a session with two paths, whose attempt to resume waits for its
+    /// turn.
+    fn attempting(now: Instant, deadline: Instant) -> Core {
+        let path = |host| PeerPath::new(([10, 8, 0, host], 7471).into(), Transport::Tcp);
+        let config = Config::default();
+        let params = config.params(Transport::Tcp);
+        let conn = Connection::connect(params, 0, b"", now);
+        let mut core = Core::new(conn, inbox().0, Arc::default(), 1);
+        let mut paths = PeerPaths::new(path(1));
+        paths.add([path(2)]);
+        let route = Arc::new(Mutex::new(Route::new(path(1), None)));
+        let mut session = LinkSession::new(Side::Active(Box::new(paths)), &config, route);
+        let none = Unconfirmed {
+            messages: 0,
+            large: 0,
+            max_messages: 1,
+        };
+        session.messages.suspend(0, none);
+        session.state = State::Suspended(Box::new(Suspension {
+            since: now,
+            deadline,
+            reason: CloseReason::PeerDisconnected,
+            delivered: false,
+            step: Step::Attempt(path(1)),
+            failed: 0,
+            last_failure: None,
+            peer_received: 0,
+        }));
+        core.session = Some(Box::new(session));
+        core
+    }
+
+    #[test]
+    fn session_expires_while_its_attempt_waits_for_a_turn() {
+        let now = Instant::now();
+        let ms = Duration::from_millis;
+        let mut core = attempting(now, now + ms(900));
+        assert_eq!(core.recovery().next_timeout(), Some(now + ms(900)));
+        assert!(!core.recovery().expire(now + ms(899)));
+        assert!(core.recovery().expire(now + ms(900)));
+        let ended = core.ended.unwrap();
+        assert_eq!(ended.reason, CloseReason::PeerDisconnected);
+        // An attempt that has begun may succeed, so it ends by its own time limit.
+        let mut core = attempting(now, now + ms(900));
+        core.conn.begin_setup(now);
+        assert!(!core.recovery().expire(now + ms(900)));
+        assert!(core.ended.is_none());
+    }
+
+    #[test]
+    fn close_bounds_the_wait_of_an_attempt_for_its_turn() {
+        let now = Instant::now();
+        let mut core = attempting(now, now + Duration::from_secs(300));
+        core.close(now);
+        let by = now + Config::default().close_timeout;
+        assert_eq!(
+            core.recovery().next_timeout().map(|at| at <= by),
+            Some(true)
+        );
+        assert!(core.recovery().expire(by));
+    }
+
+    #[test]
+    fn failure_of_an_attempt_is_taken_once() {
+        let now = Instant::now();
+        let mut core = attempting(now, now + Duration::from_secs(300));
+        let paths = core.recovery().paths_of_attempt().unwrap();
+        assert_eq!(paths.others.len(), 1);
+        assert!(!paths.others.contains(&paths.attempted));
+        let ended = Ended {
+            reason: CloseReason::PeerBusy,
+            delivered: false,
+        };
+        assert!(core.recovery().survive(ended).is_none());
+        let failure = Some((paths.attempted, CloseReason::PeerBusy));
+        assert_eq!(core.recovery().take_failure(), failure);
+        assert_eq!(core.recovery().take_failure(), None);
+        assert!(core.recovery().paths_of_attempt().is_none());
     }
 }
