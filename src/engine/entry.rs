@@ -109,7 +109,7 @@ impl Entry {
         self.link.end_watch();
         let transport = attachment::take(&self.link);
         let id = self.id.discard();
-        // Only ids of RDMA are objects of the kernel. Without an id, there is no transport either.
+        // Only RDMA has ids to destroy. Without an id, there is no RDMA transport either.
         let has_id = id.is_some();
         let destroy = || {
             transport.destroy();

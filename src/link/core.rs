@@ -541,7 +541,7 @@ impl Core {
         all
     }
 
-    /// Returns the private data of the peer's application.
+    /// Returns the private data that the peer sent with its first hello.
     pub(super) fn peer_data(&self) -> &[u8] {
         match &self.session {
             Some(session) if self.established || self.is_suspended() => &session.peer_data,

@@ -1,6 +1,5 @@
-//! Receives: delivers what has arrived to the application, provides memory for large messages, and
-//! releases the messages that the application has dropped. All of this runs under the lock of
-//! `core`.
+//! Delivers arrivals to the application, provides memory for large messages, and releases the
+//! messages that the application has dropped. All of this runs under the lock of `core`.
 
 use std::{mem, sync::Arc, time::Instant};
 

@@ -196,8 +196,8 @@ impl Reports {
                 false
             }
             None => {
-                // A read or an atomic operation has succeeded. The response of the peer's device
-                // proves that all earlier messages and writes have arrived.
+                // A read or an atomic operation has succeeded. Its response proves that all earlier
+                // messages and writes have arrived.
                 let mut any = false;
                 while let Some(gone) = self.unproven.take() {
                     any |= self.arrived(gone);

@@ -64,8 +64,8 @@ impl<'a> Sending<'a> {
         }
     }
 
-    /// Returns the message's own memory. Returns `None` if the message was sent, or if it consists
-    /// of the application's bytes.
+    /// Returns the message's own memory. Returns `None` if the message was sent, or if it refers to
+    /// bytes of the application.
     pub(crate) fn into_memory(self) -> Option<OutboundBuffer> {
         match self.content {
             Content::Memory(memory) => Some(memory),

@@ -304,8 +304,8 @@ impl Reactor {
     }
 
     /// Begins to set up a connection that waited for its turn. If the backlog has filled up since
-    /// the peer's request arrived, rejects the request instead. If the connection's session should
-    /// try another path first, ends this attempt instead.
+    /// the peer's request arrived, rejects the request instead. If the session of the connection
+    /// should try another path first, ends this attempt instead.
     pub(super) fn begin_setup(&mut self, key: u64, now: Instant) {
         let is_full = self.finds_backlog_full(key);
         let Some(entry) = self.links.get(&key) else {

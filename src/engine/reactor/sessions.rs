@@ -471,7 +471,7 @@ impl FailedPaths {
         }
     }
 
-    /// Records that a connection over `path` was established.
+    /// Records that `path` works.
     pub(super) fn clear(&mut self, path: &PeerPath) {
         self.0.remove(path);
     }
