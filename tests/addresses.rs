@@ -5,19 +5,10 @@ use std::{
     net::{IpAddr, SocketAddr, SocketAddrV6},
     process::Command,
     thread,
-    time::Duration,
 };
 
-use rdmsg::{Config, Connector, Endpoint, Error, Listener, ToAddresses, Transport};
-
-/// A timeout that is never reached, even on a busy machine.
-const TIME_LIMIT: Duration = Duration::from_secs(60);
-
-/// Connects with a connect timeout that suffices on a busy machine.
-fn connect(address: impl ToAddresses) -> Result<Endpoint, Error> {
-    let config = Config::default().with(|config| config.connect_timeout = TIME_LIMIT);
-    Connector::new().config(&config).connect(address)
-}
+use common::connector;
+use rdmsg::{Endpoint, Listener, ToAddresses, Transport};
 
 /// Starts a server that echoes one message on each connection. Returns the server's address.
 fn echo(address: &str) -> SocketAddr {
@@ -45,7 +36,7 @@ fn schemes_may_have_any_case() {
     let addr = echo("TCP://127.0.0.1:0");
     for scheme in ["tcp", "TCP", "Tcp", "AUTO", "Auto"] {
         let address = format!("{scheme}://{addr}");
-        let endpoint = connect(address).unwrap();
+        let endpoint = connector().connect(address).unwrap();
         assert_eq!(endpoint.info().transport, Transport::Tcp);
         exchange(&endpoint);
     }
@@ -98,7 +89,7 @@ fn connect_to_unspecified_address_reaches_this_host() {
         let host: SocketAddr = format!("{host}:{port}").parse().unwrap();
         for scheme in ["tcp", "auto"] {
             let address = format!("{scheme}://{all}:{port}");
-            let endpoint = connect(&address).unwrap();
+            let endpoint = connector().connect(&address).unwrap();
             exchange(&endpoint);
             if endpoint.info().transport == Transport::Tcp {
                 assert_eq!(endpoint.peer_addr(), host, "{address}");
@@ -139,15 +130,14 @@ fn interfaces_of_addresses_are_looked_up_by_name() {
 
 #[cfg(feature = "tokio")]
 mod over_tokio {
-    use rdmsg::{Config, Connector, tokio as ours};
+    use rdmsg::tokio as ours;
 
     use super::*;
 
     #[tokio::test]
     async fn tokio_connect_accepts_transport_schemes() {
         let addr = echo("tcp://127.0.0.1:0");
-        let config = Config::default().with(|config| config.connect_timeout = TIME_LIMIT);
-        let connector = Connector::new().config(&config);
+        let connector = connector();
         let text = format!("tcp://{addr}");
         for endpoint in [
             ours::Endpoint::connect(&text).await.unwrap(),

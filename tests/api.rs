@@ -168,8 +168,7 @@ fn longest_private_data_of_replies_arrive_over_tcp() {
         ),
         (4096, 160, 124)
     );
-    let mut config = Config::default();
-    config.connect_timeout = Duration::from_secs(60);
+    let config = common::with_time_to_connect(&Config::default());
     let builder = Listener::builder().config(&config);
     let listener = builder.bind_requests("tcp://127.0.0.1:0").unwrap();
     let address = format!("tcp://{}", listener.local_addr());

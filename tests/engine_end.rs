@@ -3,41 +3,17 @@
 //! program, so that the process has no other engine.
 
 use std::{
-    env,
     fs::{self, File},
-    net::{IpAddr, SocketAddr},
     os::fd::{AsRawFd, RawFd},
     thread,
-    time::Duration,
 };
 
+use common::{TIME_LIMIT, connect_and_accept, connector, local_ip};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use rdmsg::{CloseReason, Config, Connector, Endpoint, Error, Interest, Listener, TrySendError};
-
-const TIME_LIMIT: Duration = Duration::from_secs(60);
-
-fn local_ip() -> IpAddr {
-    match env::var("LAB_ADDR") {
-        Ok(addr) => addr.parse().unwrap(),
-        Err(_) => [127, 0, 0, 1].into(),
-    }
-}
+use rdmsg::{CloseReason, Error, Interest, Listener, TrySendError};
 
 fn bind() -> Result<Listener, Error> {
     Listener::bind((local_ip(), 0))
-}
-
-/// Connects with a connect timeout that suffices on a busy machine.
-fn connect(address: SocketAddr) -> Result<Endpoint, Error> {
-    let config = Config::default().with(|config| config.connect_timeout = TIME_LIMIT);
-    Connector::new().config(&config).connect(address)
-}
-
-fn pair(listener: &Listener) -> (Endpoint, Endpoint) {
-    let address = listener.local_addr();
-    let client = thread::spawn(move || connect(address).unwrap());
-    let server = listener.accept_timeout(TIME_LIMIT).unwrap();
-    (client.join().unwrap(), server)
 }
 
 /// Returns the descriptor of the epoll instance on which the engine waits. This instance watches
@@ -63,7 +39,7 @@ fn epoll_of_engine() -> RawFd {
 #[test]
 fn failed_engine_ends_its_connections_and_listener() {
     let old = bind().unwrap();
-    let (client, server) = pair(&old);
+    let (client, server) = connect_and_accept(&connector(), &old);
     let waiter = thread::spawn({
         let client = client.clone();
         move || client.recv().unwrap_err()
@@ -113,7 +89,7 @@ fn failed_engine_ends_its_connections_and_listener() {
     assert!(is_end, "{error:?}");
 
     // A new listener uses a new engine, while the old handles still refer to the ended engine.
-    let (client, server) = pair(&bind().unwrap());
+    let (client, server) = connect_and_accept(&connector(), &bind().unwrap());
     client.send(b"on a new engine").unwrap();
     assert_eq!(
         *server.recv_timeout(TIME_LIMIT).unwrap(),

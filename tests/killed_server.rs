@@ -9,6 +9,7 @@ use std::{
     time::Duration,
 };
 
+use common::{TIME_LIMIT, patient, tcp_config};
 use nix::{
     sys::{
         signal::{Signal, kill},
@@ -18,10 +19,7 @@ use nix::{
 };
 use rdmsg::{
     Completion, Config, Connector, Listener, Outgoing, Persistent, PersistentEvent, Redial,
-    TransportChoice,
 };
-
-const TIME_LIMIT: Duration = Duration::from_secs(60);
 
 /// The environment variable that contains the address on which a server listens. The variable is
 /// set only in the server's process.
@@ -35,11 +33,7 @@ const CONFIRMED: usize = 50;
 const UNCONFIRMED: usize = 8;
 
 fn config() -> Config {
-    Config::default().with(|config| {
-        config.transport = TransportChoice::Tcp;
-        config.connect_timeout = TIME_LIMIT;
-        config.keepalive_timeout = TIME_LIMIT;
-    })
+    patient(&tcp_config())
 }
 
 /// A server in its own process. The server prints its address, and then the number of each received

@@ -3,25 +3,17 @@
 
 use std::{
     cell::Cell,
-    env,
-    net::IpAddr,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicUsize, Ordering},
         mpsc::{Receiver, Sender, channel},
     },
     thread,
-    time::Duration,
 };
 
+use common::{TIME_LIMIT, connect_and_accept, local_ip, log_lines::targets, with_time_to_connect};
 use log::{LevelFilter, Log, Metadata, Record};
 use rdmsg::{Config, Connector, Endpoint, Engine, Error, Listener};
-
-#[path = "log_lines/targets.rs"]
-mod targets;
-
-/// A timeout that no test reaches, even on a busy machine.
-const TIME_LIMIT: Duration = Duration::from_secs(60);
 
 /// The logger's action for each line.
 #[derive(Clone)]
@@ -105,25 +97,15 @@ impl Drop for LoggerGuard {
     }
 }
 
-fn local_ip() -> IpAddr {
-    match env::var("LAB_ADDR") {
-        Ok(addr) => addr.parse().unwrap(),
-        Err(_) => [127, 0, 0, 1].into(),
-    }
-}
-
 fn pair(engine: &Engine) -> (Endpoint, Endpoint) {
-    let config = Config::default().with(|config| config.connect_timeout = TIME_LIMIT);
+    let config = with_time_to_connect(&Config::default());
     let listener = Listener::builder()
         .config(&config)
         .engine(engine)
         .bind((local_ip(), 0))
         .unwrap();
-    let address = listener.local_addr();
     let connector = Connector::new().config(&config).engine(engine);
-    let client = thread::spawn(move || connector.connect(address).unwrap());
-    let server = listener.accept_timeout(TIME_LIMIT).unwrap();
-    (client.join().unwrap(), server)
+    connect_and_accept(&connector, &listener)
 }
 
 fn exchange((one, other): &(Endpoint, Endpoint), rounds: u32) {

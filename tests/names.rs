@@ -7,40 +7,28 @@ use std::{
     thread::{self, JoinHandle},
 };
 
+use common::{TIME_LIMIT, connect_and_accept, log_lines::Lines, tcp_config};
 use log::Level;
-use log_lines::{Lines, TIME_LIMIT};
 use rdmsg::{
     CloseReason, Config, Connector, Endpoint, Engine, Error, Group, Listener, RequestListener,
     StreamListener, TransportChoice,
     observe::{self, ConnectionSnapshot},
 };
 
-mod log_lines;
-
-fn config() -> Config {
-    Config::default().with(|config| {
-        config.transport = TransportChoice::Tcp;
-        config.connect_timeout = TIME_LIMIT;
-    })
-}
-
 /// Returns both ends of a connection. Both ends use `engine`. The connecting end comes first and
 /// has the label `ours`. The accepting end has the label `theirs`.
 fn pair(engine: &Engine, ours: &str, theirs: &str) -> (Endpoint, Endpoint) {
     let listener = Listener::builder()
         .label(theirs)
-        .config(&config())
+        .config(&tcp_config())
         .engine(engine)
         .bind("127.0.0.1:0")
         .unwrap();
-    let address = listener.local_addr();
     let connector = Connector::new()
         .label(ours)
-        .config(&config())
+        .config(&tcp_config())
         .engine(engine);
-    let client = thread::spawn(move || connector.connect(address).unwrap());
-    let server = listener.accept_timeout(TIME_LIMIT).unwrap();
-    (client.join().unwrap(), server)
+    connect_and_accept(&connector, &listener)
 }
 
 /// Returns the statistics of the connection with the number `id`.
@@ -124,18 +112,15 @@ fn label_is_in_the_log_and_in_statistics() {
 #[test]
 fn resume_on_one_side_is_logged_there() {
     let lines = Lines::collect();
-    let resuming = config().with(|config| config.resume = TIME_LIMIT);
+    let resuming = tcp_config().with(|config| config.resume = TIME_LIMIT);
     for (ours, theirs, resumes) in [
-        (&resuming, &config(), false),
-        (&config(), &resuming, false),
+        (&resuming, &tcp_config(), false),
+        (&tcp_config(), &resuming, false),
         (&resuming, &resuming, true),
     ] {
         let listener = Listener::builder().config(theirs);
         let listener = listener.bind("127.0.0.1:0").unwrap();
-        let (connector, address) = (Connector::new().config(ours), listener.local_addr());
-        let client = thread::spawn(move || connector.connect(address).unwrap());
-        let server = listener.accept_timeout(TIME_LIMIT).unwrap();
-        let client = client.join().unwrap();
+        let (client, server) = connect_and_accept(&Connector::new().config(ours), &listener);
         for (endpoint, config) in [(&client, ours), (&server, theirs)] {
             let info = endpoint.info();
             assert_eq!(info.negotiated.unwrap().resumes, resumes);
@@ -157,7 +142,7 @@ fn resume_on_one_side_is_logged_there() {
 #[test]
 fn bind_within_logs_its_wait_once() {
     let lines = Lines::collect();
-    let builder = Listener::builder().config(&config());
+    let builder = Listener::builder().config(&tcp_config());
     let first = builder.bind("127.0.0.1:0").unwrap();
     let address = first.local_addr();
     let text = format!("listener: cannot listen on {address}");
@@ -177,12 +162,12 @@ fn bind_within_logs_its_wait_once() {
 fn requested(engine: &Engine) -> (RequestListener, JoinHandle<Result<Endpoint, Error>>) {
     let listener = Listener::builder()
         .label("replicas")
-        .config(&config())
+        .config(&tcp_config())
         .engine(engine)
         .bind_requests("127.0.0.1:0")
         .unwrap();
     let address = listener.local_addr();
-    let connector = Connector::new().config(&config()).engine(engine);
+    let connector = Connector::new().config(&tcp_config()).engine(engine);
     let client = thread::spawn(move || connector.connect(address));
     (listener, client)
 }
@@ -281,8 +266,8 @@ fn missing_device_is_no_warning() {
 fn label_of_10_kb_is_an_error_that_names_the_field() {
     let long = "x".repeat(10_000);
     let expected = "invalid configuration: label is 10000 bytes long, allowed is 0 to 64 bytes";
-    let connector = Connector::new().label(&long).config(&config());
-    let builder = Listener::builder().label(&long).config(&config());
+    let connector = Connector::new().label(&long).config(&tcp_config());
+    let builder = Listener::builder().label(&long).config(&tcp_config());
     let errors = [
         connector.connect("127.0.0.1:1").map(drop),
         connector.start("127.0.0.1:1").map(drop),

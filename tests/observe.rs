@@ -5,32 +5,24 @@ use std::{
     io::{Read, Write},
     os::unix::net::UnixStream,
     thread,
-    time::{Duration, Instant},
+    time::Instant,
 };
 
+use common::{TIME_LIMIT, connect_and_accept, tcp_config};
 use rdmsg::{
-    Config, Connector, Endpoint, Engine, Listener, Transport, TransportChoice,
+    Connector, Endpoint, Engine, Listener, Transport,
     observe::{self, Export, Snapshot},
 };
 
-const TIME_LIMIT: Duration = Duration::from_secs(60);
-
 fn pair() -> (Endpoint, Endpoint) {
-    let config = Config::default().with(|c| {
-        c.transport = TransportChoice::Tcp;
-        c.connect_timeout = TIME_LIMIT;
-    });
+    let config = tcp_config();
     let engine = Engine::shared().unwrap();
     let listener = Listener::builder()
         .config(&config)
         .engine(&engine)
         .bind("127.0.0.1:0")
         .unwrap();
-    let address = listener.local_addr();
-    let connector = Connector::new().config(&config);
-    let client = thread::spawn(move || connector.connect(address).unwrap());
-    let server = listener.accept_timeout(TIME_LIMIT).unwrap();
-    (client.join().unwrap(), server)
+    connect_and_accept(&Connector::new().config(&config), &listener)
 }
 
 /// Waits for a snapshot that satisfies the condition, and returns it.

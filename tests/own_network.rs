@@ -2,25 +2,19 @@
 //! suite runs this program in the lab, because some containers do not permit new network
 //! namespaces.
 
-mod apart;
-
 use std::{
     fs,
     net::{SocketAddr, SocketAddrV6, TcpListener, TcpStream},
     process::Command,
     thread,
-    time::Duration,
 };
 
+use common::{
+    TIME_LIMIT,
+    apart::run_in_process_of,
+    same_errors::{assert_same, assert_same_connect},
+};
 use rdmsg::{Stream, StreamListener};
-
-use self::apart::{
-    run_in_process_of,
-    same::{assert_same, assert_same_connect},
-};
-
-/// A timeout that is never reached, even on a busy machine.
-const TIME_LIMIT: Duration = Duration::from_secs(60);
 
 /// Runs `body` over TCP in a separate process with its own network namespace.
 fn run_in_own_network(name: &str, body: impl FnOnce()) {

@@ -6,18 +6,15 @@
 use std::{
     env,
     io::{BufRead, BufReader, Write, stdin},
-    net::{IpAddr, SocketAddr},
+    net::SocketAddr,
     process::{Child, ChildStdout, Command, Stdio},
     sync::Mutex,
-    time::Duration,
 };
 
+use common::{TIME_LIMIT, connector, is_rdma, local_ip};
 use log::{LevelFilter, Log, Metadata, Record};
 use nix::unistd::{Gid, Uid, geteuid, setgid, setuid};
-use rdmsg::{CloseReason, Config, Connector, Endpoint, Error, Listener, Transport};
-
-/// A timeout that is never reached, even on a busy machine. No test waits for it to expire.
-const TIME_LIMIT: Duration = Duration::from_secs(60);
+use rdmsg::{CloseReason, Endpoint, Error, Listener, Transport};
 
 /// The uid of an unprivileged user, which the tests also use as the gid.
 const UNPRIVILEGED_UID: u32 = 65534;
@@ -43,17 +40,6 @@ impl Log for Lines {
     }
 
     fn flush(&self) {}
-}
-
-fn local_ip() -> IpAddr {
-    match env::var("LAB_ADDR") {
-        Ok(addr) => addr.parse().unwrap(),
-        Err(_) => [127, 0, 0, 1].into(),
-    }
-}
-
-fn is_rdma() -> bool {
-    env::var_os("LAB_ADDR").is_some()
 }
 
 /// A process that runs one of the ignored tests of this program. The name of that test is the role
@@ -198,12 +184,6 @@ fn role_binds_before_giving_up_rights() {
     count_lines();
 }
 
-/// Connects with a connect timeout that suffices on a busy machine.
-fn connect(address: SocketAddr) -> Result<Endpoint, Error> {
-    let config = Config::default().with(|config| config.connect_timeout = TIME_LIMIT);
-    Connector::new().config(&config).connect(address)
-}
-
 #[test]
 fn listener_goes_on_over_tcp_and_ends_once_over_rdma() {
     let (mut role, address) = Role::start("role_binds_before_giving_up_rights");
@@ -212,11 +192,11 @@ fn listener_goes_on_over_tcp_and_ends_once_over_rdma() {
         let error = Endpoint::connect(address).unwrap_err();
         assert!(matches!(error, Error::Connect { .. }), "{error:?}");
         let again = role.wait_for("again ").parse::<SocketAddr>().unwrap();
-        let endpoint = connect(again).unwrap();
+        let endpoint = connector().connect(again).unwrap();
         assert_echo(&endpoint);
         endpoint.close().unwrap();
     } else {
-        let endpoint = connect(address).unwrap();
+        let endpoint = connector().connect(address).unwrap();
         assert_echo(&endpoint);
     }
     role.assert_success();
@@ -250,7 +230,7 @@ fn role_accepts_before_giving_up_rights() {
 #[test]
 fn connection_goes_on_over_tcp_and_ends_over_rdma() {
     let (mut role, address) = Role::start("role_accepts_before_giving_up_rights");
-    let endpoint = connect(address).unwrap();
+    let endpoint = connector().connect(address).unwrap();
     assert_echo(&endpoint);
     role.wait_for("gave up");
     role.send_continue();
@@ -284,7 +264,7 @@ fn role_gives_up_rights_first() {
 #[test]
 fn process_without_privileges_works() {
     let (role, address) = Role::start("role_gives_up_rights_first");
-    let endpoint = connect(address).unwrap();
+    let endpoint = connector().connect(address).unwrap();
     assert_echo(&endpoint);
     endpoint.close().unwrap();
     role.assert_success();

@@ -10,18 +10,15 @@ use std::{
     time::{Duration, Instant},
 };
 
+use common::{TIME_LIMIT, connect_and_accept, tcp_config};
 use rdmsg::{
-    CloseReason, Config, Connector, Endpoint, Error, Listener, ListenerBuilder, TransportChoice,
+    CloseReason, Config, Connector, Endpoint, Error, Listener, ListenerBuilder,
     observe::{self, Snapshot},
 };
 
-const TIME_LIMIT: Duration = Duration::from_secs(60);
-
 /// Returns a configuration without keepalive, so that only flushes send Pings.
 fn config() -> Config {
-    Config::default().with(|config| {
-        config.transport = TransportChoice::Tcp;
-        config.connect_timeout = TIME_LIMIT;
+    tcp_config().with(|config| {
         config.close_timeout = TIME_LIMIT;
         config.keepalive_interval = None;
     })
@@ -37,10 +34,7 @@ fn connector() -> Connector {
 
 fn pair(config: &Config) -> (Endpoint, Endpoint) {
     let listener = builder().config(config).bind("127.0.0.1:0").unwrap();
-    let (address, connector) = (listener.local_addr(), connector().config(config));
-    let client = thread::spawn(move || connector.connect(address).unwrap());
-    let server = listener.accept_timeout(TIME_LIMIT).unwrap();
-    (client.join().unwrap(), server)
+    connect_and_accept(&connector().config(config), &listener)
 }
 
 /// Waits for a snapshot that satisfies the condition, and returns it.

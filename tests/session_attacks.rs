@@ -8,30 +8,25 @@ use std::{
     time::{Duration, Instant},
 };
 
+use common::{
+    TIME_LIMIT,
+    log_lines::Lines,
+    raw_session::{
+        Answer, BUSY, CLOSE, CLOSE_ACK, KEEPALIVE_TIMEOUT, PING, PONG, RESUMES, Raw, Recorder,
+        SESSION, SESSION_ENDED, Server, UNKNOWN, WINDOW, epoch_and_received, request_resume,
+        request_with, resume_data,
+    },
+    tcp_config,
+};
 use rdmsg::{
     CloseReason, Completion, Config, Connector, Endpoint, Engine, Error, Listener, Outgoing,
 };
 
-use log_lines::Lines;
-use raw_session::{
-    Answer, BUSY, CLOSE, CLOSE_ACK, KEEPALIVE_TIMEOUT, PING, PONG, RESUMES, Raw, Recorder, SESSION,
-    SESSION_ENDED, Server, UNKNOWN, WINDOW, epoch_and_received, request_resume, request_with,
-    resume_data,
-};
-use tcp_peer::TIME_LIMIT;
-
-mod log_lines;
-mod raw_session;
-#[expect(dead_code, reason = "other test programs use the other items")]
-mod tcp_peer;
-
 fn config() -> Config {
-    Config::default().with(|config| {
+    tcp_config().with(|config| {
         config.resume = Duration::from_secs(60);
-        config.connect_timeout = TIME_LIMIT;
         config.eager_size = Some(1000);
         config.receive_window = Some(8);
-        config.transport = rdmsg::TransportChoice::Tcp;
         config.keepalive_interval = None;
     })
 }
@@ -415,7 +410,7 @@ fn connect_to(server: &Server, id: &[u8; 12]) -> (Endpoint, Raw) {
 #[test]
 fn wrong_answers_end_their_attempt_alone() {
     let lines = Lines::collect();
-    let (server, id) = (Server::new(), *b"twelve bytes");
+    let (server, id) = (Server::bind(), *b"twelve bytes");
     let (client, mut raw) = connect_to(&server, &id);
     client.send(Outgoing::from(b"once").with_id(7)).unwrap();
     assert_eq!(raw.receive(), b"once");
@@ -461,7 +456,7 @@ fn forged_numbers_of_closed_session_confirm_nothing() {
         (u64::from(u32::MAX), 0),
         (1, u64::from(u32::MAX)),
     ] {
-        let server = Server::new();
+        let server = Server::bind();
         let (client, mut raw) = connect_to(&server, b"twelve bytes");
         client.send(b"sent").unwrap();
         assert_eq!(raw.receive(), b"sent");
@@ -547,7 +542,7 @@ fn session_ids_are_not_logged() {
 
 #[test]
 fn close_before_all_is_sent_again_confirms_nothing() {
-    let server = Server::new();
+    let server = Server::bind();
     let (client, raw) = connect_to(&server, &[7; 12]);
     for id in 1..=3 {
         client

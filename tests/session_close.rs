@@ -8,13 +8,10 @@ use std::{
     time::{Duration, Instant},
 };
 
+use common::{TIME_LIMIT, tcp_config};
 use rdmsg::{
-    CloseReason, Completion, Config, Connector, Endpoint, Error, Listener, Outgoing,
-    TransportChoice, TrySendError,
+    CloseReason, Completion, Config, Connector, Endpoint, Error, Listener, Outgoing, TrySendError,
 };
-
-/// A timeout that is never reached.
-const TIME_LIMIT: Duration = Duration::from_secs(60);
 
 /// The sender of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -161,10 +158,8 @@ fn carry(mut from: TcpStream, mut to: TcpStream, sender: From, shared: &Mutex<Sh
 }
 
 fn config() -> Config {
-    Config::default().with(|config| {
+    tcp_config().with(|config| {
         config.resume = Duration::from_secs(60);
-        config.transport = TransportChoice::Tcp;
-        config.connect_timeout = TIME_LIMIT;
         config.close_timeout = TIME_LIMIT;
     })
 }

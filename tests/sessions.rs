@@ -19,12 +19,11 @@ use std::{
     time::Duration,
 };
 
+use common::{TIME_LIMIT, tcp_config};
 use rdmsg::{
     CloseReason, Completion, Config, Connector, Endpoint, Engine, Error, Listener, Outgoing,
-    SendBuffer, Transport, TransportChoice, TrySendError,
+    SendBuffer, Transport, TrySendError,
 };
-
-const TIME_LIMIT: Duration = Duration::from_secs(60);
 
 /// A proxy that forwards TCP connections to a server until a test cuts them.
 struct Proxy {
@@ -113,14 +112,12 @@ fn carry(mut from: TcpStream, mut to: TcpStream, connections: &Connections, is_c
 }
 
 fn config() -> Config {
-    Config::default().with(|config| {
+    tcp_config().with(|config| {
         config.resume = Duration::from_secs(60);
-        config.connect_timeout = TIME_LIMIT;
         config.close_timeout = TIME_LIMIT;
         config.eager_size = Some(1000);
         config.receive_window = Some(8);
         config.send_depth = Some(4);
-        config.transport = TransportChoice::Tcp;
     })
 }
 

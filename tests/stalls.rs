@@ -3,29 +3,20 @@
 
 use std::{thread, time::Duration};
 
-use log_lines::{Lines, TIME_LIMIT};
-use rdmsg::{Config, Connector, Endpoint, Engine, Listener, TransportChoice};
-
-mod log_lines;
+use common::{TIME_LIMIT, connect_and_accept, log_lines::Lines, patient, tcp_config};
+use rdmsg::{Connector, Endpoint, Engine, Listener};
 
 /// Returns both ends of a connection with a window of two messages.
 fn pair(label: &str, keepalive: Option<Duration>) -> (Endpoint, Endpoint) {
-    let config = Config::default().with(|config| {
-        config.transport = TransportChoice::Tcp;
-        config.connect_timeout = TIME_LIMIT;
+    let config = patient(&tcp_config()).with(|config| {
         config.keepalive_interval = keepalive;
-        config.keepalive_timeout = TIME_LIMIT;
         config.receive_window = Some(2);
     });
     let engine = Engine::new().unwrap();
     let listener = Listener::builder().config(&config).engine(&engine);
     let listener = listener.bind("127.0.0.1:0").unwrap();
-    let address = listener.local_addr();
     let connector = Connector::new().config(&config).engine(&engine);
-    let connector = connector.label(label);
-    let client = thread::spawn(move || connector.connect(address).unwrap());
-    let server = listener.accept_timeout(TIME_LIMIT).unwrap();
-    (client.join().unwrap(), server)
+    connect_and_accept(&connector.label(label), &listener)
 }
 
 /// Fills the peer's window with two messages. Then sends a third message, which waits until the

@@ -4,23 +4,15 @@
 
 use std::{
     env, fs,
-    net::IpAddr,
     time::{Duration, Instant},
 };
 
+use common::{TIME_LIMIT, ip_and_transport};
 use rdmsg::{
     Config, Connector, Engine, Transport,
     tokio::{Endpoint, Listener},
 };
 use tokio::{runtime::Builder, time::sleep};
-
-/// Returns an address of this machine, and the transport of connections to it.
-fn ip_and_transport() -> (IpAddr, Transport) {
-    match env::var("LAB_ADDR") {
-        Ok(addr) => (addr.parse().unwrap(), Transport::Rdma),
-        Err(_) => ([127, 0, 0, 1].into(), Transport::Tcp),
-    }
-}
 
 /// The default number of connections is 2,000 over TCP, and 200 over RDMA, because each RDMA
 /// connect takes milliseconds. `RDMSG_CONNECTIONS` sets another number.
@@ -39,8 +31,7 @@ fn thousands_of_connections_leave_nothing_behind() {
         .build()
         .unwrap();
     let config = Config::default().with(|c| {
-        // On a busy machine, RDMA connects can take longer than the default timeout of 10 s.
-        c.connect_timeout = Duration::from_secs(60);
+        c.connect_timeout = TIME_LIMIT;
         c.receive_window = Some(2);
         c.send_depth = Some(2);
     });
@@ -104,7 +95,7 @@ fn thousands_of_connections_leave_nothing_behind() {
             let before = resident();
             run_connections(count).await;
             // Over RDMA, other threads destroy the queues of ended connections.
-            let end = Instant::now() + Duration::from_secs(60);
+            let end = Instant::now() + TIME_LIMIT;
             while open_fds() > fds && Instant::now() < end {
                 sleep(Duration::from_millis(5)).await;
             }

@@ -3,12 +3,11 @@
 
 use std::io::Read;
 
+use common::{
+    TIME_LIMIT,
+    tcp_peer::{Peer, Stage, frame_with, pdu},
+};
 use rdmsg::{Config, Endpoint, TransportChoice, TrySendError};
-
-use tcp_peer::{Peer, Stage, TIME_LIMIT, frame_with, pdu};
-
-#[allow(dead_code)]
-mod tcp_peer;
 
 /// The window of the endpoint, in messages.
 const WINDOW: u32 = 4;

@@ -1,18 +1,15 @@
 //! Tests of the virtual address space that connections over TCP reserve. Each test runs in a
 //! separate process, and limits its address space.
 
-#[allow(dead_code)]
-mod apart;
+use std::{env, process::Command};
 
-use std::{env, process::Command, time::Duration};
-
+use common::{
+    TIME_LIMIT,
+    apart::{run_in_own_process, run_in_process_of},
+    tcp_config,
+};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
-use rdmsg::{CloseReason, Config, Connector, Endpoint, Engine, Error, Listener, TransportChoice};
-
-use self::apart::{run_in_own_process, run_in_process_of};
-
-/// A timeout that is never reached, even on a busy machine.
-const TIME_LIMIT: Duration = Duration::from_secs(60);
+use rdmsg::{CloseReason, Connector, Endpoint, Engine, Error, Listener};
 
 /// A listener and a connector within this process.
 struct Pairs {
@@ -22,9 +19,7 @@ struct Pairs {
 
 impl Pairs {
     fn new() -> Self {
-        let mut config = Config::default();
-        config.transport = TransportChoice::Tcp;
-        config.connect_timeout = TIME_LIMIT;
+        let config = tcp_config();
         let engine = Engine::new().unwrap();
         Self {
             listener: Listener::builder()

@@ -8,12 +8,11 @@ use std::{
     time::Duration,
 };
 
+use common::{
+    TIME_LIMIT,
+    tcp_peer::{Peer, Stage, pdu},
+};
 use rdmsg::{CloseReason, Completion, Config, Endpoint, Engine, EngineLimits, TransportChoice};
-
-use tcp_peer::{Peer, Stage, TIME_LIMIT, pdu};
-
-#[allow(dead_code)]
-mod tcp_peer;
 
 const MIB: usize = 1 << 20;
 

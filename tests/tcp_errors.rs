@@ -1,10 +1,6 @@
 //! Tests of errors over TCP: they name the address, have the same kinds as the errors of std's
 //! sockets, and do not mention RDMA.
 
-mod apart;
-#[allow(dead_code)]
-mod tcp_peer;
-
 use std::{
     fs::File,
     io::{Read, Write},
@@ -18,29 +14,24 @@ use std::{
     time::{Duration, Instant},
 };
 
+use common::{
+    TIME_LIMIT,
+    apart::run_in_own_process,
+    same_errors::{assert_same, assert_same_connect},
+    tcp_config,
+    tcp_peer::{self, Peer},
+};
 use log::{LevelFilter, Log, Metadata, Record};
 use nix::sys::{
     resource::{Resource, UsageWho, getrlimit, getrusage, setrlimit},
     socket::{AddressFamily, SockFlag, SockType, SockaddrStorage, connect, socket},
     time::TimeValLike,
 };
-use rdmsg::{Config, Connector, Engine, Error, Listener, StreamListener, TransportChoice};
-
-use self::{
-    apart::{
-        run_in_own_process,
-        same::{assert_same, assert_same_connect},
-    },
-    tcp_peer::{Peer, TIME_LIMIT},
-};
+use rdmsg::{Config, Connector, Engine, Error, Listener, StreamListener};
 
 fn tcp() -> Config {
-    Config::default().with(|c| {
-        c.transport = TransportChoice::Tcp;
-        c.connect_timeout = TIME_LIMIT;
-        // The raw peers do not answer Pings.
-        c.keepalive_interval = None;
-    })
+    // The raw peers do not answer Pings.
+    tcp_config().with(|c| c.keepalive_interval = None)
 }
 
 /// Limits the process to 64 open files, and opens files until the process reaches this limit.

@@ -3,14 +3,14 @@
 
 use std::io::Read;
 
+use common::{
+    TIME_LIMIT,
+    tcp_peer::{Peer, Stage, frame, pdu},
+};
 use rdmsg::{
     CloseReason, Completion, Config, Endpoint, Engine, EngineLimits, Error, Message,
     TransportChoice,
 };
-
-use tcp_peer::{Peer, Stage, TIME_LIMIT, frame, pdu};
-
-mod tcp_peer;
 
 /// The lengths in bytes of the fragments of a message. The second one does not fit into the buffer
 /// in which the library stages received bytes.

@@ -10,16 +10,16 @@ use std::{
     time::{Duration, Instant},
 };
 
+use common::{
+    TIME_LIMIT, connector, tcp_config,
+    tcp_peer::{Peer, Stage, frame, frame_with, pdu},
+};
 use log::{LevelFilter, Log, Metadata, Record};
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, SockaddrStorage, bind, connect, socket};
 use rdmsg::{
-    CloseReason, Completion, Config, Connector, Endpoint, Error, Listener, Outgoing, Polling,
-    RemoteAccess, RemoteRegion, TransportChoice,
+    CloseReason, Completion, Config, Endpoint, Error, Listener, Outgoing, Polling, RemoteAccess,
+    RemoteRegion, TransportChoice,
 };
-
-use tcp_peer::{Peer, Stage, TIME_LIMIT, frame, frame_with, pdu};
-
-mod tcp_peer;
 
 /// Returns the arguments of a READ, an atomic operation or a write: a target in memory that is not
 /// registered for remote access, followed by `more`.
@@ -28,12 +28,10 @@ fn unexposed_target(more: &[u8]) -> Vec<u8> {
 }
 
 fn config() -> Config {
-    let mut config = Config::default();
-    config.transport = TransportChoice::Tcp;
+    let mut config = tcp_config();
     config.receive_window = Some(4);
     config.eager_size = Some(1000);
     config.max_message = 1 << 20;
-    config.connect_timeout = TIME_LIMIT;
     config
 }
 
@@ -695,8 +693,7 @@ fn forged_key_ends_the_connection() {
         .unwrap();
     let addr = listener.local_addr();
     let server = thread::spawn(move || listener.accept().unwrap());
-    let patient = Config::default().with(|c| c.connect_timeout = TIME_LIMIT);
-    let client = Connector::new().config(&patient).connect(addr).unwrap();
+    let client = connector().connect(addr).unwrap();
     let server = server.join().unwrap();
     let region = server.one_sided().region(4096, RemoteAccess::ALL).unwrap();
     let mut bytes = region.remote().to_bytes();

@@ -3,34 +3,19 @@
 
 use std::{thread, time::Duration};
 
-use rdmsg::{Config, Connector, Endpoint, Engine, Error, Listener, TransportChoice};
-
-#[allow(dead_code)]
-mod apart;
-
-use self::apart::run_in_own_process;
-
-fn config() -> Config {
-    Config::default().with(|config| {
-        config.transport = TransportChoice::Tcp;
-        // This timeout is never reached, even on a busy machine.
-        config.connect_timeout = Duration::from_secs(60);
-    })
-}
+use common::{apart::run_in_own_process, connect_and_accept, tcp_config};
+use rdmsg::{Connector, Endpoint, Engine, Error, Listener};
 
 #[test]
 fn a_process_that_only_waits_uses_no_processor() {
-    let config = config();
+    let config = tcp_config();
     let engine = Engine::new().unwrap();
     let listener = Listener::builder()
         .config(&config)
         .engine(&engine)
         .bind("127.0.0.1:0")
         .unwrap();
-    let addr = listener.local_addr();
-    let server = thread::spawn(move || listener.accept().unwrap());
-    let client = Connector::new().config(&config).connect(addr).unwrap();
-    let server = server.join().unwrap();
+    let (client, server) = connect_and_accept(&Connector::new().config(&config), &listener);
     let waiting = thread::spawn(move || server.recv_timeout(Duration::from_secs(2)).map(drop));
     let before = ticks();
     assert!(matches!(waiting.join().unwrap(), Err(Error::TimedOut)));
@@ -43,7 +28,7 @@ fn a_process_that_only_waits_uses_no_processor() {
 /// memory that both ends of a connection need together, in bytes.
 fn memory_of_pair(first: impl Fn(&Endpoint, &Endpoint)) -> u64 {
     const PAIRS: u64 = 50;
-    let config = config();
+    let config = tcp_config();
     let engine = Engine::new().unwrap();
     let listener = Listener::builder()
         .config(&config)

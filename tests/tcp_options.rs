@@ -7,28 +7,17 @@ use std::{
     net::{SocketAddr, TcpListener},
     os::fd::{BorrowedFd, RawFd},
     thread,
-    time::Duration,
 };
 
+use common::{connect_and_accept, tcp_config};
 use nix::sys::socket::{AddressFamily, SockaddrLike, SockaddrStorage};
 use nix::sys::socket::{getpeername, getsockname, getsockopt, sockopt};
-use rdmsg::{Config, Connector, Endpoint, Error, Listener, TransportChoice};
-
-fn config() -> Config {
-    Config::default().with(|config| {
-        config.transport = TransportChoice::Tcp;
-        // This timeout is never reached, even on a busy machine.
-        config.connect_timeout = Duration::from_secs(60);
-    })
-}
+use rdmsg::{Config, Connector, Endpoint, Error, Listener};
 
 /// Connects to a listener at the address `at`, and returns both ends.
 fn pair(at: &str, listening: &Config, connector: &Connector) -> (Endpoint, Endpoint) {
     let listener = Listener::builder().config(listening).bind(at).unwrap();
-    let addr = listener.local_addr();
-    let server = thread::spawn(move || listener.accept().unwrap());
-    let client = connector.connect(addr).unwrap();
-    (client, server.join().unwrap())
+    connect_and_accept(connector, &listener)
 }
 
 #[test]
@@ -37,8 +26,8 @@ fn source_is_the_address_that_the_peer_sees() {
     let fixed = free.local_addr().unwrap();
     drop(free);
     for source in [SocketAddr::from(([127, 0, 0, 2], 0)), fixed] {
-        let connector = Connector::new().source(source).config(&config());
-        let (client, server) = pair("127.0.0.1:0", &config(), &connector);
+        let connector = Connector::new().source(source).config(&tcp_config());
+        let (client, server) = pair("127.0.0.1:0", &tcp_config(), &connector);
         assert_eq!(server.peer_addr().ip(), source.ip());
         assert_eq!(server.peer_addr(), client.info().local_addr);
         if source.port() != 0 {
@@ -52,10 +41,10 @@ fn source_is_the_address_that_the_peer_sees() {
 #[test]
 fn source_of_another_host_is_refused_by_name() {
     let listener = Listener::builder()
-        .config(&config())
+        .config(&tcp_config())
         .bind("127.0.0.1:0")
         .unwrap();
-    let connector = Connector::new().config(&config());
+    let connector = Connector::new().config(&tcp_config());
     for (source, errno, word) in [
         ("192.0.2.1:0", libc::EADDRNOTAVAIL, "`ip address` shows"),
         ("[::1]:0", libc::EAFNOSUPPORT, "Address family"),
@@ -107,7 +96,7 @@ fn class_of(local: SocketAddr, peer: SocketAddr) -> i32 {
 
 #[test]
 fn each_side_has_its_traffic_class() {
-    let of = |class| config().with(|config| config.traffic_class = class);
+    let of = |class| tcp_config().with(|config| config.traffic_class = class);
     for (at, to) in [
         ("127.0.0.1:0", "127.0.0.1"),
         ("[::1]:0", "::1"),

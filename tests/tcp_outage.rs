@@ -3,9 +3,6 @@
 //! Failure frame, which reports an expired timeout to the peer.
 #![allow(unsafe_code)]
 
-#[allow(dead_code)]
-mod tcp_peer;
-
 use std::{
     fs,
     io::Read,
@@ -16,13 +13,15 @@ use std::{
     time::{Duration, Instant},
 };
 
+use common::{
+    TIME_LIMIT,
+    tcp_peer::{Stage as RawStage, pdu},
+};
 use nix::sys::socket::{SockaddrIn, getpeername, getsockname};
 use rdmsg::{
     CloseReason, Completion, Config, Connector, Endpoint, Engine, Error, Listener, TransportChoice,
     error::PeerTimeout,
 };
-
-use self::tcp_peer::{Stage as RawStage, TIME_LIMIT, pdu};
 
 /// The listener of a test, and the configuration of its connections.
 struct Stage {

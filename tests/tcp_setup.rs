@@ -4,41 +4,23 @@ use std::{
     io::{Read, Write},
     net::{SocketAddr, TcpListener, TcpStream},
     thread,
-    time::Duration,
 };
 
-use rdmsg::{
-    CloseReason, Config, Connector, Endpoint, Engine, Error, Listener, Transport, TransportChoice,
-};
-
-/// A timeout that is never reached, even on a busy machine.
-const TIME_LIMIT: Duration = Duration::from_secs(60);
-
-fn config() -> Config {
-    let mut config = Config::default();
-    config.transport = TransportChoice::Tcp;
-    config.connect_timeout = TIME_LIMIT;
-    config
-}
-
-/// Connects with a connect timeout that suffices on a busy machine.
-fn connect(address: String) -> Result<Endpoint, Error> {
-    let config = Config::default().with(|config| config.connect_timeout = TIME_LIMIT);
-    Connector::new().config(&config).connect(address)
-}
+use common::{connector, tcp_config};
+use rdmsg::{CloseReason, Connector, Endpoint, Engine, Error, Listener, Transport};
 
 #[test]
 fn auto_uses_tcp_if_no_device_serves_address() {
     let engine = Engine::new().unwrap();
     let listener = Listener::builder()
-        .config(&config())
+        .config(&tcp_config())
         .engine(&engine)
         .bind("auto://127.0.0.1:0")
         .unwrap();
     assert_eq!(listener.transports(), [Transport::Tcp]);
     let addr = listener.local_addr();
     let server = thread::spawn(move || listener.accept().unwrap());
-    let client = connect(format!("auto://{addr}")).unwrap();
+    let client = connector().connect(format!("auto://{addr}")).unwrap();
     assert_eq!(client.info().transport, Transport::Tcp);
     client.send(b"hello").unwrap();
     let server = server.join().unwrap();
@@ -53,7 +35,7 @@ fn auto_listens_on_all_addresses_without_device() {
         assert!(listener.transports().contains(&Transport::Tcp));
         let address = format!("auto://127.0.0.1:{}", listener.local_addr().port());
         let server = thread::spawn(move || listener.accept().unwrap());
-        let client = connect(address).unwrap();
+        let client = connector().connect(address).unwrap();
         client.send(b"hello").unwrap();
         assert_eq!(*server.join().unwrap().recv().unwrap(), *b"hello");
     }
@@ -92,7 +74,7 @@ fn missing_listener_is_reported_at_once() {
     let addr = free.local_addr().unwrap();
     drop(free);
     let error = Connector::new()
-        .config(&config())
+        .config(&tcp_config())
         .connect(addr)
         .unwrap_err();
     assert!(
@@ -111,7 +93,7 @@ fn missing_listener_is_reported_at_once() {
 fn strangers_end_only_their_own_connections() {
     let engine = Engine::new().unwrap();
     let listener = Listener::builder()
-        .config(&config())
+        .config(&tcp_config())
         .engine(&engine)
         .bind("127.0.0.1:0")
         .unwrap();
@@ -137,7 +119,7 @@ fn strangers_end_only_their_own_connections() {
         .collect();
     let server = thread::spawn(move || listener.accept().unwrap().recv().unwrap().to_vec());
     let client = Connector::new()
-        .config(&config())
+        .config(&tcp_config())
         .engine(&engine)
         .connect(addr)
         .unwrap();
@@ -160,7 +142,7 @@ fn server_that_dies_before_it_answers_counts_as_gone() {
     let dying = TcpListener::bind("127.0.0.1:0").unwrap();
     let addr = dying.local_addr().unwrap();
     for by_reset in [true, false] {
-        let client = thread::spawn(move || Connector::new().config(&config()).connect(addr));
+        let client = thread::spawn(move || Connector::new().config(&tcp_config()).connect(addr));
         end_one(&dying, by_reset);
         let error = client.join().unwrap().unwrap_err();
         assert!(
@@ -182,7 +164,7 @@ fn server_that_dies_before_it_answers_counts_as_gone() {
 fn retry_refused_outlives_a_server_that_dies() {
     let dying = TcpListener::bind("127.0.0.1:0").unwrap();
     let addr = dying.local_addr().unwrap();
-    let connector = Connector::new().config(&config()).retry_refused(true);
+    let connector = Connector::new().config(&tcp_config()).retry_refused(true);
     let client = thread::spawn(move || connector.connect(addr).unwrap());
     for by_reset in [true, false, true] {
         end_one(&dying, by_reset);
@@ -198,7 +180,7 @@ fn retry_refused_outlives_a_server_that_dies() {
 fn program_of_another_protocol_is_reported() {
     let web = TcpListener::bind("127.0.0.1:0").unwrap();
     let addr = web.local_addr().unwrap();
-    let client = thread::spawn(move || Connector::new().config(&config()).connect(addr));
+    let client = thread::spawn(move || Connector::new().config(&tcp_config()).connect(addr));
     let (mut peer, _) = web.accept().unwrap();
     peer.write_all(b"HTTP/1.1 400 Bad Request\r\n\r\n").unwrap();
     let error = client.join().unwrap().unwrap_err();
@@ -214,14 +196,17 @@ fn listener_takes_an_inherited_socket() {
     let socket = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = socket.local_addr().unwrap();
     let other = SocketAddr::new(address.ip(), address.port() ^ 1);
-    let builder = Listener::builder().config(&config()).inherit(socket);
+    let builder = Listener::builder().config(&tcp_config()).inherit(socket);
     match builder.bind(other) {
         Err(Error::Bind { error, .. }) => assert_eq!(error.errno, libc::EINVAL),
         bound => panic!("{bound:?}"),
     }
     let listener = builder.bind(address).unwrap();
     assert_eq!(listener.local_addr(), address);
-    let client = Connector::new().config(&config()).connect(address).unwrap();
+    let client = Connector::new()
+        .config(&tcp_config())
+        .connect(address)
+        .unwrap();
     client.send(b"over the socket").unwrap();
     let server = listener.accept().unwrap();
     assert_eq!(server.recv().unwrap(), b"over the socket");
@@ -234,13 +219,13 @@ fn listener_takes_an_inherited_socket() {
 
 #[test]
 fn listeners_share_a_port_by_reuse_port() {
-    let builder = Listener::builder().config(&config()).reuse_port(true);
+    let builder = Listener::builder().config(&tcp_config()).reuse_port(true);
     let first = builder.bind("127.0.0.1:0").unwrap();
     let address = first.local_addr();
-    let exclusive = Listener::builder().config(&config()).bind(address);
+    let exclusive = Listener::builder().config(&tcp_config()).bind(address);
     assert!(matches!(exclusive, Err(Error::Bind { .. })));
     let second = builder.bind(address).unwrap();
-    let connects = Connector::new().config(&config());
+    let connects = Connector::new().config(&tcp_config());
     // The kernel selects the listener with a hash that includes the port of the client. The
     // probability that the kernel selects the same listener for all 64 clients is 2^-63.
     let clients: Vec<_> = (0..64)

@@ -8,11 +8,9 @@ use std::{
     time::{Duration, Instant},
 };
 
+use common::{TIME_LIMIT, tcp_config};
 use nix::sys::socket::{setsockopt, sockopt};
-use rdmsg::{Config, Connector, Endpoint, Engine, Error, Listener, TransportChoice};
-
-/// A timeout that no test reaches, even on a busy machine.
-const TIME_LIMIT: Duration = Duration::from_secs(60);
+use rdmsg::{Config, Connector, Endpoint, Engine, Error, Listener};
 
 /// The time without data from the peer after which the connection probes the peer.
 const INTERVAL: Duration = Duration::from_millis(200);
@@ -20,9 +18,7 @@ const INTERVAL: Duration = Duration::from_millis(200);
 const TIMEOUT: Duration = Duration::from_secs(2);
 
 fn config() -> Config {
-    let mut config = Config::default();
-    config.transport = TransportChoice::Tcp;
-    config.connect_timeout = TIME_LIMIT;
+    let mut config = tcp_config();
     config.receive_window = Some(4);
     config.max_message = 4 << 20;
     config.keepalive_interval = Some(INTERVAL);

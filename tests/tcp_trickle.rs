@@ -15,12 +15,12 @@ use std::{
     time::{Duration, Instant},
 };
 
+use common::{
+    TIME_LIMIT,
+    tcp_peer::{Peer, Stage, frame, pdu},
+};
 use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, sigaction};
 use rdmsg::{CloseReason, Completion, Config, Endpoint, Error, Polling, TransportChoice};
-
-use tcp_peer::{Peer, Stage, TIME_LIMIT, frame, pdu};
-
-mod tcp_peer;
 
 /// The keepalive timeout in tests that wait for it to expire.
 const TIMEOUT: Duration = Duration::from_secs(1);

@@ -8,12 +8,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-use rdmsg::{Config, Connector, Listener};
+use common::{TIME_LIMIT, connector};
+use rdmsg::Listener;
 use tracing::{Level, info_span};
 use tracing_subscriber::{filter::Targets, fmt, prelude::*};
-
-/// A time limit that expires only if the test fails.
-const TIME_LIMIT: Duration = Duration::from_secs(60);
 
 /// A writer that collects the text of all events.
 #[derive(Clone, Default)]
@@ -45,9 +43,7 @@ fn log_line_of_call_is_event_in_callers_span() {
 
     let listener = Listener::bind("tcp://127.0.0.1:0").unwrap();
     let address = format!("tcp://{}", listener.local_addr());
-    let config = Config::default().with(|config| config.connect_timeout = TIME_LIMIT);
-    let connector = Connector::new().label("orders").config(&config);
-    let endpoint = connector.connect(address).unwrap();
+    let endpoint = connector().label("orders").connect(address).unwrap();
     let (id, peer) = (endpoint.info().id, endpoint.peer_addr());
     info_span!("order", number = 4711).in_scope(|| endpoint.abort(1));
 

@@ -9,9 +9,8 @@ use std::{
     time::{Duration, Instant},
 };
 
+use common::{TIME_LIMIT, local_ip, with_time_to_connect};
 use rdmsg::{Config, Connector, Engine, EngineLimits, Listener, Stream};
-
-use super::{listen_address, patient};
 
 const MIB: usize = 1 << 20;
 
@@ -21,9 +20,6 @@ const MIB: usize = 1 << 20;
 /// its half, so the stream accepts less than 4 MiB. If the final piece is large, the stream accepts
 /// more than 4 MiB.
 const ACCEPTED: RangeInclusive<usize> = 2 * MIB..=6 * MIB;
-
-/// The time limit of a write that must succeed.
-const TIME_LIMIT: Duration = Duration::from_secs(60);
 
 /// If a write blocks for this long, the test considers the stream full. On a slow machine, the
 /// stream may not be full yet. The test then counts too few bytes.
@@ -39,9 +35,9 @@ fn pair_with(config: &Config) -> (Stream, Stream) {
 
 /// Returns both ends of a connection, the connecting end first. The accepting end uses `engine`.
 fn pair_of(engine: &Engine, config: &Config) -> (Stream, Stream) {
-    let config = &patient(config);
+    let config = &with_time_to_connect(config);
     let builder = Listener::builder().engine(engine).config(config);
-    let listener = builder.bind_stream(listen_address()).unwrap();
+    let listener = builder.bind_stream((local_ip(), 0)).unwrap();
     let addr = listener.local_addr().unwrap();
     let connector = Connector::new().config(config);
     let client = thread::spawn(move || connector.connect_stream(addr).unwrap());

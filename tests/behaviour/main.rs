@@ -8,10 +8,6 @@
     reason = "the suite runs against two stream types"
 )]
 
-use std::time::Duration;
-
-use rdmsg::Config;
-
 mod buffers;
 mod rdmsg_only;
 
@@ -38,29 +34,13 @@ mod over_rdmsg {
     use rdmsg::{Stream, StreamListener as Listener};
 
     fn bind() -> Listener {
-        Listener::bind(super::listen_address()).unwrap()
+        Listener::bind((common::local_ip(), 0)).unwrap()
     }
 
     fn connect(addr: SocketAddr) -> Stream {
-        Stream::connect_timeout(addr, super::TIME_LIMIT).unwrap()
+        Stream::connect_timeout(addr, common::TIME_LIMIT).unwrap()
     }
 
     #[path = "suite.rs"]
     mod suite;
-}
-
-/// A timeout that is never reached, even on a busy machine.
-const TIME_LIMIT: Duration = Duration::from_secs(60);
-
-/// Returns `config`, with a connect timeout that suffices on a busy machine.
-fn patient(config: &Config) -> Config {
-    config.clone().with(|c| c.connect_timeout = TIME_LIMIT)
-}
-
-/// Returns the address to listen on.
-fn listen_address() -> String {
-    match std::env::var("LAB_ADDR") {
-        Ok(address) => format!("{address}:0"),
-        Err(_) => "127.0.0.1:0".to_owned(),
-    }
 }

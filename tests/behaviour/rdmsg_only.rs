@@ -2,17 +2,15 @@
 
 use std::{
     io::{BufRead, ErrorKind, Read, Write},
-    net::SocketAddr,
     thread,
     time::Duration,
 };
 
+use common::{TIME_LIMIT, connect_and_accept, connector, local_ip, with_time_to_connect};
 use rdmsg::{
     CloseReason, Config, Connector, Endpoint, Error, Interest, Listener, Stream, StreamListener,
     ToAddresses,
 };
-
-use super::{TIME_LIMIT, listen_address, patient};
 
 fn pair() -> (Stream, Stream) {
     pair_with(&Config::default())
@@ -25,9 +23,9 @@ fn small_pair() -> (Stream, Stream) {
 }
 
 fn pair_with(config: &Config) -> (Stream, Stream) {
-    let config = &patient(config);
+    let config = &with_time_to_connect(config);
     let builder = Listener::builder().config(config);
-    let listener = builder.bind_stream(listen_address()).unwrap();
+    let listener = builder.bind_stream((local_ip(), 0)).unwrap();
     let addr = listener.local_addr().unwrap();
     let connector = Connector::new().config(config);
     let client = thread::spawn(move || connector.connect_stream(addr).unwrap());
@@ -35,18 +33,9 @@ fn pair_with(config: &Config) -> (Stream, Stream) {
     (client.join().unwrap(), server)
 }
 
-/// Connects with a connect timeout that suffices on a busy machine.
-fn connect(address: SocketAddr) -> Result<Endpoint, Error> {
-    let config = patient(&Config::default());
-    Connector::new().config(&config).connect(address)
-}
-
 fn endpoints() -> (Endpoint, Endpoint) {
-    let listener = Listener::bind(listen_address()).unwrap();
-    let addr = listener.local_addr();
-    let client = thread::spawn(move || connect(addr).unwrap());
-    let server = listener.accept().unwrap();
-    (client.join().unwrap(), server)
+    let listener = Listener::bind((local_ip(), 0)).unwrap();
+    connect_and_accept(&connector(), &listener)
 }
 
 #[test]
@@ -121,15 +110,15 @@ fn stream_and_endpoint_refuse_each_other_with_reason() {
         assert_eq!(mismatch.field, "stream");
         assert!(mismatch.to_string().starts_with(side), "{mismatch}");
     };
-    let listener = StreamListener::bind(listen_address()).unwrap();
+    let listener = StreamListener::bind((local_ip(), 0)).unwrap();
     let addr = listener.local_addr().unwrap();
-    let error = connect(addr).unwrap_err();
+    let error = connector().connect(addr).unwrap_err();
     let Error::Connect { reason, .. } = &error else {
         panic!("{error}");
     };
     refused(reason, "this side sends messages");
 
-    let listener = Listener::bind(listen_address()).unwrap();
+    let listener = Listener::bind((local_ip(), 0)).unwrap();
     let error = Stream::connect_timeout(listener.local_addr(), TIME_LIMIT).unwrap_err();
     let error = error.into_inner().unwrap().downcast::<Error>().unwrap();
     let Error::Connect { reason, .. } = &*error else {
@@ -234,10 +223,10 @@ fn fd_stays_readable_for_partial_message_and_at_end() {
 
 #[test]
 fn both_builders_make_streams() {
-    let config = patient(&Config::default());
+    let config = with_time_to_connect(&Config::default());
     let connector = Connector::new().config(&config);
     let builder = Listener::builder().config(&config.with(|c| c.eager_size = Some(1024)));
-    let listener = builder.bind_stream(listen_address()).unwrap();
+    let listener = builder.bind_stream((local_ip(), 0)).unwrap();
     let addr = listener.local_addr().unwrap();
     assert!(!listener.transports().is_empty());
     let client = thread::spawn(move || connector.connect_stream(addr).unwrap());

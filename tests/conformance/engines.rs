@@ -3,12 +3,13 @@ use std::{
     thread,
 };
 
+use common::{connect_and_accept, connector, with_time_to_connect};
 use rdmsg::{
     Completion, Config, Connector, DeviceCounters, Endpoint, Engine, EngineLimits, Error, Listener,
     Transport,
 };
 
-use crate::stage::{Stage, TIME_LIMIT, connect, ip_and_transport};
+use crate::stage::{Stage, TIME_LIMIT, ip_and_transport};
 
 #[test]
 fn statistics_count_what_all_connections_did() {
@@ -27,17 +28,14 @@ fn statistics_count_what_all_connections_did() {
 fn a_shutdown_ends_everything_of_an_engine() {
     let limits = EngineLimits::default();
     let engine = Engine::with_limits(limits).unwrap();
-    let config = Config::default().with(|config| config.connect_timeout = TIME_LIMIT);
+    let config = with_time_to_connect(&Config::default());
     let listener = Listener::builder()
         .config(&config)
         .engine(&engine)
         .bind((ip_and_transport().0, 0))
         .unwrap();
-    let addr = listener.local_addr();
     let connector = Connector::new().config(&config);
-    let connecting = thread::spawn(move || connector.connect(addr).unwrap());
-    let accepted = listener.accept_timeout(TIME_LIMIT).unwrap();
-    let connected = connecting.join().unwrap();
+    let (connected, accepted) = connect_and_accept(&connector, &listener);
     engine.shutdown();
     assert!(matches!(listener.accept(), Err(Error::EngineShutDown)));
     for error in [
@@ -129,14 +127,9 @@ fn shared_engine_serves_unconfigured_users() {
         return;
     }
     let listener = Listener::bind((ip_and_transport().0, 0)).unwrap();
-    let addr = listener.local_addr();
-    let connecting = thread::spawn(move || connect(addr).unwrap());
-    let accepted = listener.accept().unwrap();
-    let connected = connecting.join().unwrap();
+    let (connected, accepted) = connect_and_accept(&connector(), &listener);
     assert!(Engine::shared().unwrap().statistics().unwrap().connections >= 2);
     connected.send(b"hello").unwrap();
     assert_eq!(*accepted.recv().unwrap(), *b"hello");
-    let again = thread::spawn(move || connect(addr).unwrap());
-    drop(listener.accept().unwrap());
-    drop(again.join().unwrap());
+    drop(connect_and_accept(&connector(), &listener));
 }

@@ -6,7 +6,7 @@ use crate::stage::TRANSPORT;
 /// in-memory transport.
 #[test]
 fn all_tests_pass_in_memory() {
-    if env::var_os("LAB_ADDR").is_some() || env::var_os(TRANSPORT).is_some() {
+    if common::is_rdma() || env::var_os(TRANSPORT).is_some() {
         return;
     }
     let output = Command::new(env::current_exe().unwrap())

@@ -97,7 +97,10 @@ fn closed_listener_returns_pending_then_ends() {
     assert_eq!(accepted.recv_timeout(TIME_LIMIT).unwrap(), b"it goes on");
     // When `close` returns, the address is no longer in use, so a connect is refused.
     again.close();
-    assert_eq!(reason(crate::stage::connect(addr)), CloseReason::Refused);
+    assert_eq!(
+        reason(common::connector().connect(addr)),
+        CloseReason::Refused
+    );
 }
 
 #[test]

@@ -2,6 +2,7 @@
 
 use std::{net::SocketAddr, thread, time::Duration};
 
+use common::patient;
 use rdmsg::{
     CloseReason, Completion, Config, Connector, Endpoint, Error, Listener, Outgoing, Persistent,
     PersistentEvent, Redial, Request, Transport, TransportChoice, TrySendError,
@@ -23,10 +24,7 @@ struct Service {
 
 impl Service {
     fn new(config: Config) -> Self {
-        let config = config.with(|config| {
-            config.connect_timeout = TIME_LIMIT;
-            config.keepalive_timeout = TIME_LIMIT;
-        });
+        let config = patient(&config);
         let engine = engine();
         let connector = Connector::new()
             .config(&config)

@@ -392,7 +392,7 @@ fn missing_listener_is_reported_or_awaited() {
 #[test]
 fn full_backlog_is_reported() {
     let stage = Stage::new(&Config::default());
-    let config = Config::default().with(|c| c.connect_timeout = TIME_LIMIT);
+    let config = common::with_time_to_connect(&Config::default());
     let builder = Listener::builder().config(&config).engine(&stage.engine);
     let builder = builder.backlog(1).half_open(1);
     let listener = builder.bind_requests((ip_and_transport().0, 0)).unwrap();

@@ -5,28 +5,24 @@ use std::{
     io::{self, Write},
     net::{IpAddr, SocketAddr, TcpListener, TcpStream},
     thread,
-    time::Duration,
 };
 
+pub(crate) use common::TIME_LIMIT;
+use common::{connect_and_accept, patient, with_time_to_connect};
 use rdmsg::{
-    Config, Connector, Endpoint, Engine, Error, Listener, ListenerBuilder, RequestListener,
-    Transport,
+    Config, Connector, Endpoint, Engine, Listener, ListenerBuilder, RequestListener, Transport,
 };
-
-/// A timeout that is never reached, even on a busy machine. No test waits for it to expire.
-pub(crate) const TIME_LIMIT: Duration = Duration::from_secs(60);
 
 /// The environment variable that selects the transport if the configuration selects none.
 pub(crate) const TRANSPORT: &str = "RDMSG_TRANSPORT";
 
 /// Returns an address of this machine, and the transport of connections to this address.
 pub(crate) fn ip_and_transport() -> (IpAddr, Transport) {
-    match env::var("LAB_ADDR") {
-        Ok(addr) => (addr.parse().unwrap(), Transport::Rdma),
-        Err(_) if env::var_os(TRANSPORT).is_some_and(|name| name == "memory") => {
-            ([127, 0, 0, 1].into(), Transport::Memory)
-        }
-        Err(_) => ([127, 0, 0, 1].into(), Transport::Tcp),
+    let (ip, transport) = common::ip_and_transport();
+    let is_memory = env::var_os(TRANSPORT).is_some_and(|name| name == "memory");
+    match transport {
+        Transport::Tcp if is_memory => (ip, Transport::Memory),
+        transport => (ip, transport),
     }
 }
 
@@ -86,10 +82,7 @@ impl Stage {
 
     /// Establishes a connection, and returns both ends, the connecting end first.
     pub(crate) fn pair(&self) -> (Endpoint, Endpoint) {
-        let (connector, addr) = (self.connector.clone(), self.listener.local_addr());
-        let connecting = thread::spawn(move || connector.connect(addr).unwrap());
-        let accepted = self.listener.accept_timeout(TIME_LIMIT).unwrap();
-        let connected = connecting.join().unwrap();
+        let (connected, accepted) = connect_and_accept(&self.connector, &self.listener);
         assert_eq!(
             connected.info().transport,
             ip_and_transport().1,
@@ -98,33 +91,6 @@ impl Stage {
         assert_eq!(accepted.info().transport, ip_and_transport().1);
         (connected, accepted)
     }
-}
-
-/// Returns `config`, with a longer connect timeout if it has the default one. On a busy machine, a
-/// connect may take longer than the default.
-fn with_time_to_connect(config: &Config) -> Config {
-    config.clone().with(|config| {
-        if config.connect_timeout == Config::default().connect_timeout {
-            config.connect_timeout = TIME_LIMIT;
-        }
-    })
-}
-
-/// Returns `config`, with longer timeouts if it has the default ones. On a busy machine, a living
-/// peer may need more than the default time to answer, and concurrent connects may take longer than
-/// the default.
-fn patient(config: &Config) -> Config {
-    with_time_to_connect(config).with(|config| {
-        if config.keepalive_timeout == Config::default().keepalive_timeout {
-            config.keepalive_timeout = TIME_LIMIT;
-        }
-    })
-}
-
-/// Connects with the default configuration, except for a longer connect timeout.
-pub(crate) fn connect(address: SocketAddr) -> Result<Endpoint, Error> {
-    let config = with_time_to_connect(&Config::default());
-    Connector::new().config(&config).connect(address)
 }
 
 /// Returns both ends of a connection with the configuration `config`, the connecting end first.

@@ -8,7 +8,7 @@ use std::{
 use rdmsg::Engine;
 
 use crate::stage::{
-    TIME_LIMIT, assert_forked, bind, connect, exchange, forked, is_rdma, pair, run_in_own_process,
+    TIME_LIMIT, assert_forked, bind, connector, exchange, forked, is_rdma, pair, run_in_own_process,
 };
 
 /// The number of forks. With this number, each thread of the parent very probably holds a lock
@@ -59,7 +59,7 @@ fn child_waits_for_no_lock_of_its_parent() {
                     // during a fork. Calls of librdmacm in the child could then block, as the guide
                     // warns.
                     while !is_rdma() && !stop.load(Ordering::Relaxed) {
-                        let client = connect(address).unwrap();
+                        let client = connector().connect(address).unwrap();
                         let server = listener.accept_timeout(TIME_LIMIT).unwrap();
                         engine.statistics().unwrap();
                         drop((client, server));

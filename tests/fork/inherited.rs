@@ -19,7 +19,7 @@ use rdmsg::{
 };
 
 use crate::stage::{
-    TIME_LIMIT, assert_forked, bind, connect, exchange, forked, is_rdma, local_ip, pair, patient,
+    TIME_LIMIT, assert_forked, bind, config, connector, exchange, forked, is_rdma, local_ip, pair,
     run_in_own_process,
 };
 
@@ -42,7 +42,7 @@ fn assert_io_forked<T>(result: io::Result<T>) {
 }
 
 fn bind_requests() -> RequestListener {
-    let builder = Listener::builder().config(&patient());
+    let builder = Listener::builder().config(&config());
     builder.bind_requests((local_ip(), 0)).unwrap()
 }
 
@@ -243,7 +243,7 @@ fn listeners_fail_in_child_and_accept_in_parent() {
             let listener = bind();
             let requests = bind_requests();
             let asking = requests.local_addr();
-            let client = thread::spawn(move || connect(asking).unwrap());
+            let client = thread::spawn(move || connector().connect(asking).unwrap());
             let request = requests.requests().recv_timeout(TIME_LIMIT).unwrap();
             let request = Cell::new(Some(request));
             forked(|| {
@@ -284,7 +284,7 @@ fn connect_in_progress_fails_in_child_not_in_parent() {
         "connect_in_progress_fails_in_child_not_in_parent",
         || {
             let requests = bind_requests();
-            let mut config = patient();
+            let mut config = config();
             // Select one transport, so that the connector makes only one attempt, which starts
             // immediately.
             config.transport = if is_rdma() {
@@ -347,8 +347,7 @@ fn persistent_client_fails_in_child_not_in_parent() {
         "persistent_client_fails_in_child_not_in_parent",
         || {
             let listener = bind();
-            let connector = Connector::new().config(&patient());
-            let client = connector.persist(listener.local_addr()).unwrap();
+            let client = connector().persist(listener.local_addr()).unwrap();
             thread::scope(|scope| {
                 scope.spawn(|| client.send(b"before").unwrap());
                 let server = listener.accept_timeout(TIME_LIMIT).unwrap();

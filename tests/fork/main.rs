@@ -2,9 +2,6 @@
 //! the objects of its parent. By default, the tests run over TCP. In the lab (`docs/lab.md`), the
 //! variable `LAB_ADDR` contains the address of an RDMA device, and the tests run over RDMA.
 
-#[path = "../apart/mod.rs"]
-mod apart;
-
 mod children;
 mod exec;
 mod inherited;

@@ -18,7 +18,7 @@ use nix::{
 use rdmsg::{Connector, Endpoint, Error, Listener};
 
 use crate::stage::{
-    TIME_LIMIT, answer, ask, assert_forked, bind, forked, local_ip, pair, patient,
+    TIME_LIMIT, answer, ask, assert_forked, bind, config, forked, local_ip, pair,
     run_in_own_process,
 };
 
@@ -120,7 +120,7 @@ fn peer_of_a_killed_parent_sees_the_end() {
             let (from_parent, to_test) = UnixStream::pair().unwrap();
             let parent = forked(|| {
                 let own = bind();
-                let mut config = patient();
+                let mut config = config();
                 config.keepalive_interval = None;
                 let client = Connector::new().config(&config).connect(address).unwrap();
                 client.send(b"there").unwrap();

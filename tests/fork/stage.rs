@@ -2,62 +2,35 @@
 //! process.
 
 use std::{
-    env,
-    net::{IpAddr, SocketAddr},
+    net::SocketAddr,
     panic::{AssertUnwindSafe, catch_unwind},
-    thread,
-    time::Duration,
 };
 
+pub(crate) use common::{TIME_LIMIT, connector, is_rdma, local_ip};
+use common::{apart, connect_and_accept, with_time_to_connect};
 use nix::{
     sys::wait::{WaitStatus, waitpid},
     unistd::{ForkResult, Pid, alarm, fork},
 };
-use rdmsg::{CloseReason, Config, Connector, Endpoint, Error, Listener};
-
-use crate::apart;
-
-/// A timeout that is never reached, even on a busy machine. No test waits for it to expire.
-pub(crate) const TIME_LIMIT: Duration = Duration::from_secs(60);
+use rdmsg::{CloseReason, Config, Endpoint, Error, Listener};
 
 /// The maximum lifetime of a child in seconds. An alarm kills a child that lives longer, so its
 /// test fails.
 const LIFETIME: u32 = 60;
 
-/// Returns an address of this machine.
-pub(crate) fn local_ip() -> IpAddr {
-    match env::var("LAB_ADDR") {
-        Ok(addr) => addr.parse().unwrap(),
-        Err(_) => [127, 0, 0, 1].into(),
-    }
-}
-
-/// Returns whether connections use RDMA.
-pub(crate) fn is_rdma() -> bool {
-    env::var_os("LAB_ADDR").is_some()
-}
-
 /// Returns a configuration that gives a connect enough time on a busy machine.
-pub(crate) fn patient() -> Config {
-    Config::default().with(|c| c.connect_timeout = TIME_LIMIT)
+pub(crate) fn config() -> Config {
+    with_time_to_connect(&Config::default())
 }
 
 pub(crate) fn bind() -> Listener {
-    let builder = Listener::builder().config(&patient());
+    let builder = Listener::builder().config(&config());
     builder.bind((local_ip(), 0)).unwrap()
-}
-
-/// Connects with the configuration of [`patient`].
-pub(crate) fn connect(address: SocketAddr) -> Result<Endpoint, Error> {
-    Connector::new().config(&patient()).connect(address)
 }
 
 /// Connects to a listener in this process. Returns both ends, the connecting end first.
 pub(crate) fn pair(listener: &Listener) -> (Endpoint, Endpoint) {
-    let address = listener.local_addr();
-    let client = thread::spawn(move || connect(address).unwrap());
-    let server = listener.accept_timeout(TIME_LIMIT).unwrap();
-    (client.join().unwrap(), server)
+    connect_and_accept(&connector(), listener)
 }
 
 /// Sends and receives a message in each direction.
@@ -72,7 +45,7 @@ pub(crate) fn exchange(one: &Endpoint, other: &Endpoint) {
 /// Connects, sends a question, and returns the answer.
 #[track_caller]
 pub(crate) fn ask(address: SocketAddr, question: &[u8]) -> Vec<u8> {
-    let endpoint = connect(address).unwrap();
+    let endpoint = connector().connect(address).unwrap();
     endpoint.send(question).unwrap();
     let answer = endpoint.recv_timeout(TIME_LIMIT).unwrap().into_vec();
     endpoint.close().unwrap();

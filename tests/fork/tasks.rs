@@ -3,16 +3,13 @@
 
 use std::cell::Cell;
 
-use rdmsg::{
-    Connector,
-    tokio::{Endpoint, Listener, Stream},
-};
+use rdmsg::tokio::{Endpoint, Listener, Stream};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     runtime::Builder,
 };
 
-use crate::stage::{assert_forked, forked, local_ip, patient, run_in_own_process};
+use crate::stage::{assert_forked, connector, forked, local_ip, run_in_own_process};
 
 fn block_on<T>(future: impl Future<Output = T>) -> T {
     let runtime = Builder::new_current_thread().enable_all().build();
@@ -28,7 +25,7 @@ fn types_for_tokio_fail_in_child_not_in_parent() {
             let runtime = Builder::new_current_thread().enable_all().build().unwrap();
             let (listener, client, server, stream, other) = runtime.block_on(async {
                 let listener = Listener::bind((local_ip(), 0)).await.unwrap();
-                let connector = Connector::new().config(&patient());
+                let connector = connector();
                 let connecting = Endpoint::connect_with(&connector, listener.local_addr());
                 let (client, server) = tokio::join!(connecting, listener.accept());
                 let streams = rdmsg::tokio::StreamListener::bind((local_ip(), 0))
@@ -61,7 +58,7 @@ fn types_for_tokio_fail_in_child_not_in_parent() {
                     forked(stream.try_read(&mut [0; 8]).unwrap_err());
                     drop((stream, other.into_split()));
                     let own = Listener::bind((local_ip(), 0)).await.unwrap();
-                    let connector = Connector::new().config(&patient());
+                    let connector = connector();
                     let connecting = Endpoint::connect_with(&connector, own.local_addr());
                     let (mine, other) = tokio::join!(connecting, own.accept());
                     let (mine, other) = (mine.unwrap(), other.unwrap());

@@ -182,10 +182,7 @@ async fn held_frames_let_a_timeout_fire() {
 
 #[test]
 fn tcp_connection_has_no_fault_injector() {
-    let config = Config::default().with(|config| {
-        config.transport = rdmsg::TransportChoice::Tcp;
-        config.connect_timeout = Duration::from_secs(60);
-    });
+    let config = common::tcp_config();
     let listener = Listener::builder().config(&config);
     let listener = listener.bind("127.0.0.1:0").unwrap();
     let connector = Connector::new().config(&config);

@@ -1,8 +1,7 @@
 use std::{fs, path::Path};
 
+use common::apart::run_in_own_process;
 use rdmsg::{Endpoint, Listener};
-
-use crate::apart::run_in_own_process;
 
 /// Returns the names of the threads that the library has started in this process.
 fn threads() -> Vec<String> {

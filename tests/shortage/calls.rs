@@ -12,7 +12,7 @@ use std::{
     sync::LazyLock,
 };
 
-use crate::apart::run_in_process_of;
+use common::apart::run_in_process_of;
 
 type FailCall = unsafe extern "C" fn(*const c_char, c_long);
 type BlockCalls = unsafe extern "C" fn(*const c_char);

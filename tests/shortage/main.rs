@@ -5,27 +5,24 @@
 #![allow(unsafe_code)]
 
 mod adapters;
-#[allow(dead_code)]
-#[path = "../apart/mod.rs"]
-mod apart;
 mod blocked;
 mod calls;
-#[allow(dead_code)]
-#[path = "../tcp_peer/mod.rs"]
-mod tcp_peer;
 mod windows;
 
 use std::{
     env,
     fmt::Debug,
     fs::{self, File},
-    net::{IpAddr, TcpStream},
+    net::TcpStream,
     os::fd::{AsRawFd, BorrowedFd, OwnedFd},
     process::Command,
     thread,
     time::{Duration, Instant},
 };
 
+use common::{
+    TIME_LIMIT, apart::run_in_own_process, ip_and_transport, tcp_peer::Peer, with_time_to_connect,
+};
 use nix::{
     fcntl::{FcntlArg, fcntl},
     sys::{
@@ -38,24 +35,13 @@ use rdmsg::{
     observe::Export,
 };
 
-use self::{apart::run_in_own_process, calls::Calls, tcp_peer::Peer};
-
-/// A timeout that is never reached.
-const TIME_LIMIT: Duration = Duration::from_secs(60);
+use self::calls::Calls;
 
 /// The limit on the number of open files of this process.
 const MAX_FILES: i32 = 256;
 
-/// Returns an address of this machine, and the transport of connections to it.
-fn ip_and_transport() -> (IpAddr, Transport) {
-    match env::var("LAB_ADDR") {
-        Ok(addr) => (addr.parse().unwrap(), Transport::Rdma),
-        Err(_) => ([127, 0, 0, 1].into(), Transport::Tcp),
-    }
-}
-
 fn config() -> Config {
-    Config::default().with(|c| c.connect_timeout = TIME_LIMIT)
+    with_time_to_connect(&Config::default())
 }
 
 /// A connection that the shortage must not affect. Also stores how many resources the process uses

@@ -6,10 +6,11 @@ use std::{
     pin::pin,
 };
 
-use rdmsg::{Config, Engine, Error, TransportChoice, tokio::Listener};
+use common::{tcp_config, tcp_peer::Peer};
+use rdmsg::{Engine, Error, tokio::Listener};
 use tokio::task::spawn_blocking;
 
-use super::{stage::patient, tcp_peer::Peer, tokio::on_each};
+use super::tokio::on_each;
 
 /// The maximum number of polls of a receive. One poll finds no message, one poll finds the end of
 /// the stream, and one poll finds the end of the connection. The other five polls allow for early
@@ -30,8 +31,7 @@ async fn count_polls<T>(future: impl Future<Output = T>) -> (T, u32) {
 #[test]
 fn task_sleeps_until_the_engine_ends_its_connection() {
     on_each(|| async {
-        let mut config = patient(&Config::default());
-        config.transport = TransportChoice::Tcp;
+        let config = tcp_config();
         let engine = Engine::new().unwrap();
         let listener = rdmsg::Listener::builder()
             .config(&config)

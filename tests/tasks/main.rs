@@ -14,9 +14,5 @@ mod incoming;
 mod requests;
 mod stage;
 #[cfg(feature = "tokio")]
-#[allow(dead_code)]
-#[path = "../tcp_peer/mod.rs"]
-mod tcp_peer;
-#[cfg(feature = "tokio")]
 mod tokio;
 mod wakers;

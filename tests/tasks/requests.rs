@@ -9,12 +9,12 @@ use rdmsg::{
 
 use super::{
     cut::drop_after_polls,
-    stage::{connector, ip_and_transport, patient},
+    stage::{connector, ip_and_transport, with_time_to_connect},
     tokio::on_each,
 };
 
 async fn listener() -> RequestListener {
-    let builder = Listener::builder().config(&patient(&Config::default()));
+    let builder = Listener::builder().config(&with_time_to_connect(&Config::default()));
     RequestListener::bind_with(&builder, (ip_and_transport().0, 0))
         .await
         .unwrap()

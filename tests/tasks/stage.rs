@@ -3,22 +3,11 @@
 use std::{
     env,
     net::{IpAddr, SocketAddr},
-    thread,
-    time::Duration,
 };
 
+use common::connect_and_accept;
+pub(crate) use common::{TIME_LIMIT, connector, ip_and_transport, with_time_to_connect};
 use rdmsg::{Config, Connector, Endpoint, Engine, Listener, Transport};
-
-/// A timeout that is never reached, even on a busy machine. No test waits for it to expire.
-pub(crate) const TIME_LIMIT: Duration = Duration::from_secs(60);
-
-/// Returns an address of this machine, and the transport of connections to it.
-pub(crate) fn ip_and_transport() -> (IpAddr, Transport) {
-    match env::var("LAB_ADDR") {
-        Ok(addr) => (addr.parse().unwrap(), Transport::Rdma),
-        Err(_) => ([127, 0, 0, 1].into(), Transport::Tcp),
-    }
-}
 
 /// Returns the address as text, with the host as one decimal number. `getaddrinfo` accepts this
 /// form, but Rust's parser does not.
@@ -29,30 +18,17 @@ pub(crate) fn as_number(addr: SocketAddr) -> String {
     format!("{}:{}", u32::from(host), addr.port())
 }
 
-/// Returns `config`, with a connect timeout that suffices on a busy machine.
-pub(crate) fn patient(config: &Config) -> Config {
-    config.clone().with(|c| c.connect_timeout = TIME_LIMIT)
-}
-
-/// Returns a connector whose connect timeout suffices on a busy machine.
-pub(crate) fn connector() -> Connector {
-    Connector::new().config(&patient(&Config::default()))
-}
-
 /// Returns both ends of a connection as types for blocking threads, the connecting end first.
 pub(crate) fn pair_with(config: &Config) -> (Endpoint, Endpoint) {
     let engine = Engine::shared().unwrap();
-    let config = &patient(config);
+    let config = &with_time_to_connect(config);
     let listener = Listener::builder()
         .config(config)
         .engine(&engine)
         .bind((ip_and_transport().0, 0))
         .unwrap();
-    let addr = listener.local_addr();
     let connector = Connector::new().config(config);
-    let connecting = thread::spawn(move || connector.connect(addr).unwrap());
-    let accepted = listener.accept().unwrap();
-    let connected = connecting.join().unwrap();
+    let (connected, accepted) = connect_and_accept(&connector, &listener);
     assert_eq!(
         connected.info().transport,
         ip_and_transport().1,
@@ -63,7 +39,7 @@ pub(crate) fn pair_with(config: &Config) -> (Endpoint, Endpoint) {
 
 /// Returns a configuration with a small window, which tests fill quickly.
 pub(crate) fn small() -> Config {
-    let mut config = patient(&Config::default());
+    let mut config = with_time_to_connect(&Config::default());
     config.receive_window = Some(2);
     config.send_depth = Some(2);
     config

@@ -28,7 +28,10 @@ use tokio_util::{
 
 use super::{
     cut::drop_after_polls,
-    stage::{as_number, bytes, connector, ip_and_transport, long_run, message, patient, small},
+    stage::{
+        as_number, bytes, connector, ip_and_transport, long_run, message, small,
+        with_time_to_connect,
+    },
 };
 
 /// Runs a future on each kind of runtime.
@@ -104,7 +107,7 @@ fn stream_takes_no_control_messages() {
 
 async fn endpoints(config: &Config) -> (Endpoint, Endpoint) {
     let engine = Engine::shared().unwrap();
-    let config = &patient(config);
+    let config = &with_time_to_connect(config);
     let listener = rdmsg::Listener::builder()
         .config(config)
         .engine(&engine)

@@ -19,7 +19,7 @@ use rdmsg::{
 };
 use smol::block_on;
 
-use super::stage::{TIME_LIMIT, connector, ip_and_transport, pair_with, patient};
+use super::stage::{TIME_LIMIT, connector, ip_and_transport, pair_with, with_time_to_connect};
 
 /// The code of the Failure frame that a side sends after a waker has panicked.
 const WAKER_PANICKED: u32 = 2;
@@ -127,7 +127,7 @@ fn waker_of_a_connect_that_panics_ends_it() {
     let other = pair_with(&Config::default());
     // The listener accepts no request by itself, so the connect stays pending.
     let listener = RequestListener::bind((ip_and_transport().0, 0)).unwrap();
-    let mut config = patient(&Config::default());
+    let mut config = with_time_to_connect(&Config::default());
     // Select one transport. With two transports, the attempt over the second transport would start
     // only at a later poll, but this test polls the future only once.
     config.transport = match ip_and_transport().1 {
@@ -196,13 +196,7 @@ fn second_waker_waits_until_the_first_returns() {
         .engine(&engine)
         .bind((ip_and_transport().0, 0))
         .unwrap();
-    let connect = || {
-        let connector = connector().engine(&engine);
-        let address = listener.local_addr();
-        let client = thread::spawn(move || connector.connect(address).unwrap());
-        let server = listener.accept_timeout(TIME_LIMIT).unwrap();
-        (client.join().unwrap(), server)
-    };
+    let connect = || common::connect_and_accept(&connector().engine(&engine), &listener);
     let (stuck, other) = ([connect(), connect(), connect()], connect());
     let wakers: Vec<_> = stuck
         .iter()

@@ -71,7 +71,7 @@ fn from_std_refuses_while_another_handle_exists() {
     runtime.block_on(async {
         let listener = rdmsg::StreamListener::bind(super::free_rdmsg_address()).unwrap();
         let addr = listener.local_addr().unwrap();
-        let connect = move || rdmsg::Stream::connect_timeout(addr, super::TIME_LIMIT).unwrap();
+        let connect = move || rdmsg::Stream::connect_timeout(addr, common::TIME_LIMIT).unwrap();
         let client = std::thread::spawn(connect);
         let (server, _) = listener.accept().unwrap();
         let _client = client.join().unwrap();

@@ -6,13 +6,13 @@ use std::{
     thread,
 };
 
+use common::TIME_LIMIT;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use super::{
     Listener, StdListener, StdStream, Stream, connect, free_address,
     lines::{ends, runtime},
 };
-use crate::TIME_LIMIT;
 
 /// Returns both ends of a stream as types for blocking threads, the connecting end first.
 #[allow(

@@ -7,9 +7,10 @@ use std::{
     time::Duration,
 };
 
+use common::TIME_LIMIT;
 use rdmsg::{Stream, StreamListener, ToAddresses, Transport};
 
-use super::{TIME_LIMIT, free_rdmsg_address};
+use super::free_rdmsg_address;
 
 fn ends() -> (StreamListener, Stream, Stream) {
     ends_at("", free_rdmsg_address())

@@ -6,10 +6,7 @@
 
 #![expect(clippy::duplicate_mod, reason = "pairs of modules share a file")]
 
-use std::{
-    net::{IpAddr, SocketAddr},
-    time::Duration,
-};
+use std::net::SocketAddr;
 
 #[cfg(feature = "tokio")]
 mod auto_traits;
@@ -94,23 +91,13 @@ mod tokio_over_rdmsg {
     mod waits;
 
     async fn connect(addr: SocketAddr) -> io::Result<Stream> {
-        Stream::connect_with(&super::connector(), addr).await
+        Stream::connect_with(&common::connector(), addr).await
     }
 
     /// Waits until the peer has received all bytes.
     async fn delivered(half: &OwnedReadHalf) {
         half.endpoint().flushed().await.unwrap();
     }
-}
-
-/// A timeout that is never reached, even on a busy machine.
-const TIME_LIMIT: Duration = Duration::from_secs(60);
-
-/// Returns a connector whose connect timeout suffices on a busy machine.
-#[cfg(feature = "tokio")]
-fn connector() -> rdmsg::Connector {
-    let config = rdmsg::Config::default().with(|config| config.connect_timeout = TIME_LIMIT);
-    rdmsg::Connector::new().config(&config)
 }
 
 /// Returns an address of this machine with port 0, which selects a free port.
@@ -121,10 +108,7 @@ fn free_tcp_address() -> SocketAddr {
 /// Returns an address for rdmsg's types with port 0, which selects a free port. In the lab, the
 /// address belongs to an RDMA device. Outside the lab, the address is 127.0.0.1.
 fn free_rdmsg_address() -> SocketAddr {
-    match std::env::var("LAB_ADDR") {
-        Ok(address) => (address.parse::<IpAddr>().unwrap(), 0).into(),
-        Err(_) => free_tcp_address(),
-    }
+    (common::local_ip(), 0).into()
 }
 
 /// Returns true if programs can set the time to live (TTL) of connections at the address `at`.

@@ -12,8 +12,10 @@ use std::{
     time::Duration,
 };
 
+use common::TIME_LIMIT;
+
 use super::{Listener, Stream, free_address};
-use crate::{TIME_LIMIT, has_ttl};
+use crate::has_ttl;
 
 fn ends() -> (Listener, Stream, Stream) {
     let listener = Listener::bind(free_address()).unwrap();

@@ -6,13 +6,14 @@ use std::{
     task::{Context, Waker},
 };
 
+use common::connector;
 use rdmsg::{
     Engine, EngineLimits, Listener,
     tokio::{Stream, StreamListener},
 };
 use tokio::{io::AsyncReadExt, runtime::Builder};
 
-use super::{connector, free_rdmsg_address};
+use super::free_rdmsg_address;
 
 const LONG: usize = 1 << 20;
 

@@ -9,9 +9,10 @@ use std::{
     time::Duration,
 };
 
+use common::patient;
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
 use rdmsg::{
-    CloseReason, Connector, Error, Interest, Listener,
+    CloseReason, Config, Connector, Error, Interest, Listener,
     tokio::{Endpoint as TaskEndpoint, Stream as TaskStream},
 };
 use tokio::{
@@ -21,8 +22,7 @@ use tokio::{
 };
 
 use crate::stage::{
-    PROMPT, Stage, TIME_LIMIT, flush_promptly, ip_and_transport, patient, receive_all, runtime,
-    unprobed,
+    PROMPT, Stage, TIME_LIMIT, flush_promptly, ip_and_transport, receive_all, runtime, unprobed,
 };
 
 /// Writes bytes and waits for their echo. The peer sends the echo only after this wait has started.
@@ -249,7 +249,7 @@ fn connects_from_a_runtime_that_is_dropped() {
     let stage = Stage::new(&unprobed());
     let addr = stage.listener.local_addr();
     let first = runtime(false);
-    let connector = Connector::new().config(&patient());
+    let connector = Connector::new().config(&patient(&Config::default()));
     let mut connecting = Box::pin(connector.start(addr).unwrap());
     first.block_on(async {
         let polled = poll_fn(|cx| Poll::Ready(connecting.as_mut().poll(cx))).await;

@@ -10,6 +10,7 @@ use std::{
     time::Duration,
 };
 
+use common::patient;
 use nix::{
     sys::{
         prctl::set_pdeathsig,
@@ -21,7 +22,7 @@ use nix::{
 };
 use rdmsg::{Config, Endpoint, Listener, Polling};
 
-use crate::stage::{TIME_LIMIT, ip_and_transport, patient, unprobed};
+use crate::stage::{TIME_LIMIT, ip_and_transport, unprobed};
 
 /// The environment variable that contains the role of the child process.
 const ROLE: &str = "WAITING_ROLE";
@@ -214,10 +215,7 @@ fn accept_only() {
 /// each connection twice per keepalive interval, which is ten times per second. The keepalive
 /// timeout is long, so that no connection ends during a test.
 fn probing() -> Config {
-    patient().with(|c| {
-        c.keepalive_interval = Some(Duration::from_millis(200));
-        c.keepalive_timeout = TIME_LIMIT;
-    })
+    patient(&Config::default()).with(|c| c.keepalive_interval = Some(Duration::from_millis(200)))
 }
 
 fn receive(config: &Config) {

@@ -7,11 +7,12 @@ use std::{
     time::Duration,
 };
 
+use common::patient;
 use rdmsg::{CloseReason, Config, Endpoint, Error};
 use tokio::time::timeout;
 
 use crate::stage::{
-    Busy, PROMPT, Stage, TIME_LIMIT, flush_promptly, patient, receive_all, runtime, unprobed,
+    Busy, PROMPT, Stage, TIME_LIMIT, flush_promptly, receive_all, runtime, unprobed,
 };
 
 /// The length in bytes of a message that the peer reads in many chunks.
@@ -109,7 +110,7 @@ fn with_each_idle_runtime(
 
 #[test]
 fn flushes_towards_an_idle_runtime() {
-    let config = patient();
+    let config = patient(&Config::default());
     with_each_idle_runtime(&config, &config, 20, |near| flush_promptly(near, 20));
 }
 
@@ -135,7 +136,7 @@ fn sends_a_large_message_to_an_idle_runtime() {
 
 #[test]
 fn answers_probes_next_to_an_idle_runtime() {
-    let near = patient().with(|c| {
+    let near = patient(&Config::default()).with(|c| {
         c.keepalive_interval = Some(Duration::from_millis(100));
         c.keepalive_timeout = Duration::from_secs(5);
     });

@@ -1,8 +1,6 @@
 //! Helpers that create both endpoints of a connection, each with a separate engine.
 
 use std::{
-    env,
-    net::IpAddr,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
@@ -11,42 +9,24 @@ use std::{
     time::Duration,
 };
 
+pub(crate) use common::{TIME_LIMIT, ip_and_transport};
+use common::{connect_and_accept, patient};
 use rdmsg::{
-    Config, Connector, Endpoint, Engine, Error, Listener, Polling, Transport,
-    tokio::Endpoint as TaskEndpoint,
+    Config, Connector, Endpoint, Engine, Error, Listener, Polling, tokio::Endpoint as TaskEndpoint,
 };
 use tokio::{
     runtime::{Builder, Runtime},
     task::yield_now,
 };
 
-/// A timeout that expires only if a test fails, even on a busy machine.
-pub(crate) const TIME_LIMIT: Duration = Duration::from_secs(60);
-
 /// The time limit of calls that normally take milliseconds. This limit expires only if no thread
 /// polls the connection. It is shorter than the longest sleep of a waiting thread, 10 s, after
 /// which the thread would notice an event whose wake-up was lost.
 pub(crate) const PROMPT: Duration = Duration::from_secs(9);
 
-/// Returns an address of this machine, and the transport of connections to this address.
-pub(crate) fn ip_and_transport() -> (IpAddr, Transport) {
-    match env::var("LAB_ADDR") {
-        Ok(addr) => (addr.parse().unwrap(), Transport::Rdma),
-        Err(_) => ([127, 0, 0, 1].into(), Transport::Tcp),
-    }
-}
-
-/// Returns a configuration whose timeouts suffice on a busy machine.
-pub(crate) fn patient() -> Config {
-    Config::default().with(|c| {
-        c.connect_timeout = TIME_LIMIT;
-        c.keepalive_timeout = TIME_LIMIT;
-    })
-}
-
 /// Returns a configuration without keepalive probes, which would make the engine poll occasionally.
 pub(crate) fn unprobed() -> Config {
-    patient().with(|c| c.keepalive_interval = None)
+    patient(&Config::default()).with(|c| c.keepalive_interval = None)
 }
 
 /// Two engines. The near engine connects to the listener of the far engine.
@@ -72,10 +52,7 @@ impl Stage {
     /// Connects with the configuration `config`. Returns the near and the far endpoint.
     pub(crate) fn pair(&self, config: &Config) -> (Endpoint, Endpoint) {
         let connector = Connector::new().config(config).engine(&self.near);
-        let addr = self.listener.local_addr();
-        let connecting = thread::spawn(move || connector.connect(addr).unwrap());
-        let far = self.listener.accept_timeout(TIME_LIMIT).unwrap();
-        let near = connecting.join().unwrap();
+        let (near, far) = connect_and_accept(&connector, &self.listener);
         assert_eq!(
             near.info().transport,
             ip_and_transport().1,
@@ -94,7 +71,7 @@ pub(crate) struct Busy {
 impl Busy {
     /// Creates a busy connection between the engines of `stage`.
     pub(crate) fn between(stage: &Stage) -> Self {
-        let config = patient().with(|c| c.polling = Polling::Event);
+        let config = patient(&Config::default()).with(|c| c.polling = Polling::Event);
         let (near, far) = stage.pair(&config);
         let stop = Arc::new(AtomicBool::new(false));
         let is_over = Arc::clone(&stop);

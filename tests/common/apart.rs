@@ -3,23 +3,19 @@
 
 use std::{env, process::Command};
 
-#[allow(dead_code)]
-pub(crate) mod same;
-
 /// The environment variable that marks a process that [`run_in_process_of`] started.
 const IN_OWN_PROCESS: &str = "RDMSG_TEST_IN_OWN_PROCESS";
 
 /// Runs `body` in a separate process of this test program. `name` is the name of the calling test,
 /// with its modules.
-#[allow(dead_code)]
-pub(crate) fn run_in_own_process(name: &str, body: impl FnOnce()) {
+pub fn run_in_own_process(name: &str, body: impl FnOnce()) {
     run_in_process_of(Command::new(env::current_exe().unwrap()), name, body);
 }
 
 /// Runs `body` in the process that `command` starts. The command must accept the options of a test
 /// program. The process runs the test `name`, which calls this function again: this second call
 /// runs `body`. Panics if the test fails in the process.
-pub(crate) fn run_in_process_of(mut command: Command, name: &str, body: impl FnOnce()) {
+pub fn run_in_process_of(mut command: Command, name: &str, body: impl FnOnce()) {
     if env::var_os(IN_OWN_PROCESS).is_some() {
         return body();
     }

@@ -25,7 +25,7 @@ const RDMA_WORDS: [&str; 11] = [
 /// Asserts that `ours` has the same kind as `std`, an error of a std socket. The text of `ours`
 /// must contain the text of `std` and the address, but no word of `RDMA_WORDS`.
 #[track_caller]
-pub(crate) fn assert_same(ours: &io::Error, std: &io::Error, address: SocketAddr) {
+pub fn assert_same(ours: &io::Error, std: &io::Error, address: SocketAddr) {
     assert_eq!(ours.kind(), std.kind(), "ours: {ours}; std: {std}");
     let text = ours.to_string();
     assert!(
@@ -41,7 +41,7 @@ pub(crate) fn assert_same(ours: &io::Error, std: &io::Error, address: SocketAddr
 /// Connects a socket of std, and a stream of `rdmsg` for each address scheme that can use TCP.
 /// Asserts that each stream fails with the same error as the socket.
 #[track_caller]
-pub(crate) fn assert_same_connect(address: SocketAddr) {
+pub fn assert_same_connect(address: SocketAddr) {
     let std = TcpStream::connect(address).unwrap_err();
     for scheme in ["tcp", "auto"] {
         let ours = Stream::connect(format!("{scheme}://{address}")).unwrap_err();

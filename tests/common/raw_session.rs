@@ -8,32 +8,43 @@ use std::{
     thread,
 };
 
-use crate::tcp_peer::{TIME_LIMIT, frame_with, pdu};
+use crate::{
+    TIME_LIMIT,
+    tcp_peer::{frame_with, pdu},
+};
 
-/// Bits of the field `features` of a hello.
-pub(crate) const SESSION: u16 = 16;
-pub(crate) const RESUMES: u16 = 32;
+/// The bit in the field `features` of a hello from a side that has sessions.
+pub const SESSION: u16 = 16;
+/// The bit in the field `features` of a hello that resumes a session.
+pub const RESUMES: u16 = 32;
 
-/// Codes of rejections.
-pub(crate) const BUSY: u16 = 8;
-pub(crate) const UNKNOWN: u16 = 10;
-pub(crate) const SESSION_ENDED: u16 = 11;
+/// The code of a rejection by a side that has no place or no time for the connection.
+pub const BUSY: u16 = 8;
+/// The code of a rejection by a side that does not know the session.
+pub const UNKNOWN: u16 = 10;
+/// The code of a rejection by a side that has closed the session.
+pub const SESSION_ENDED: u16 = 11;
 
-/// Kinds of frames.
-pub(crate) const PING: u8 = 3;
-pub(crate) const PONG: u8 = 4;
-pub(crate) const CLOSE: u8 = 5;
-pub(crate) const CLOSE_ACK: u8 = 7;
+/// The kind of a Ping frame.
+pub const PING: u8 = 3;
+/// The kind of a Pong frame.
+pub const PONG: u8 = 4;
+/// The kind of a Close frame.
+pub const CLOSE: u8 = 5;
+/// The kind of a frame that acknowledges a Close frame.
+pub const CLOSE_ACK: u8 = 7;
 const FAILURE: u8 = 8;
 
 /// The code of a Failure frame from a side whose keepalive has timed out.
-pub(crate) const KEEPALIVE_TIMEOUT: u32 = 4;
+pub const KEEPALIVE_TIMEOUT: u32 = 4;
 
-pub(crate) const WINDOW: u32 = 4;
+/// The window of the raw sides, in messages.
+pub const WINDOW: u32 = 4;
 
 /// The reply to a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Answer {
+#[non_exhaustive]
+pub enum Answer {
     /// The request was accepted. Contains the bytes after the hello.
     Accepted(Vec<u8>),
     /// The request was rejected. Contains the code, and the fields `own` and `theirs`.
@@ -42,7 +53,7 @@ pub(crate) enum Answer {
 
 /// Returns the private data of a request or a reply: a hello with the features `features`, followed
 /// by `data`.
-pub(crate) fn hello(features: u16, data: &[u8]) -> Vec<u8> {
+fn hello(features: u16, data: &[u8]) -> Vec<u8> {
     let mut hello = b"rdms\x03".to_vec();
     hello.push(36 + data.len() as u8);
     hello.extend(features.to_be_bytes());
@@ -70,21 +81,21 @@ fn setup(kind: u8, private_data: &[u8]) -> Vec<u8> {
 }
 
 /// Returns the bytes that follow the hello in a request to resume.
-pub(crate) fn resume_data(id: &[u8; 12], epoch: u32, received: u32) -> Vec<u8> {
+pub fn resume_data(id: &[u8; 12], epoch: u32, received: u32) -> Vec<u8> {
     let numbers = [epoch.to_be_bytes(), received.to_be_bytes()];
     [&id[..], numbers.as_flattened()].concat()
 }
 
 /// Parses a request to resume the session `id`. Returns two fields of the request: the epoch, and
 /// the number of messages that the requesting side has received.
-pub(crate) fn epoch_and_received(data: &[u8], id: &[u8; 12]) -> (u32, u32) {
+pub fn epoch_and_received(data: &[u8], id: &[u8; 12]) -> (u32, u32) {
     assert_eq!((data.len(), &data[..12]), (20, &id[..]));
     let number = |at: usize| u32::from_be_bytes(data[at..at + 4].try_into().unwrap());
     (number(12), number(16))
 }
 
 /// Connects and sends a request. Returns the connection and the reply.
-pub(crate) fn request_with(address: SocketAddr, features: u16, data: &[u8]) -> (Raw, Answer) {
+pub fn request_with(address: SocketAddr, features: u16, data: &[u8]) -> (Raw, Answer) {
     let mut raw = Raw::connect(address);
     raw.request(features, data);
     let answer = raw.answer();
@@ -92,7 +103,7 @@ pub(crate) fn request_with(address: SocketAddr, features: u16, data: &[u8]) -> (
 }
 
 /// Connects and sends a request to resume a session. Returns the connection and the reply.
-pub(crate) fn request_resume(
+pub fn request_resume(
     address: SocketAddr,
     id: &[u8; 12],
     epoch: u32,
@@ -103,9 +114,12 @@ pub(crate) fn request_resume(
 }
 
 /// One side of a connection. The test itself produces all bytes that this side sends.
-pub(crate) struct Raw {
+#[derive(Debug)]
+pub struct Raw {
     stream: TcpStream,
-    pub(crate) granted: u32,
+    /// The grant in the frames that this side sends: the number of messages that the other side may
+    /// send in total.
+    pub granted: u32,
     frames: u16,
     requests: u32,
 }
@@ -122,23 +136,28 @@ impl Raw {
         }
     }
 
-    pub(crate) fn connect(address: SocketAddr) -> Self {
+    /// Connects to `address`, but sends no request.
+    pub fn connect(address: SocketAddr) -> Self {
         Self::from_stream(TcpStream::connect(address).unwrap())
     }
 
-    pub(crate) fn local_addr(&self) -> SocketAddr {
+    /// Returns the address of this side.
+    pub fn local_addr(&self) -> SocketAddr {
         self.stream.local_addr().unwrap()
     }
 
-    pub(crate) fn hang_up(&self) {
+    /// Shuts down the stream in both directions.
+    pub fn hang_up(&self) {
         self.stream.shutdown(Shutdown::Both).unwrap();
     }
 
-    pub(crate) fn write(&mut self, bytes: &[u8]) {
+    /// Writes bytes to the stream.
+    pub fn write(&mut self, bytes: &[u8]) {
         self.stream.write_all(bytes).unwrap();
     }
 
-    pub(crate) fn request(&mut self, features: u16, data: &[u8]) {
+    /// Sends a request whose hello has the features `features` and is followed by `data`.
+    pub fn request(&mut self, features: u16, data: &[u8]) {
         self.write(&setup(1, &hello(features, data)));
     }
 
@@ -148,13 +167,14 @@ impl Raw {
         Ok((setup[5], setup[8..].to_vec()))
     }
 
-    pub(crate) fn answer(&mut self) -> Answer {
+    /// Reads the reply to a request.
+    pub fn answer(&mut self) -> Answer {
         self.try_answer().expect("the other side must reply")
     }
 
     /// Reads the reply to a request. Returns `None` if the other side closes the connection without
     /// replying.
-    pub(crate) fn try_answer(&mut self) -> Option<Answer> {
+    pub fn try_answer(&mut self) -> Option<Answer> {
         let (kind, data) = self.read_setup().ok()?;
         if kind == 2 {
             return Some(Answer::Accepted(data[36..].to_vec()));
@@ -166,14 +186,14 @@ impl Raw {
     }
 
     /// Sends a message.
-    pub(crate) fn send(&mut self, payload: &[u8]) {
+    pub fn send(&mut self, payload: &[u8]) {
         let frame = frame_with(self.granted, self.frames, payload);
         self.frames += 1;
         self.write(&pdu(1, 0, &frame));
     }
 
     /// Sends a control frame.
-    pub(crate) fn control(&mut self, kind: u8) {
+    pub fn control(&mut self, kind: u8) {
         let mut frame = frame_with(self.granted, self.frames, b"");
         frame[0] = kind;
         self.frames += 1;
@@ -181,7 +201,7 @@ impl Raw {
     }
 
     /// Sends a Failure frame with code `code`, as the final frame of this side.
-    pub(crate) fn fail(&mut self, code: u32) {
+    pub fn fail(&mut self, code: u32) {
         let mut frame = frame_with(self.granted, self.frames, b"");
         frame[0] = FAILURE;
         frame[12..16].copy_from_slice(&code.to_be_bytes());
@@ -191,7 +211,7 @@ impl Raw {
     /// Sends a control frame of kind `kind` as the final frame, and requests an acknowledgement.
     /// Reads until the other side closes the stream. Returns the number of frames that the other
     /// side has acknowledged.
-    pub(crate) fn finish(mut self, kind: u8) -> u32 {
+    pub fn finish(mut self, kind: u8) -> u32 {
         let mut frame = frame_with(self.granted, self.frames, b"");
         frame[0] = kind;
         self.write(&pdu(1, 1, &frame));
@@ -228,12 +248,12 @@ impl Raw {
     }
 
     /// Reads the next frame, and returns its kind.
-    pub(crate) fn next_kind(&mut self) -> u8 {
+    pub fn next_kind(&mut self) -> u8 {
         self.frame()[0]
     }
 
     /// Reads frames until a message arrives, and returns the message's payload.
-    pub(crate) fn receive(&mut self) -> Vec<u8> {
+    pub fn receive(&mut self) -> Vec<u8> {
         loop {
             let frame = self.frame();
             if frame[0] == 1 {
@@ -244,14 +264,17 @@ impl Raw {
 }
 
 /// A listener. The test itself produces all replies that this listener sends.
-pub(crate) struct Server(TcpListener);
+#[derive(Debug)]
+pub struct Server(TcpListener);
 
 impl Server {
-    pub(crate) fn new() -> Self {
+    /// Listens on a free port of 127.0.0.1.
+    pub fn bind() -> Self {
         Self(TcpListener::bind("127.0.0.1:0").unwrap())
     }
 
-    pub(crate) fn address(&self) -> SocketAddr {
+    /// Returns the address on which the server listens.
+    pub fn address(&self) -> SocketAddr {
         self.0.local_addr().unwrap()
     }
 
@@ -265,7 +288,7 @@ impl Server {
 
     /// Accepts the next request. The reply is a hello with the features `features`, followed by
     /// `data`. Returns the connection, and the bytes after the hello of the request.
-    pub(crate) fn accept(&self, features: u16, data: &[u8]) -> (Raw, Vec<u8>) {
+    pub fn accept(&self, features: u16, data: &[u8]) -> (Raw, Vec<u8>) {
         let (mut raw, asked) = self.receive_request();
         raw.write(&setup(2, &hello(features, data)));
         (raw, asked)
@@ -273,7 +296,7 @@ impl Server {
 
     /// Accepts the next request like [`accept`](Self::accept), and grants credits for `credits`
     /// messages.
-    pub(crate) fn accept_with_credits(&self, credits: u16, data: &[u8]) -> Raw {
+    pub fn accept_with_credits(&self, credits: u16, data: &[u8]) -> Raw {
         let (mut raw, _) = self.receive_request();
         let mut hello = hello(SESSION, data);
         hello[10..12].copy_from_slice(&credits.to_be_bytes());
@@ -282,7 +305,8 @@ impl Server {
         raw
     }
 
-    pub(crate) fn reject(&self, code: u16, own: u64, theirs: u64) {
+    /// Rejects the next request with the code `code`, and with the fields `own` and `theirs`.
+    pub fn reject(&self, code: u16, own: u64, theirs: u64) {
         let (mut raw, _) = self.receive_request();
         let mut reject = b"rdmR\x03\x18".to_vec();
         reject.extend(code.to_be_bytes());
@@ -294,12 +318,14 @@ impl Server {
 
 /// A proxy that records the request and the reply of each connection. Any host on the network path
 /// can record the same bytes.
-pub(crate) struct Recorder {
-    pub(crate) address: SocketAddr,
+#[derive(Debug)]
+pub struct Recorder {
+    /// The address on which the proxy listens.
+    pub address: SocketAddr,
     record: Arc<Mutex<Record>>,
 }
 
-#[derive(Default)]
+#[derive(Debug, Default)]
 struct Record {
     requests: Vec<Vec<u8>>,
     replies: Vec<Vec<u8>>,
@@ -307,7 +333,8 @@ struct Record {
 }
 
 impl Recorder {
-    pub(crate) fn new(server: SocketAddr) -> Self {
+    /// Starts a proxy that forwards connections to `server`.
+    pub fn new(server: SocketAddr) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
         let record = Arc::new(Mutex::new(Record::default()));
@@ -332,22 +359,23 @@ impl Recorder {
     }
 
     /// Returns the identity of the session, which the first reply contains.
-    pub(crate) fn session(&self) -> [u8; 12] {
+    pub fn session(&self) -> [u8; 12] {
         let record = self.record.lock().unwrap();
         record.replies[0][8 + 36..].try_into().unwrap()
     }
 
     /// Returns the number of recorded requests.
-    pub(crate) fn requests(&self) -> usize {
+    pub fn requests(&self) -> usize {
         self.record.lock().unwrap().requests.len()
     }
 
-    pub(crate) fn last_request(&self) -> Vec<u8> {
+    /// Returns the most recent request, with its header.
+    pub fn last_request(&self) -> Vec<u8> {
         self.record.lock().unwrap().requests.last().unwrap().clone()
     }
 
     /// Ends all connections.
-    pub(crate) fn cut(&self) {
+    pub fn cut(&self) {
         for stream in self.record.lock().unwrap().streams.drain(..) {
             let _ = stream.shutdown(Shutdown::Both);
         }

@@ -4,18 +4,17 @@
 use std::{
     fmt::Write,
     sync::{Condvar, Mutex, Once},
-    time::Duration,
 };
 
 use log::{Level, LevelFilter, Log, Metadata, Record};
 
-mod targets;
+use crate::TIME_LIMIT;
 
-/// A timeout that no test reaches, even on a busy machine.
-pub(crate) const TIME_LIMIT: Duration = Duration::from_secs(60);
+pub mod targets;
 
 /// All log lines since the first call of [`collect`](Self::collect).
-pub(crate) struct Lines {
+#[derive(Debug)]
+pub struct Lines {
     lines: Mutex<Vec<(Level, String)>>,
     added: Condvar,
 }
@@ -25,9 +24,10 @@ static LINES: Lines = Lines {
     added: Condvar::new(),
 };
 
-#[allow(dead_code, reason = "each test program uses only some functions")]
 impl Lines {
-    pub(crate) fn collect() -> &'static Self {
+    /// Makes this value the logger of the program, and returns it. Later calls return the same
+    /// value.
+    pub fn collect() -> &'static Self {
         static ONCE: Once = Once::new();
         ONCE.call_once(|| {
             log::set_logger(&LINES).unwrap();
@@ -37,26 +37,26 @@ impl Lines {
     }
 
     /// Returns the number of lines that contain `text`.
-    pub(crate) fn count(&self, text: &str) -> usize {
+    pub fn count(&self, text: &str) -> usize {
         let lines = self.lines.lock().unwrap();
         lines.iter().filter(|(_, line)| line.contains(text)).count()
     }
 
     /// Returns the level of the first line that contains `text`.
-    pub(crate) fn level_of(&self, text: &str) -> Option<Level> {
+    pub fn level_of(&self, text: &str) -> Option<Level> {
         let lines = self.lines.lock().unwrap();
         let mut found = lines.iter().filter(|(_, line)| line.contains(text));
         found.next().map(|(level, _)| *level)
     }
 
     /// Waits until a line contains `text`.
-    pub(crate) fn wait_for(&self, text: &str) {
+    pub fn wait_for(&self, text: &str) {
         self.wait_for_count(text, 1);
     }
 
     /// Waits until at least `count` lines contain `text`. Then asserts that no line has violated
     /// the contract.
-    pub(crate) fn wait_for_count(&self, text: &str, count: usize) {
+    pub fn wait_for_count(&self, text: &str, count: usize) {
         let found = |lines: &mut Vec<(Level, String)>| {
             lines.iter().filter(|(_, line)| line.contains(text)).count() >= count
         };
@@ -71,7 +71,7 @@ impl Lines {
 
     /// Asserts that no line contains the first four bytes of a secret as decimal numbers, as
     /// hexadecimal digits or as text.
-    pub(crate) fn assert_not_logged(&self, secret: &[u8]) {
+    pub fn assert_not_logged(&self, secret: &[u8]) {
         let secret = &secret[..4];
         let decimal = format!("{secret:?}");
         let mut hex = String::new();

@@ -21,7 +21,7 @@ fn has_name(text: &str) -> bool {
 
 /// Records a line of the library if the line violates the contract. Does not panic for such a line,
 /// because the library catches panics of a logger.
-pub(crate) fn record_violation(record: &Record<'_>) {
+pub fn record_violation(record: &Record<'_>) {
     let (target, text) = (record.target(), record.args().to_string());
     // Ignore other crates, whose targets are their module paths.
     if !target.starts_with("rdm") {
@@ -37,7 +37,7 @@ pub(crate) fn record_violation(record: &Record<'_>) {
 
 /// Asserts that no line so far has violated the contract.
 #[track_caller]
-pub(crate) fn assert_no_violation() {
+pub fn assert_no_violation() {
     let violations = VIOLATIONS.lock().unwrap();
     assert!(violations.is_empty(), "{violations:#?}");
 }

@@ -5,31 +5,32 @@ use std::{
     io::{self, Read, Write},
     net::{SocketAddr, TcpStream},
     thread,
-    time::Duration,
 };
 
 use rdmsg::{Config, Connector, Endpoint, Engine, Listener};
 
-/// A timeout that is never reached, even on a busy machine.
-pub(crate) const TIME_LIMIT: Duration = Duration::from_secs(60);
+use crate::{TIME_LIMIT, connect_and_accept};
 
 /// A listener for raw peers, and a bystander: a connection that the raw peers must not affect.
-/// `near` and `far` are the ends of the bystander.
-pub(crate) struct Stage {
-    pub(crate) listener: Listener,
-    pub(crate) near: Endpoint,
-    pub(crate) far: Endpoint,
+#[derive(Debug)]
+pub struct Stage {
+    /// The listener, which has accepted the bystander.
+    pub listener: Listener,
+    /// The connecting end of the bystander.
+    pub near: Endpoint,
+    /// The accepting end of the bystander.
+    pub far: Endpoint,
 }
 
 impl Stage {
     /// Connects the bystander. If `config` has the default keepalive interval, the listener's
     /// connections have no keepalive, because raw peers do not answer Pings.
-    pub(crate) fn with(config: Config) -> Self {
+    pub fn with(config: Config) -> Self {
         Self::on(&Engine::new().unwrap(), config)
     }
 
     /// Does the same as [`with`](Self::with), on the engine `engine`.
-    pub(crate) fn on(engine: &Engine, config: Config) -> Self {
+    pub fn on(engine: &Engine, config: Config) -> Self {
         let config = config.with(|c| {
             c.connect_timeout = TIME_LIMIT;
             if c.keepalive_interval == Config::default().keepalive_interval {
@@ -42,31 +43,30 @@ impl Stage {
             .bind("127.0.0.1:0")
             .unwrap();
         let connector = Connector::new().config(&config).engine(engine);
-        let addr = listener.local_addr();
-        let connecting = thread::spawn(move || connector.connect(addr).unwrap());
-        let far = listener.accept_timeout(TIME_LIMIT).unwrap();
+        let (near, far) = connect_and_accept(&connector, &listener);
         Self {
             listener,
-            near: connecting.join().unwrap(),
+            near,
             far,
         }
     }
 
     /// Connects a raw peer with a valid hello. Returns the peer, and the endpoint on the other
     /// side.
-    pub(crate) fn connect(&self) -> (Peer, Endpoint) {
+    pub fn connect(&self) -> (Peer, Endpoint) {
         self.connect_with(4)
     }
 
     /// Does the same as [`connect`](Self::connect), with a peer whose window is `window`.
-    pub(crate) fn connect_with(&self, window: u8) -> (Peer, Endpoint) {
+    pub fn connect_with(&self, window: u8) -> (Peer, Endpoint) {
         let addr = self.listener.local_addr();
         let peer = thread::spawn(move || Peer::connect(addr, window).unwrap());
         let endpoint = self.listener.accept_timeout(TIME_LIMIT).unwrap();
         (peer.join().unwrap(), endpoint)
     }
 
-    pub(crate) fn assert_unaffected(&self) {
+    /// Asserts that the bystander carries messages in both directions.
+    pub fn assert_unaffected(&self) {
         self.near.send(b"well").unwrap();
         assert_eq!(*self.far.recv_timeout(TIME_LIMIT).unwrap(), *b"well");
         self.far.send(b"so am I").unwrap();
@@ -75,8 +75,10 @@ impl Stage {
 }
 
 /// A peer that writes the bytes of the protocol itself, without the library.
-pub(crate) struct Peer {
-    pub(crate) stream: TcpStream,
+#[derive(Debug)]
+pub struct Peer {
+    /// The stream, which carries PDUs after the hellos.
+    pub stream: TcpStream,
 }
 
 impl Peer {
@@ -85,20 +87,20 @@ impl Peer {
     }
 
     /// Sends a hello over a connected stream, and reads the reply.
-    pub(crate) fn from_stream(stream: TcpStream, window: u8) -> io::Result<Self> {
+    pub fn from_stream(stream: TcpStream, window: u8) -> io::Result<Self> {
         Self::serving(stream, window, 16)
     }
 
     /// Does the same as [`from_stream`](Self::from_stream), for a peer that serves `reads`
     /// concurrent READs.
-    pub(crate) fn serving(stream: TcpStream, window: u8, reads: u8) -> io::Result<Self> {
+    pub fn serving(stream: TcpStream, window: u8, reads: u8) -> io::Result<Self> {
         let hello = Self::hello(window);
         Self::with_hello(stream, &hello, reads)
     }
 
     /// Does the same as [`from_stream`](Self::from_stream), with the hello `hello`, for a peer that
     /// serves `reads` concurrent READs.
-    pub(crate) fn with_hello(stream: TcpStream, hello: &[u8], reads: u8) -> io::Result<Self> {
+    pub fn with_hello(stream: TcpStream, hello: &[u8], reads: u8) -> io::Result<Self> {
         let mut peer = Self::introduce(stream, hello, reads)?;
         let mut accept = [0; 8 + 36];
         peer.stream.read_exact(&mut accept)?;
@@ -108,7 +110,7 @@ impl Peer {
 
     /// Sends a request with the hello `hello`, as a peer that serves `reads` concurrent READs. Does
     /// not wait for the reply.
-    pub(crate) fn introduce(mut stream: TcpStream, hello: &[u8], reads: u8) -> io::Result<Self> {
+    pub fn introduce(mut stream: TcpStream, hello: &[u8], reads: u8) -> io::Result<Self> {
         stream.set_read_timeout(Some(TIME_LIMIT))?;
         stream.set_write_timeout(Some(TIME_LIMIT))?;
         stream.write_all(&[b'r', b'd', b'm', b't', 1, 1, reads, 0x24])?;
@@ -117,7 +119,7 @@ impl Peer {
     }
 
     /// Returns a hello with the window `window`.
-    pub(crate) fn hello(window: u8) -> Vec<u8> {
+    pub fn hello(window: u8) -> Vec<u8> {
         let mut hello = b"rdms\x03\x24\0\0\0".to_vec();
         hello.push(window);
         hello.extend(b"\0\0\0\0\x03\xe8");
@@ -128,12 +130,13 @@ impl Peer {
     }
 
     /// Sends bytes. Ignores errors, because the other side may have ended the connection.
-    pub(crate) fn send(&mut self, bytes: &[u8]) {
+    pub fn send(&mut self, bytes: &[u8]) {
         let _ = self.stream.write_all(bytes);
     }
 }
 
-pub(crate) fn pdu(kind: u8, flags: u8, arguments: &[u8]) -> Vec<u8> {
+/// Returns a PDU: a header with the kind `kind` and the flags `flags`, followed by `arguments`.
+pub fn pdu(kind: u8, flags: u8, arguments: &[u8]) -> Vec<u8> {
     let mut bytes = vec![kind, flags, 0, 0];
     bytes.extend((arguments.len() as u32).to_be_bytes());
     bytes.extend(arguments);
@@ -141,12 +144,12 @@ pub(crate) fn pdu(kind: u8, flags: u8, arguments: &[u8]) -> Vec<u8> {
 }
 
 /// Returns a data frame with the sequence number `number`.
-pub(crate) fn frame(number: u16, payload: &[u8]) -> Vec<u8> {
+pub fn frame(number: u16, payload: &[u8]) -> Vec<u8> {
     frame_with(4, number, payload)
 }
 
 /// Returns a data frame with the sequence number `number` and the grant `grant`.
-pub(crate) fn frame_with(grant: u32, number: u16, payload: &[u8]) -> Vec<u8> {
+pub fn frame_with(grant: u32, number: u16, payload: &[u8]) -> Vec<u8> {
     let mut bytes = vec![1, 0];
     bytes.extend(number.to_be_bytes());
     bytes.extend(grant.to_be_bytes());
