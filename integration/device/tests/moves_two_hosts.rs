@@ -16,9 +16,7 @@ use rdmsg::{
     CloseReason, Completion, Config, Connector, Endpoint, Error, Interest, Listener, Message,
     Region, RemoteAccess, RemoteRegion, SendBuffer, Stream, Transport, TransportChoice,
 };
-use toolbox::{Deadline, DeviceTest, Lab, Stop};
-
-const TIME_LIMIT: Duration = Duration::from_secs(60);
+use toolbox::{Deadline, DeviceTest, Lab, Stop, TIME_LIMIT};
 
 /// The RDMA port for messages. The TCP port for messages is one higher.
 const MESSAGES: u16 = 7530;

@@ -12,9 +12,7 @@ use rdmsg::{
     CloseReason, Config, Connector, Endpoint, Engine, Error, Listener, error::PeerTimeout,
     status::WcStatus,
 };
-use toolbox::{DeviceTest, Lab};
-
-const TIME_LIMIT: Duration = Duration::from_secs(60);
+use toolbox::{DeviceTest, Lab, TIME_LIMIT};
 
 /// The ports of two connections: the first has the default configuration, the second must survive
 /// the outage.

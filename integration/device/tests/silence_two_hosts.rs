@@ -4,9 +4,8 @@
 use std::{process::Command, time::Duration};
 
 use rdmsg::{Config, Connector, Endpoint, Engine, Listener, Transport};
-use toolbox::DeviceTest;
+use toolbox::{DeviceTest, TIME_LIMIT};
 
-const TIME_LIMIT: Duration = Duration::from_secs(60);
 const PORT: u16 = 7591;
 
 /// Runs a shell script, which must succeed. Returns its stdout.

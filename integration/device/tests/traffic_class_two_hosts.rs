@@ -5,16 +5,13 @@ use std::{
     collections::BTreeSet,
     net::IpAddr,
     os::fd::{AsRawFd, OwnedFd},
-    time::Duration,
 };
 
 use nix::sys::socket::{
     AddressFamily, MsgFlags, SockFlag, SockProtocol, SockType, recv, setsockopt, socket, sockopt,
 };
 use rdmsg::{Config, Connector, Listener, Transport, TransportChoice};
-use toolbox::DeviceTest;
-
-const TIME_LIMIT: Duration = Duration::from_secs(60);
+use toolbox::{DeviceTest, TIME_LIMIT};
 
 /// The UDP destination port of RoCE packets.
 const ROCE: u16 = 4791;

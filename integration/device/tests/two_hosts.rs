@@ -14,9 +14,7 @@ use rdmsg::{
     CloseReason, Completion, Config, Connector, Endpoint, Engine, Error, Listener, Polling,
     RemoteAccess, RemoteRegion, SendBuffer, status::WcStatus,
 };
-use toolbox::{DeviceTest, Lab, Stop, applies, pattern};
-
-const TIME_LIMIT: Duration = Duration::from_secs(60);
+use toolbox::{DeviceTest, Lab, Stop, TIME_LIMIT, applies, pattern};
 
 /// Runs this host's side of a test: `listener` on host `a`, or `connector` on host `b`. At the end,
 /// the [`DeviceTest`] checks that neither host ran out of posted receives.
