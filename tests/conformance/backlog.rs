@@ -8,7 +8,7 @@ use std::{
 
 use rdmsg::{CloseReason, Config, Connector, Endpoint, Error, Listener, Stream, Transport};
 
-use crate::stage::{Stage, TIME_LIMIT, engine, ip_and_transport, small};
+use crate::stage::{Stage, TIME_LIMIT, engine, ip_and_transport, rounds, small};
 
 /// Waits until the connection ends, and returns the reason. Panics if a message arrives first.
 fn wait_for_end(endpoint: &Endpoint) -> CloseReason {
@@ -175,11 +175,12 @@ fn ask(connector: &Connector, address: SocketAddr) -> bool {
 #[test]
 fn close_breaks_no_established_connection() {
     const CLIENTS: usize = 12;
-    const ROUNDS: usize = 24;
+    // Each round accepts another number of connections before the listener closes.
+    let rounds = rounds(2 * CLIENTS, CLIENTS);
     let stage = Stage::new(&small());
     let remote_connector = Connector::new().config(&small()).engine(&engine());
     let is_in_memory = ip_and_transport().1 == Transport::Memory;
-    for round in 0..ROUNDS {
+    for round in 0..rounds {
         let builder = Listener::builder().config(&small()).engine(&stage.engine);
         let listener = builder.bind((ip_and_transport().0, 0)).unwrap();
         let address = listener.local_addr();

@@ -7,7 +7,7 @@ use std::{
 
 use rdmsg::{CloseReason, Completion, Config, Error, Stream};
 
-use crate::stage::{TIME_LIMIT, pair, pair_with, pattern};
+use crate::stage::{Stage, TIME_LIMIT, pair, pair_with, pattern, rounds};
 
 fn reason(result: Result<impl Sized, Error>) -> CloseReason {
     match result {
@@ -119,8 +119,9 @@ fn an_abort_carries_its_code() {
 /// aborting side confirmed the close before it aborted, not on which call was first.
 #[test]
 fn abort_is_the_reason_of_an_unconfirmed_close() {
-    for _ in 0..100 {
-        let (near, far) = pair();
+    let stage = Stage::new(&Config::default());
+    for _ in 0..rounds(100, 30) {
+        let (near, far) = stage.pair();
         near.send(b"a message").unwrap();
         let start = Arc::new(Barrier::new(2));
         let aborting = thread::spawn({

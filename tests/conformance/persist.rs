@@ -470,7 +470,7 @@ fn fifty_clients_connect_again() {
         .map(|client| client.events().unwrap())
         .collect();
     let next = |events: &Receiver<PersistentEvent>| events.recv_timeout(TIME_LIMIT).unwrap();
-    for round in 0..3_u8 {
+    for round in 0..2_u8 {
         let listener = service.listener.as_ref().unwrap();
         let servers: Vec<_> = clients
             .iter()

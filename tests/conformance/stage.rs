@@ -26,6 +26,15 @@ pub(crate) fn ip_and_transport() -> (IpAddr, Transport) {
     }
 }
 
+/// Returns how often a test repeats a race: `normal`, or `of_device` over RDMA, because a virtual
+/// machine with an RDMA device is slow.
+pub(crate) fn rounds(normal: usize, of_device: usize) -> usize {
+    match ip_and_transport().1 {
+        Transport::Rdma => of_device,
+        _ => normal,
+    }
+}
+
 /// Returns an address at which no program listens while the stream exists, because the stream has
 /// taken its port.
 pub(crate) fn unused_address() -> (SocketAddr, TcpStream) {

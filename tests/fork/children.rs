@@ -11,9 +11,11 @@ use crate::stage::{
     TIME_LIMIT, assert_forked, bind, connector, exchange, forked, is_rdma, pair, run_in_own_process,
 };
 
-/// The number of forks. With this number, each thread of the parent very probably holds a lock
-/// during at least one fork.
-const FORKS: usize = 60;
+/// Returns the number of forks over TCP, at which each thread of the parent very probably holds a
+/// lock during at least one fork. Over RDMA, the forks are fewer, because the lab is slow.
+fn forks() -> usize {
+    if is_rdma() { 20 } else { 60 }
+}
 
 /// Stops the threads when dropped, even if the test fails.
 struct Stop<'a>(&'a AtomicBool);
@@ -66,7 +68,7 @@ fn child_waits_for_no_lock_of_its_parent() {
                     }
                 });
                 let _stop = Stop(&stop);
-                for round in 0..FORKS {
+                for round in 0..forks() {
                     forked(|| {
                         for (client, server) in &pairs {
                             assert_forked(&client.send(b"from a child").unwrap_err());

@@ -28,6 +28,12 @@ const PEER: &str = "EXITS_PEER";
 /// A timeout that exceeds every wait in these tests.
 const NEVER: Duration = Duration::from_secs(600);
 
+/// The length in bytes of a message whose transfer takes longer than the rest of its role.
+const LONG: usize = 6_000_000;
+
+/// The length in bytes of each of four messages.
+const QUARTER: usize = LONG / 4;
+
 /// Starts a role in a new process. Dropping the returned value kills the process.
 fn start(role: &str, peer: SocketAddr) -> Role {
     let child = Command::new(env::current_exe().unwrap())
@@ -108,7 +114,7 @@ fn listen(config: &Config) -> Listener {
 fn role_sends_four_drops_and_returns() {
     let endpoint = long_timeouts().connect(peer()).unwrap();
     for number in 0..4 {
-        endpoint.send(&pattern(number, 5_000_000)).unwrap();
+        endpoint.send(&pattern(number, QUARTER)).unwrap();
     }
 }
 
@@ -116,7 +122,7 @@ fn role_sends_four_drops_and_returns() {
 #[ignore = "a program that other tests run"]
 fn role_sends_one_drops_and_returns() {
     let endpoint = long_timeouts().connect(peer()).unwrap();
-    endpoint.send(&pattern(0, 12_000_000)).unwrap();
+    endpoint.send(&pattern(0, LONG)).unwrap();
 }
 
 #[test]
@@ -124,7 +130,7 @@ fn role_sends_one_drops_and_returns() {
 fn role_sends_on_dropped_engine_and_calls_exit() {
     let engine = Engine::new().unwrap();
     let endpoint = long_timeouts().engine(&engine).connect(peer()).unwrap();
-    endpoint.send(&pattern(0, 12_000_000)).unwrap();
+    endpoint.send(&pattern(0, LONG)).unwrap();
     drop((endpoint, engine));
     process::exit(0);
 }
@@ -134,7 +140,7 @@ fn role_sends_on_dropped_engine_and_calls_exit() {
 fn role_sends_one_and_returns_without_dropping() {
     static KEPT: OnceLock<Endpoint> = OnceLock::new();
     let endpoint = KEPT.get_or_init(|| long_timeouts().connect(peer()).unwrap());
-    endpoint.send(&pattern(0, 12_000_000)).unwrap();
+    endpoint.send(&pattern(0, LONG)).unwrap();
 }
 
 #[test]
@@ -143,7 +149,7 @@ fn role_sends_to_a_peer_that_never_reads() {
     let _lab = Lab::get();
     let endpoint = connector(Duration::from_secs(1)).connect(peer()).unwrap();
     for number in 0..4 {
-        endpoint.send(&pattern(number, 5_000_000)).unwrap();
+        endpoint.send(&pattern(number, QUARTER)).unwrap();
     }
 }
 
@@ -277,10 +283,10 @@ fn messages_sent_before_program_exit_arrive() {
     let _test = DeviceTest::within(600);
     let listener = listen(&patient());
     let roles = [
-        ("role_sends_four_drops_and_returns", 4, 5_000_000),
-        ("role_sends_one_drops_and_returns", 1, 12_000_000),
-        ("role_sends_on_dropped_engine_and_calls_exit", 1, 12_000_000),
-        ("role_sends_one_and_returns_without_dropping", 1, 12_000_000),
+        ("role_sends_four_drops_and_returns", 4, QUARTER),
+        ("role_sends_one_drops_and_returns", 1, LONG),
+        ("role_sends_on_dropped_engine_and_calls_exit", 1, LONG),
+        ("role_sends_one_and_returns_without_dropping", 1, LONG),
     ];
     for run in 0..2 {
         for (role, count, len) in roles {
