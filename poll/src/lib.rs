@@ -59,9 +59,9 @@
 #[macro_use(error)]
 extern crate rdmsg_os;
 
-mod attended;
 mod completions;
 mod deadline;
+mod engine_checks;
 mod event_loop;
 mod group;
 #[cfg(not(loom))]
@@ -93,9 +93,9 @@ use self::model::system as sys;
 #[cfg(all(feature = "tokio", not(loom)))]
 pub use self::runtime_watch::RuntimeWatch;
 pub use self::{
-    attended::{Attended, AttendedConnection, Due},
     completions::{Answers, Completions, Events, Progress},
     deadline::Deadline,
+    engine_checks::{Attended, AttendedConnection, Due},
     poller::Poller,
     spin::Polling,
     sync::{Mailbox, Notice, NoticeKind, Reader, Readiness, WaiterId, Wakers, eventfd},

@@ -19,9 +19,9 @@ mod connection;
 mod control_messages;
 mod credit;
 mod frame;
-mod gauge;
 mod hello;
 mod inbound;
+mod memory_shares;
 mod negotiated;
 mod outbound;
 #[allow(missing_docs, reason = "the names of variants and fields suffice")]
@@ -51,8 +51,8 @@ pub use self::{
     control_messages::{CONTROL_WINDOW, ControlRefused, MAX_CONTROL_MESSAGE},
     credit::CONTROL_RECEIVES,
     frame::{Descriptor, HEADER_LEN, rest_of_message},
-    gauge::{Gauge, Host, Part},
     hello::{PRIVATE_DATA_MAX, PrivateBytes, REPLY_DATA_MAX, REQUEST_DATA_MAX},
+    memory_shares::{Gauge, Host, Part},
     negotiated::{Capabilities, Negotiated, ReadDepth},
     output::{
         Arrival, BatchRoom, Clock, CmCall, CmInput, CmOp, DrainSide, Event, FragmentCopy, Note,

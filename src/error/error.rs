@@ -5,7 +5,7 @@ use std::{
 
 use nix::sys::resource::{Resource, getrlimit};
 
-use super::advice::{
+use super::local_remedies::{
     BindProblem, LoopbackProblem, MemlockAdvice, NoRdmaAdvice, ScopeAdvice, device_advice,
     rebind_advice,
 };

@@ -1,10 +1,10 @@
 //! The errors of operations: their type, the parts of their texts that depend on this machine, and
 //! their conversion into [`std::io::Error`].
 
-mod advice;
 #[expect(clippy::module_inception, reason = "it is the folder's main type")]
 mod error;
 mod io_error;
+mod local_remedies;
 #[cfg(test)]
 mod troubleshooting_page;
 

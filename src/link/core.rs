@@ -14,10 +14,10 @@ use super::{
     completion::{Completion, Ended},
     cork::Cork,
     deferred::Deferred,
+    delivery::GroupQueue,
     inbox::Inlet,
     liveness::PeerLiveness,
     message::{Batches, MessageOwner},
-    outbox::GroupQueue,
     receive::Recipient,
     reports::Reports,
     send::refused_send,
@@ -391,7 +391,7 @@ impl Core {
             }
         }
         self.recovery().fail_kept(&ended.reason);
-        self.deferred.ended = self.reports.outbox.take().map(Box::new);
+        self.deferred.ended = self.reports.delivery.take().map(Box::new);
         self.ended = Some(ended);
         self.deferred.drive = true;
         self.deferred.wake = true;

@@ -12,13 +12,13 @@
 //! | the transport, installed and taken out; the owners of a connection | `attachment`; `owners` |
 //! | the calls of handles; waiting, polling, event loops | `calls`; `polling` |
 //! | inputs and outputs of the state machine, under its lock | `core` |
-//! | sends; a message being sent; its frames | `send`; `sending`; `frames` |
+//! | sends; a message being sent; its frames | `send`; `pending_send`; `fragments` |
 //! | bytes held back while the window is full | `cork` |
 //! | receives: deliveries, control messages, released messages | `receive` |
 //! | sessions: their state; loss and attempts; the next connection | `session`: `suspension`, … |
 //! | the detection of sends that wait for a long time | `stall` |
 //! | reports to the application; their order | `reports`; `sent_order` |
-//! | the destination of completions; a connection's own queue | `outbox`; `inbox` |
+//! | the destination of completions; a connection's own queue | `delivery`; `inbox` |
 //! | the members of a group, which the group's waiting threads poll | `members` |
 //! | faults, for tests | `faults` |
 //! | messages and the release of their buffers and credits; unread bytes | `message`; `inflow` |
@@ -32,8 +32,9 @@ mod completion;
 mod core;
 mod cork;
 mod deferred;
+mod delivery;
 mod faults;
-mod frames;
+mod fragments;
 mod inbox;
 mod inflow;
 #[expect(clippy::module_inception, reason = "it is the layer's main type")]
@@ -41,13 +42,12 @@ mod link;
 mod liveness;
 mod members;
 mod message;
-mod outbox;
 mod owners;
+mod pending_send;
 mod polling;
 mod receive;
 mod reports;
 mod send;
-mod sending;
 mod sent_order;
 mod session;
 mod stall;
@@ -60,14 +60,14 @@ pub(crate) use crate::poll::{Awaited, Deadline, Progress};
 
 pub(crate) use self::{
     completion::Ended,
+    delivery::GroupQueue,
     faults::Withholding,
     inbox::{Inbox, inbox},
     inflow::Inflow,
     link::Link,
     liveness::Peers,
     message::Handoff,
-    outbox::GroupQueue,
     owners::Owner,
-    sending::{Sending, total},
+    pending_send::{Sending, total},
     session::{Next, PathsOfAttempt, PeerPath, PeerPaths, Resume, Side},
 };

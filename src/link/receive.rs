@@ -7,8 +7,8 @@ use super::{
     completion::{Completion, Immediate},
     core::{Core, SystemClock},
     deferred::DeferredAction,
+    delivery::Delivery,
     message::{Handoff, Message, MessageOwner, Storage},
-    outbox::Outbox,
 };
 use crate::{
     proto::{Arrival, FragmentCopy, HEADER_LEN, parts},
@@ -43,7 +43,7 @@ impl Core {
             return false;
         };
         if let (Some(handoff), Some(completions), None) =
-            (to.handoff, &self.reports.outbox, &self.share)
+            (to.handoff, &self.reports.delivery, &self.share)
             && handoff.is_empty()
             && completions.hands_over()
         {
@@ -100,7 +100,7 @@ impl Core {
         }
         let ring = &self.ring;
         let owner = || owner_of(ring, to);
-        let inflow = self.reports.outbox.as_ref().and_then(Outbox::inflow);
+        let inflow = self.reports.delivery.as_ref().and_then(Delivery::inflow);
         let completion = match arrival {
             Arrival::Message {
                 buffer,
@@ -186,7 +186,7 @@ impl Core {
             let bytes = frame.clone().part(HEADER_LEN as u32 + start, len);
             Message::part(Arc::clone(&owner), bytes)
         });
-        let Some(completions) = &mut self.reports.outbox else {
+        let Some(completions) = &mut self.reports.delivery else {
             // The receiver has been dropped. Each message is dropped after the lock is released,
             // because its drop takes the lock to return the credit.
             let messages =
@@ -215,7 +215,7 @@ impl Core {
         completion: Completion,
         to: &Recipient<'_, H>,
     ) {
-        let Some(completions) = &mut self.reports.outbox else {
+        let Some(completions) = &mut self.reports.delivery else {
             // The receiver has been dropped. The message is dropped after the lock is released,
             // because its drop takes the lock to return the credit.
             return self.deferred.later.push(DeferredAction::Drop(completion));
@@ -251,9 +251,9 @@ impl Core {
     /// completions.
     fn is_stream(&self) -> bool {
         self.reports
-            .outbox
+            .delivery
             .as_ref()
-            .and_then(Outbox::inflow)
+            .and_then(Delivery::inflow)
             .is_some()
     }
 

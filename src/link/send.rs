@@ -8,8 +8,8 @@ use std::{io::IoSlice, mem, time::Instant};
 use super::{
     core::Core,
     cork::{Cork, LONGEST_TO_JOIN},
-    frames::{fitting, post_batch, post_fragments},
-    sending::{Attempt, Content, LONGEST, Sending, total},
+    fragments::{fitting, post_batch, post_fragments},
+    pending_send::{Attempt, Content, LONGEST, Sending, total},
 };
 use crate::{
     error::{Error, TrySendError},

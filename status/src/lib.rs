@@ -13,9 +13,9 @@
 #[macro_use]
 mod open_enum;
 
-mod advice;
 mod cm;
 mod os;
+mod remedies;
 mod wc;
 
 pub use cm::{CmEventType, CmStatus, RejectReason};

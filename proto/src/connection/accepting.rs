@@ -6,8 +6,8 @@ use std::{collections::VecDeque, mem, time::Instant};
 use super::{
     Connection,
     greeting::Greeting,
+    hello_checks::{compatible, malformed_resume, rejection, unreadable},
     receiving::Incoming,
-    refusal::{compatible, malformed_resume, rejection, unreadable},
     setup::{Agreed, Early, Progress, Setup},
     side::Side,
 };

@@ -12,8 +12,8 @@ use rdma_status::{CmStatus, OsError, RejectReason};
 use super::{
     Connection,
     greeting::Greeting,
+    hello_checks::{compatible, is_permanent, is_refusal, is_transient, rejection, unreadable},
     receiving::Incoming,
-    refusal::{compatible, is_permanent, is_refusal, is_transient, rejection, unreadable},
     setup::{Agreed, Early, Progress, Setup},
     side::Side,
 };

@@ -13,7 +13,7 @@ use crate::{
     link::{
         completion::Completion,
         core::SystemClock,
-        sending::{Attempt, Sending},
+        pending_send::{Attempt, Sending},
     },
     os::{lock, millis},
     proto::{CloseReason, Note, SESSION_ID_LEN, SessionId, Violation},

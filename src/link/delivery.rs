@@ -17,7 +17,7 @@ use crate::os::lock;
 
 /// The destination of a connection's completions: its own queue, or the queue of its group.
 #[derive(Debug)]
-pub(crate) struct Outbox {
+pub(crate) struct Delivery {
     own: Inlet,
     /// The queue for the messages of a stream; `None` if the connection is not a stream.
     inflow: Option<Arc<Inflow>>,
@@ -53,7 +53,7 @@ impl Drop for Member {
     }
 }
 
-impl Outbox {
+impl Delivery {
     pub(super) fn new(own: Inlet) -> Self {
         Self {
             own,
@@ -365,67 +365,70 @@ mod tests {
         transport_choice::Transport,
     };
 
-    fn outbox() -> (Outbox, Inbox) {
+    fn delivery() -> (Delivery, Inbox) {
         let (own, receiver) = inbox();
-        (Outbox::new(own), receiver)
+        (Delivery::new(own), receiver)
     }
 
     #[test]
     fn room_is_reported_once_until_it_is_taken() {
-        let (mut outbox, own) = outbox();
-        outbox.put(Completion::Sent(1)).unwrap();
-        assert!(outbox.put_room());
-        assert!(!outbox.put_room());
+        let (mut delivery, own) = delivery();
+        delivery.put(Completion::Sent(1)).unwrap();
+        assert!(delivery.put_room());
+        assert!(!delivery.put_room());
         assert!(matches!(own.take(), Some(Completion::Sent(1))));
-        assert!(!outbox.put_room(), "an unread `Room` must not be repeated");
+        assert!(
+            !delivery.put_room(),
+            "an unread `Room` must not be repeated"
+        );
         assert!(matches!(own.take(), Some(Completion::Room)));
-        assert!(outbox.put_room());
+        assert!(delivery.put_room());
 
         let (queue, group) = GroupQueue::new();
-        outbox.join(&queue, 7, 7);
+        delivery.join(&queue, 7, 7);
         queue.put(8, Completion::Sent(1)).unwrap();
-        assert!(outbox.put_room());
-        assert!(!outbox.put_room());
+        assert!(delivery.put_room());
+        assert!(!delivery.put_room());
         assert!(matches!(group.recv(), Ok((8, _))));
-        assert!(!outbox.put_room());
+        assert!(!delivery.put_room());
         assert!(matches!(group.recv(), Ok((7, Completion::Room))));
-        assert!(outbox.put_room());
+        assert!(delivery.put_room());
     }
 
     #[test]
     fn untaken_ids_of_a_group_are_counted() {
-        let (mut outbox, _own) = outbox();
+        let (mut delivery, _own) = delivery();
         let (queue, group) = GroupQueue::new();
-        outbox.join(&queue, 7, 7);
+        delivery.join(&queue, 7, 7);
         for id in 0..3 {
-            outbox.put(Completion::Sent(id)).unwrap();
+            delivery.put(Completion::Sent(id)).unwrap();
             queue.put(8, Completion::Read(id)).unwrap();
             let reason = CloseReason::PeerClosed;
-            outbox.put(Completion::Disconnected(reason)).unwrap();
+            delivery.put(Completion::Disconnected(reason)).unwrap();
         }
-        assert_eq!(outbox.reports(), 3);
+        assert_eq!(delivery.reports(), 3);
         for left in [2, 2, 2, 1] {
             group.recv().unwrap();
-            assert_eq!(outbox.reports(), left);
+            assert_eq!(delivery.reports(), left);
         }
     }
 
     #[test]
     fn only_ids_in_the_own_channel_are_counted() {
-        let (mut outbox, own) = outbox();
-        outbox.put(Completion::Finished).unwrap();
-        outbox.put(Completion::Sent(1)).unwrap();
-        outbox.put(Completion::Finished).unwrap();
-        outbox.put(Completion::Written(2)).unwrap();
+        let (mut delivery, own) = delivery();
+        delivery.put(Completion::Finished).unwrap();
+        delivery.put(Completion::Sent(1)).unwrap();
+        delivery.put(Completion::Finished).unwrap();
+        delivery.put(Completion::Written(2)).unwrap();
         for left in [2, 1, 1, 0] {
             own.take().unwrap();
-            assert_eq!(outbox.reports(), left);
+            assert_eq!(delivery.reports(), left);
         }
     }
 
     #[test]
     fn one_pair_of_a_session_waits_to_be_taken() {
-        let (mut outbox, own) = outbox();
+        let (mut delivery, own) = delivery();
         let suspended = || {
             let reason = CloseReason::PeerDisconnected;
             Completion::Suspended { reason }
@@ -435,43 +438,43 @@ mod tests {
             resent: 0,
             transport: Transport::Tcp,
         };
-        assert!(outbox.put_session_event(suspended()));
-        assert!(outbox.put_session_event(resumed(1)));
+        assert!(delivery.put_session_event(suspended()));
+        assert!(delivery.put_session_event(resumed(1)));
         assert!(matches!(own.take(), Some(Completion::Suspended { .. })));
-        assert!(!outbox.put_session_event(suspended()));
+        assert!(!delivery.put_session_event(suspended()));
         assert!(matches!(
             own.take(),
             Some(Completion::Resumed { number: 1, .. })
         ));
         assert!(
-            !outbox.put_session_event(resumed(2)),
+            !delivery.put_session_event(resumed(2)),
             "`Resumed` must not be reported without its `Suspended`"
         );
-        assert!(outbox.put_session_event(suspended()));
+        assert!(delivery.put_session_event(suspended()));
         assert!(matches!(own.take(), Some(Completion::Suspended { .. })));
-        assert!(outbox.put_session_event(resumed(3)));
+        assert!(delivery.put_session_event(resumed(3)));
         assert!(matches!(
             own.take(),
             Some(Completion::Resumed { number: 3, .. })
         ));
-        outbox.carry_bytes();
+        delivery.carry_bytes();
         assert!(
-            !outbox.put_session_event(suspended()),
+            !delivery.put_session_event(suspended()),
             "a stream must not report session events"
         );
     }
 
     #[test]
     fn a_group_that_is_gone_is_left() {
-        let (mut outbox, own) = outbox();
+        let (mut delivery, own) = delivery();
         let (queue, group) = GroupQueue::new();
-        outbox.join(&queue, 7, 7);
-        assert!(outbox.is_grouped() && outbox.is_in(&queue) && !outbox.may_hand_over());
-        outbox.put(Completion::Sent(1)).unwrap();
+        delivery.join(&queue, 7, 7);
+        assert!(delivery.is_grouped() && delivery.is_in(&queue) && !delivery.may_hand_over());
+        delivery.put(Completion::Sent(1)).unwrap();
         queue.close();
-        assert!(!outbox.is_grouped());
-        outbox.put(Completion::Sent(2)).unwrap();
-        assert!(!outbox.is_in(&queue));
+        assert!(!delivery.is_grouped());
+        delivery.put(Completion::Sent(2)).unwrap();
+        assert!(!delivery.is_in(&queue));
         assert!(matches!(own.take(), Some(Completion::Sent(2))));
         assert!(matches!(group.recv(), Ok((7, Completion::Sent(1)))));
         assert!(

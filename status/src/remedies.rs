@@ -1,5 +1,5 @@
-//! The advice in the texts of errors: the exhausted resource and the limit to raise, or another
-//! remedy.
+//! The remedies in the texts of errors, for instance the exhausted resource and the limit to
+//! raise.
 
 use crate::OsError;
 
