@@ -11,7 +11,7 @@ use std::{
 use super::{
     completion::Completion,
     core::Core,
-    delivery::{Delivery, GroupQueue, Taker},
+    destination::{Destination, GroupQueue, Taker},
     inflow::Inflow,
     link::Link,
     pending_send::{Attempt, Sending, total},
@@ -171,8 +171,8 @@ impl Link {
             return true;
         }
         let since = *untaken_since.get_or_insert_with(Instant::now);
-        let grouped = core.reports.delivery.as_ref();
-        let grouped = grouped.and_then(Delivery::is_group_taken_by_other);
+        let grouped = core.reports.destination.as_ref();
+        let grouped = grouped.and_then(Destination::is_group_taken_by_other);
         let is_taken = || grouped.unwrap_or_else(|| self.taker.is_other_thread());
         since.elapsed() < Taker::TIME_LIMIT && is_taken()
     }
@@ -274,8 +274,10 @@ impl Link {
     pub(crate) fn carry_bytes(&self) -> Arc<Inflow> {
         let mut core = self.core();
         core.conn.carry_bytes();
-        let completions = core.reports.delivery.as_mut();
-        completions.map(Delivery::carry_bytes).unwrap_or_default()
+        let completions = core.reports.destination.as_mut();
+        completions
+            .map(Destination::carry_bytes)
+            .unwrap_or_default()
     }
 
     /// Sends bytes from the start of `parts`, which contain at least one byte. Returns the number
@@ -514,11 +516,12 @@ impl Link {
     /// connection's own queue. Returns whether the connection was in this group.
     pub(crate) fn leave(self: &Arc<Self>, queue: &Arc<GroupQueue>) -> bool {
         let left = self.with_core(|core| {
-            let delivery = core.reports.delivery.as_mut();
-            let Some(delivery) = delivery.filter(|delivery| delivery.is_in(queue)) else {
+            let destination = core.reports.destination.as_mut();
+            let Some(destination) = destination.filter(|destination| destination.is_in(queue))
+            else {
                 return false;
             };
-            delivery.leave();
+            destination.leave();
             self.set_grouped(false);
             true
         });
@@ -624,7 +627,7 @@ mod tests {
         let put = link
             .core()
             .reports
-            .delivery
+            .destination
             .as_mut()
             .unwrap()
             .put(Completion::Sent(1));

@@ -14,7 +14,7 @@ use super::{
     completion::{Completion, Ended},
     cork::Cork,
     deferred::Deferred,
-    delivery::GroupQueue,
+    destination::GroupQueue,
     inbox::Inlet,
     liveness::PeerLiveness,
     message::{Batches, MessageOwner},
@@ -391,7 +391,7 @@ impl Core {
             }
         }
         self.recovery().fail_kept(&ended.reason);
-        self.deferred.ended = self.reports.delivery.take().map(Box::new);
+        self.deferred.ended = self.reports.destination.take().map(Box::new);
         self.ended = Some(ended);
         self.deferred.drive = true;
         self.deferred.wake = true;

@@ -1,6 +1,6 @@
 use std::mem;
 
-use super::{completion::Completion, delivery::Delivery};
+use super::{completion::Completion, destination::Destination};
 use crate::proto::Note;
 
 /// Work that a thread defers while it holds locks. After the thread has released the locks, it
@@ -19,7 +19,7 @@ pub(super) struct Deferred {
     /// The connection's side of the queue, after the connection has ended.
     /// [`Completion::Disconnected`] must be put into the queue. The box keeps this structure short,
     /// because threads move it for each message.
-    pub(super) ended: Option<Box<Delivery>>,
+    pub(super) ended: Option<Box<Destination>>,
     /// Whether a refused send can be tried again.
     pub(super) room: bool,
     /// The deferred actions, oldest first.
@@ -31,7 +31,7 @@ pub(super) struct Deferred {
 pub(super) enum DeferredAction {
     /// Drop the connection's side of the queue. This action can drop unread messages, and the
     /// release of each message takes the connection's locks.
-    Close(Box<Delivery>),
+    Close(Box<Destination>),
     /// Drop a completion that has no receiver. The release of its message takes the connection's
     /// locks.
     Drop(Completion),

@@ -12,7 +12,7 @@ use super::{
     completion::{Completion, Ended},
     core::Core,
     deferred::{Deferred, DeferredAction},
-    delivery::Taker,
+    destination::Taker,
     inbox::{Inbox, Inlet, inbox},
     message::{MessageOwner, Storage},
     owners::Ring,
@@ -180,7 +180,7 @@ impl Link {
         );
         link.with_core(|core| {
             core.cut_off(CloseReason::Forked);
-            core.reports.delivery = None;
+            core.reports.destination = None;
         });
         // Removes the `Disconnected` completion, because each call of the endpoint reports the end
         // itself.
@@ -296,7 +296,7 @@ impl Link {
             core.close(Instant::now());
             // Later completions have no receiver and are dropped at once. If they were kept, they
             // would occupy memory that later large messages need.
-            let completions = core.reports.delivery.take();
+            let completions = core.reports.destination.take();
             core.deferred
                 .later
                 .extend(completions.map(Box::new).map(DeferredAction::Close));
@@ -420,7 +420,7 @@ impl Link {
         if deferred.finished {
             self.ends.fetch_or(FINISHED, Ordering::Release);
             let ended = deferred.ended.as_deref_mut();
-            if let Some(completions) = ended.or(core.reports.delivery.as_mut()) {
+            if let Some(completions) = ended.or(core.reports.destination.as_mut()) {
                 let _ = completions.put(Completion::Finished);
             }
             deferred.arrived = true;
@@ -499,7 +499,11 @@ impl Link {
 
     pub(super) fn announce_readable(&self, core: &Core) {
         self.readable.announce(|| {
-            let unread = core.reports.delivery.as_ref().is_none_or(|c| !c.is_empty());
+            let unread = core
+                .reports
+                .destination
+                .as_ref()
+                .is_none_or(|c| !c.is_empty());
             unread || self.is_ready()
         });
     }

@@ -18,7 +18,7 @@
 //! | sessions: their state; loss and attempts; the next connection | `session`: `suspension`, … |
 //! | the detection of sends that wait for a long time | `stall` |
 //! | reports to the application; their order | `reports`; `sent_order` |
-//! | the destination of completions; a connection's own queue | `delivery`; `inbox` |
+//! | the destination of completions; a connection's own queue | `destination`; `inbox` |
 //! | the members of a group, which the group's waiting threads poll | `members` |
 //! | faults, for tests | `faults` |
 //! | messages and the release of their buffers and credits; unread bytes | `message`; `inflow` |
@@ -32,7 +32,7 @@ mod completion;
 mod core;
 mod cork;
 mod deferred;
-mod delivery;
+mod destination;
 mod faults;
 mod fragments;
 mod inbox;
@@ -60,7 +60,7 @@ pub(crate) use crate::poll::{Awaited, Deadline, Progress};
 
 pub(crate) use self::{
     completion::Ended,
-    delivery::GroupQueue,
+    destination::GroupQueue,
     faults::Withholding,
     inbox::{Inbox, inbox},
     inflow::Inflow,

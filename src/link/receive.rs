@@ -7,7 +7,7 @@ use super::{
     completion::{Completion, Immediate},
     core::{Core, SystemClock},
     deferred::DeferredAction,
-    delivery::Delivery,
+    destination::Destination,
     message::{Handoff, Message, MessageOwner, Storage},
 };
 use crate::{
@@ -43,7 +43,7 @@ impl Core {
             return false;
         };
         if let (Some(handoff), Some(completions), None) =
-            (to.handoff, &self.reports.delivery, &self.share)
+            (to.handoff, &self.reports.destination, &self.share)
             && handoff.is_empty()
             && completions.hands_over()
         {
@@ -100,7 +100,11 @@ impl Core {
         }
         let ring = &self.ring;
         let owner = || owner_of(ring, to);
-        let inflow = self.reports.delivery.as_ref().and_then(Delivery::inflow);
+        let inflow = self
+            .reports
+            .destination
+            .as_ref()
+            .and_then(Destination::inflow);
         let completion = match arrival {
             Arrival::Message {
                 buffer,
@@ -186,7 +190,7 @@ impl Core {
             let bytes = frame.clone().part(HEADER_LEN as u32 + start, len);
             Message::part(Arc::clone(&owner), bytes)
         });
-        let Some(completions) = &mut self.reports.delivery else {
+        let Some(completions) = &mut self.reports.destination else {
             // The receiver has been dropped. Each message is dropped after the lock is released,
             // because its drop takes the lock to return the credit.
             let messages =
@@ -215,7 +219,7 @@ impl Core {
         completion: Completion,
         to: &Recipient<'_, H>,
     ) {
-        let Some(completions) = &mut self.reports.delivery else {
+        let Some(completions) = &mut self.reports.destination else {
             // The receiver has been dropped. The message is dropped after the lock is released,
             // because its drop takes the lock to return the credit.
             return self.deferred.later.push(DeferredAction::Drop(completion));
@@ -251,9 +255,9 @@ impl Core {
     /// completions.
     fn is_stream(&self) -> bool {
         self.reports
-            .delivery
+            .destination
             .as_ref()
-            .and_then(Delivery::inflow)
+            .and_then(Destination::inflow)
             .is_some()
     }
 

@@ -15,7 +15,7 @@ use super::{
     completion::Completion,
     core::SystemClock,
     deferred::{Deferred, DeferredAction},
-    delivery::{Delivery, GroupQueue},
+    destination::{Destination, GroupQueue},
     inbox::Inlet,
     sent_order::{CompletedSend, SentOrder, Unproven},
 };
@@ -31,7 +31,7 @@ pub(crate) struct Reports {
     /// The destination of completions. `None` after the end of the connection, or after the last
     /// handle was dropped. Unread messages in the queue own references to the link. If the link
     /// kept the queue after the end, the link would never be freed.
-    pub(crate) delivery: Option<Delivery>,
+    pub(crate) destination: Option<Destination>,
     /// The unconfirmed messages, which determine the order of `Sent` completions.
     pub(super) order: SentOrder,
     /// Sends and writes that the device has completed, but whose arrival at the peer is not yet
@@ -49,7 +49,7 @@ pub(crate) struct Reports {
 impl Reports {
     pub(super) fn new(completions: Inlet, set_aside: Arc<AtomicUsize>, max_ids: usize) -> Self {
         Self {
-            delivery: Some(Delivery::new(completions)),
+            destination: Some(Destination::new(completions)),
             order: SentOrder::default(),
             unproven: Unproven::default(),
             room_wanted: false,
@@ -240,11 +240,11 @@ impl Reports {
     /// Reports the completion of a message or operation. Does nothing and returns false if the
     /// connection has ended.
     pub(super) fn report(&mut self, completion: Completion) -> bool {
-        let Some(delivery) = &mut self.delivery else {
+        let Some(destination) = &mut self.destination else {
             return false;
         };
         // `put` fails if the application has dropped the receiver, which is not an error here.
-        let _ = delivery.put(completion);
+        let _ = destination.put(completion);
         true
     }
 }
@@ -253,23 +253,25 @@ impl Reports {
 impl Reports {
     /// Returns true if one more message or operation with an id fits within `max_ids`.
     pub(super) fn has_slot(&mut self, queues: &WorkQueues) -> bool {
-        let Some(delivery) = &mut self.delivery else {
+        let Some(destination) = &mut self.destination else {
             // The connection has ended. The caller's next step detects this.
             return true;
         };
         let ids = queues.in_flight.slots.operations() + self.unproven.writes() + self.order.ids();
-        ids + delivery.reports() + self.set_aside.load(Ordering::Relaxed) < self.max_ids
+        ids + destination.reports() + self.set_aside.load(Ordering::Relaxed) < self.max_ids
     }
 
     /// Returns true if the application has not yet taken a completion that has an id or that `recv`
     /// has set aside.
     pub(super) fn are_untaken(&mut self) -> bool {
-        let reports = self.delivery.as_mut().map_or(0, Delivery::reports);
+        let reports = self.destination.as_mut().map_or(0, Destination::reports);
         reports + self.set_aside.load(Ordering::Relaxed) > 0
     }
 
     pub(super) fn is_grouped(&self) -> bool {
-        self.delivery.as_ref().is_some_and(Delivery::is_grouped)
+        self.destination
+            .as_ref()
+            .is_some_and(Destination::is_grouped)
     }
 
     /// Moves the `unread` completions to a group, and redirects later ones to it. `reason` is the
@@ -282,11 +284,11 @@ impl Reports {
         reason: CloseReason,
         deferred: &mut Deferred,
     ) -> Result<(), Error> {
-        if let Some(delivery) = &mut self.delivery {
-            if delivery.is_grouped() {
+        if let Some(destination) = &mut self.destination {
+            if destination.is_grouped() {
                 return Err(Error::Grouped);
             }
-            delivery.join(queue, key, connection);
+            destination.join(queue, key, connection);
             self.put_all(unread, deferred);
             return Ok(());
         }
@@ -308,17 +310,17 @@ impl Reports {
         deferred: &mut Deferred,
     ) {
         for completion in iter::from_fn(unread) {
-            let Some(delivery) = &mut self.delivery else {
+            let Some(destination) = &mut self.destination else {
                 deferred.later.push(DeferredAction::Drop(completion));
                 continue;
             };
             match completion {
-                Completion::Room => drop(delivery.put_room()),
+                Completion::Room => drop(destination.put_room()),
                 Completion::Suspended { .. } | Completion::Resumed { .. } => {
-                    delivery.put_session_event(completion);
+                    destination.put_session_event(completion);
                 }
                 completion => {
-                    let refused = delivery.put(completion).err();
+                    let refused = destination.put(completion).err();
                     deferred.later.extend(refused.map(DeferredAction::Drop));
                 }
             }
@@ -328,8 +330,8 @@ impl Reports {
     /// Puts [`Completion::Room`] into the queue if the application has requested it.
     pub(super) fn report_room(&mut self, deferred: &mut Deferred) {
         if std::mem::take(&mut self.room_wanted)
-            && let Some(delivery) = &mut self.delivery
-            && delivery.put_room()
+            && let Some(destination) = &mut self.destination
+            && destination.put_room()
         {
             deferred.arrived = true;
             deferred.wake = true;
@@ -338,8 +340,9 @@ impl Reports {
 
     /// Reports that the connection of a session was lost, or that the session has a new connection.
     pub(super) fn report_session_event(&mut self, completion: Completion, deferred: &mut Deferred) {
-        let delivery = self.delivery.as_mut();
-        deferred.arrived |= delivery.is_some_and(|delivery| delivery.put_session_event(completion));
+        let destination = self.destination.as_mut();
+        deferred.arrived |=
+            destination.is_some_and(|destination| destination.put_session_event(completion));
         deferred.wake = true;
     }
 }

@@ -17,7 +17,7 @@ use crate::os::lock;
 
 /// The destination of a connection's completions: its own queue, or the queue of its group.
 #[derive(Debug)]
-pub(crate) struct Delivery {
+pub(crate) struct Destination {
     own: Inlet,
     /// The queue for the messages of a stream; `None` if the connection is not a stream.
     inflow: Option<Arc<Inflow>>,
@@ -53,7 +53,7 @@ impl Drop for Member {
     }
 }
 
-impl Delivery {
+impl Destination {
     pub(super) fn new(own: Inlet) -> Self {
         Self {
             own,
@@ -365,70 +365,70 @@ mod tests {
         transport_choice::Transport,
     };
 
-    fn delivery() -> (Delivery, Inbox) {
+    fn destination() -> (Destination, Inbox) {
         let (own, receiver) = inbox();
-        (Delivery::new(own), receiver)
+        (Destination::new(own), receiver)
     }
 
     #[test]
     fn room_is_reported_once_until_it_is_taken() {
-        let (mut delivery, own) = delivery();
-        delivery.put(Completion::Sent(1)).unwrap();
-        assert!(delivery.put_room());
-        assert!(!delivery.put_room());
+        let (mut destination, own) = destination();
+        destination.put(Completion::Sent(1)).unwrap();
+        assert!(destination.put_room());
+        assert!(!destination.put_room());
         assert!(matches!(own.take(), Some(Completion::Sent(1))));
         assert!(
-            !delivery.put_room(),
+            !destination.put_room(),
             "an unread `Room` must not be repeated"
         );
         assert!(matches!(own.take(), Some(Completion::Room)));
-        assert!(delivery.put_room());
+        assert!(destination.put_room());
 
         let (queue, group) = GroupQueue::new();
-        delivery.join(&queue, 7, 7);
+        destination.join(&queue, 7, 7);
         queue.put(8, Completion::Sent(1)).unwrap();
-        assert!(delivery.put_room());
-        assert!(!delivery.put_room());
+        assert!(destination.put_room());
+        assert!(!destination.put_room());
         assert!(matches!(group.recv(), Ok((8, _))));
-        assert!(!delivery.put_room());
+        assert!(!destination.put_room());
         assert!(matches!(group.recv(), Ok((7, Completion::Room))));
-        assert!(delivery.put_room());
+        assert!(destination.put_room());
     }
 
     #[test]
     fn untaken_ids_of_a_group_are_counted() {
-        let (mut delivery, _own) = delivery();
+        let (mut destination, _own) = destination();
         let (queue, group) = GroupQueue::new();
-        delivery.join(&queue, 7, 7);
+        destination.join(&queue, 7, 7);
         for id in 0..3 {
-            delivery.put(Completion::Sent(id)).unwrap();
+            destination.put(Completion::Sent(id)).unwrap();
             queue.put(8, Completion::Read(id)).unwrap();
             let reason = CloseReason::PeerClosed;
-            delivery.put(Completion::Disconnected(reason)).unwrap();
+            destination.put(Completion::Disconnected(reason)).unwrap();
         }
-        assert_eq!(delivery.reports(), 3);
+        assert_eq!(destination.reports(), 3);
         for left in [2, 2, 2, 1] {
             group.recv().unwrap();
-            assert_eq!(delivery.reports(), left);
+            assert_eq!(destination.reports(), left);
         }
     }
 
     #[test]
     fn only_ids_in_the_own_channel_are_counted() {
-        let (mut delivery, own) = delivery();
-        delivery.put(Completion::Finished).unwrap();
-        delivery.put(Completion::Sent(1)).unwrap();
-        delivery.put(Completion::Finished).unwrap();
-        delivery.put(Completion::Written(2)).unwrap();
+        let (mut destination, own) = destination();
+        destination.put(Completion::Finished).unwrap();
+        destination.put(Completion::Sent(1)).unwrap();
+        destination.put(Completion::Finished).unwrap();
+        destination.put(Completion::Written(2)).unwrap();
         for left in [2, 1, 1, 0] {
             own.take().unwrap();
-            assert_eq!(delivery.reports(), left);
+            assert_eq!(destination.reports(), left);
         }
     }
 
     #[test]
     fn one_pair_of_a_session_waits_to_be_taken() {
-        let (mut delivery, own) = delivery();
+        let (mut destination, own) = destination();
         let suspended = || {
             let reason = CloseReason::PeerDisconnected;
             Completion::Suspended { reason }
@@ -438,43 +438,45 @@ mod tests {
             resent: 0,
             transport: Transport::Tcp,
         };
-        assert!(delivery.put_session_event(suspended()));
-        assert!(delivery.put_session_event(resumed(1)));
+        assert!(destination.put_session_event(suspended()));
+        assert!(destination.put_session_event(resumed(1)));
         assert!(matches!(own.take(), Some(Completion::Suspended { .. })));
-        assert!(!delivery.put_session_event(suspended()));
+        assert!(!destination.put_session_event(suspended()));
         assert!(matches!(
             own.take(),
             Some(Completion::Resumed { number: 1, .. })
         ));
         assert!(
-            !delivery.put_session_event(resumed(2)),
+            !destination.put_session_event(resumed(2)),
             "`Resumed` must not be reported without its `Suspended`"
         );
-        assert!(delivery.put_session_event(suspended()));
+        assert!(destination.put_session_event(suspended()));
         assert!(matches!(own.take(), Some(Completion::Suspended { .. })));
-        assert!(delivery.put_session_event(resumed(3)));
+        assert!(destination.put_session_event(resumed(3)));
         assert!(matches!(
             own.take(),
             Some(Completion::Resumed { number: 3, .. })
         ));
-        delivery.carry_bytes();
+        destination.carry_bytes();
         assert!(
-            !delivery.put_session_event(suspended()),
+            !destination.put_session_event(suspended()),
             "a stream must not report session events"
         );
     }
 
     #[test]
     fn a_group_that_is_gone_is_left() {
-        let (mut delivery, own) = delivery();
+        let (mut destination, own) = destination();
         let (queue, group) = GroupQueue::new();
-        delivery.join(&queue, 7, 7);
-        assert!(delivery.is_grouped() && delivery.is_in(&queue) && !delivery.may_hand_over());
-        delivery.put(Completion::Sent(1)).unwrap();
+        destination.join(&queue, 7, 7);
+        assert!(
+            destination.is_grouped() && destination.is_in(&queue) && !destination.may_hand_over()
+        );
+        destination.put(Completion::Sent(1)).unwrap();
         queue.close();
-        assert!(!delivery.is_grouped());
-        delivery.put(Completion::Sent(2)).unwrap();
-        assert!(!delivery.is_in(&queue));
+        assert!(!destination.is_grouped());
+        destination.put(Completion::Sent(2)).unwrap();
+        assert!(!destination.is_in(&queue));
         assert!(matches!(own.take(), Some(Completion::Sent(2))));
         assert!(matches!(group.recv(), Ok((7, Completion::Sent(1)))));
         assert!(
