@@ -6,8 +6,8 @@ use std::{
 use nix::sys::resource::{Resource, getrlimit};
 
 use super::local_remedies::{
-    BindProblem, LoopbackProblem, MemlockAdvice, NoRdmaAdvice, ScopeAdvice, device_advice,
-    rebind_advice,
+    BindProblem, LoopbackProblem, MemlockRemedy, NoRdmaRemedy, ScopeRemedy, device_remedy,
+    rebind_remedy,
 };
 use crate::{
     addresses::Shown,
@@ -50,7 +50,7 @@ pub enum Error {
 
     /// This machine has no RDMA connection manager, or lacks the RDMA libraries. A program that was
     /// built without the feature `linked` loads these libraries when it first needs them.
-    #[error("this machine offers no RDMA: {0}. {remedy}", remedy = NoRdmaAdvice(.0))]
+    #[error("this machine offers no RDMA: {0}. {remedy}", remedy = NoRdmaRemedy(.0))]
     NoRdma(OsError),
 
     /// This program was built without rdmsg's feature `rdma`.
@@ -61,7 +61,7 @@ pub enum Error {
     RdmaNotBuilt,
 
     /// This process is not permitted to use the machine's RDMA devices.
-    #[error("{error}: {denied}{device}", device = device_advice(machine::is_container()))]
+    #[error("{error}: {denied}{device}", device = device_remedy(machine::is_container()))]
     PermissionDenied {
         /// The call that failed.
         error: OsError,
@@ -86,7 +86,7 @@ pub enum Error {
         "cannot listen on {}: {}{}",
         Shown(*.address),
         BindProblem(.address, .error),
-        ScopeAdvice(.address, Some(.error))
+        ScopeRemedy(.address, Some(.error))
     )]
     Bind {
         /// The address.
@@ -100,7 +100,7 @@ pub enum Error {
     #[error(
         "cannot connect to {}: {reason}{}",
         Shown(*.peer),
-        ScopeAdvice(.peer, os_error(.reason))
+        ScopeRemedy(.peer, os_error(.reason))
     )]
     Connect {
         /// The peer's address.
@@ -114,7 +114,7 @@ pub enum Error {
     #[error(
         "cannot connect from {address}, the source of the Connector: {}{}",
         BindProblem(.address, .error),
-        ScopeAdvice(.address, Some(.error))
+        ScopeRemedy(.address, Some(.error))
     )]
     Source {
         /// The source address.
@@ -321,7 +321,7 @@ pub enum Error {
     /// Registering memory failed because the process is not permitted to lock that much memory.
     #[error(
         "cannot register memory: {error}. {}",
-        MemlockAdvice { limit: *.limit, in_container: machine::is_container() }
+        MemlockRemedy { limit: *.limit, in_container: machine::is_container() }
     )]
     LockedMemory {
         /// The call that failed.
@@ -335,7 +335,7 @@ pub enum Error {
     #[error(
         "the listener on {} has ended: {reason}{}",
         Shown(*.address),
-        rebind_advice(.reason)
+        rebind_remedy(.reason)
     )]
     ListenerEnded {
         /// The address of the listener.

@@ -15,9 +15,9 @@ use crate::{
 
 /// The remedy for a call that failed with `EINVAL` because a link-local address names no network
 /// interface. The text is empty for all other errors.
-pub(super) struct ScopeAdvice<'a>(pub(super) &'a SocketAddr, pub(super) Option<&'a OsError>);
+pub(super) struct ScopeRemedy<'a>(pub(super) &'a SocketAddr, pub(super) Option<&'a OsError>);
 
-impl fmt::Display for ScopeAdvice<'_> {
+impl fmt::Display for ScopeRemedy<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self(SocketAddr::V6(v6), Some(error))
@@ -65,9 +65,9 @@ impl fmt::Display for LoopbackProblem<'_> {
 }
 
 /// The remedy if RDMA is not available because a library, a kernel module or a device is missing.
-pub(super) struct NoRdmaAdvice<'a>(pub(super) &'a OsError);
+pub(super) struct NoRdmaRemedy<'a>(pub(super) &'a OsError);
 
-impl fmt::Display for NoRdmaAdvice<'_> {
+impl fmt::Display for NoRdmaRemedy<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.0.errno {
             libc::ELIBACC | libc::ELIBBAD => f.write_str(
@@ -80,7 +80,7 @@ impl fmt::Display for NoRdmaAdvice<'_> {
                 "Load the kernel module rdma_ucm and the driver of a device (for software RoCE: \
                  `modprobe rdma_ucm`, `rdma link add rxe0 type rxe netdev eth0`); `rdma link` \
                  shows the devices{}",
-                device_advice(machine::is_container())
+                device_remedy(machine::is_container())
             ),
         }
     }
@@ -133,9 +133,9 @@ impl fmt::Display for BindProblem<'_> {
     }
 }
 
-/// Returns advice on how to give a container access to RDMA devices. Returns an empty text if
+/// Returns the remedy that gives a container access to RDMA devices. Returns an empty text if
 /// `in_container` is false.
-pub(super) fn device_advice(in_container: bool) -> &'static str {
+pub(super) fn device_remedy(in_container: bool) -> &'static str {
     if in_container {
         ". This looks like a container: start it with `--device=/dev/infiniband/rdma_cm \
          --device=/dev/infiniband/uverbs0` and the host's network or an RDMA-capable one"
@@ -144,21 +144,21 @@ pub(super) fn device_advice(in_container: bool) -> &'static str {
     }
 }
 
-/// Returns the advice for a program whose listener has ended: when and how to bind a new listener.
-pub(super) fn rebind_advice(reason: &CloseReason) -> &'static str {
+/// Returns the remedy for a program whose listener has ended: when and how to bind a new listener.
+pub(super) fn rebind_remedy(reason: &CloseReason) -> &'static str {
     match reason {
         CloseReason::Os(_) => ". Bind a new one",
         _ => ". Bind again when the device is back, or set rebind of its ListenerBuilder",
     }
 }
 
-/// The limit on locked memory in bytes, and the advice to raise it or to lock less memory.
-pub(super) struct MemlockAdvice {
+/// The limit on locked memory in bytes, and the remedies: to raise it, or to lock less memory.
+pub(super) struct MemlockRemedy {
     pub(super) limit: u64,
     pub(super) in_container: bool,
 }
 
-impl fmt::Display for MemlockAdvice {
+impl fmt::Display for MemlockRemedy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self {
             limit,

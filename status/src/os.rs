@@ -35,8 +35,8 @@ impl fmt::Display for OsError {
         }
         let error = io::Error::from_raw_os_error(self.errno);
         write!(f, "{}: {error}", self.call)?;
-        self.advice()
-            .map_or(Ok(()), |advice| write!(f, "; {advice}"))
+        self.remedy()
+            .map_or(Ok(()), |remedy| write!(f, "; {remedy}"))
     }
 }
 

@@ -1,5 +1,5 @@
-//! The remedies in the texts of errors, for instance the exhausted resource and the limit to
-//! raise.
+//! The causes of errors of the operating system, and the remedies in their texts, for instance the
+//! limit to raise.
 
 use crate::OsError;
 
@@ -27,7 +27,7 @@ impl OsError {
     }
 
     /// Returns the remedy for the error, if one is known.
-    pub(crate) fn advice(&self) -> Option<&'static str> {
+    pub(crate) fn remedy(&self) -> Option<&'static str> {
         if self.is_of_credentials() {
             return Some(
                 "the process probably changed its user or group after its first use of RDMA: \
@@ -56,7 +56,7 @@ impl OsError {
                  the address space (`ulimit -v`)"
             }
             // The callers of `ibv_reg_mr` wrap this error in another error, whose text names the
-            // limit on locked memory. Therefore this text contains no advice.
+            // limit on locked memory. Therefore this text contains no remedy.
             (libc::ENOMEM, "ibv_reg_mr") => return None,
             (libc::ENOMEM, "mmap" | "malloc") => {
                 "the kernel refused to map memory: raise the limit on the address space \
@@ -87,7 +87,7 @@ mod tests {
 
     #[test]
     fn shortage_says_how_to_get_more() {
-        for (call, errno, advice) in [
+        for (call, errno, remedy) in [
             ("socket", libc::EMFILE, "LimitNOFILE="),
             ("accept4", libc::ENFILE, "fs.file-max"),
             ("pthread_create", libc::EAGAIN, "TasksMax="),
@@ -101,7 +101,7 @@ mod tests {
             ("epoll_ctl", libc::ENOSPC, "fs.epoll.max_user_watches"),
         ] {
             let text = OsError::new(call, errno).to_string();
-            assert!(text.contains(advice), "{text}");
+            assert!(text.contains(remedy), "{text}");
         }
         let others = [("send", libc::EAGAIN), ("ibv_reg_mr", libc::ENOMEM)];
         for (call, errno) in others {
