@@ -24,7 +24,7 @@ use rdmsg::{
 
 fn config() -> Config {
     tcp_config().with(|config| {
-        config.resume = Duration::from_secs(60);
+        config.resume = TIME_LIMIT;
         config.eager_size = Some(1000);
         config.receive_window = Some(8);
         config.keepalive_interval = None;

@@ -159,7 +159,7 @@ fn carry(mut from: TcpStream, mut to: TcpStream, sender: From, shared: &Mutex<Sh
 
 fn config() -> Config {
     tcp_config().with(|config| {
-        config.resume = Duration::from_secs(60);
+        config.resume = TIME_LIMIT;
         config.close_timeout = TIME_LIMIT;
     })
 }

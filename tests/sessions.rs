@@ -113,7 +113,7 @@ fn carry(mut from: TcpStream, mut to: TcpStream, connections: &Connections, is_c
 
 fn config() -> Config {
     tcp_config().with(|config| {
-        config.resume = Duration::from_secs(60);
+        config.resume = TIME_LIMIT;
         config.close_timeout = TIME_LIMIT;
         config.eager_size = Some(1000);
         config.receive_window = Some(8);
@@ -341,7 +341,7 @@ fn drain_ends_suspended_sessions() {
         matches!(suspended, Completion::Suspended { .. }),
         "{suspended:?}"
     );
-    assert_eq!(engine.drain(Duration::from_secs(60)).unwrap(), 0);
+    assert_eq!(engine.drain(TIME_LIMIT).unwrap(), 0);
     assert!(matches!(server.recv(), Err(Error::Disconnected(_))));
     engine.shutdown();
 }

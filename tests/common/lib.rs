@@ -16,7 +16,7 @@ use std::{
 
 use rdmsg::{Config, Connector, Endpoint, Listener, Transport, TransportChoice};
 
-/// A timeout that is never reached, even on a busy machine. No test waits for it to expire.
+/// A time limit that expires only if a test fails, even on a busy machine.
 pub const TIME_LIMIT: Duration = Duration::from_secs(60);
 
 /// Returns an address of this machine, and the transport of connections to this address. In the
@@ -48,9 +48,9 @@ pub fn with_time_to_connect(config: &Config) -> Config {
     })
 }
 
-/// Returns `config`, with longer timeouts if it has the default ones. On a busy machine, a living
-/// peer may need more than the default time to answer, and concurrent connects may take longer than
-/// the default.
+/// Returns `config`, with longer connect and keepalive timeouts if it has the default ones. On a
+/// busy machine, a living peer may need more than the default time to answer, and concurrent
+/// connects may take longer than the default.
 pub fn patient(config: &Config) -> Config {
     with_time_to_connect(config).with(|config| {
         if config.keepalive_timeout == Config::default().keepalive_timeout {
@@ -75,7 +75,8 @@ pub fn connector() -> Connector {
 }
 
 /// Connects to the listener in another thread, and accepts the connection. Returns both ends, the
-/// connecting end first.
+/// connecting end first. The caller guarantees that no other program or thread connects to the
+/// listener at the same time.
 #[track_caller]
 pub fn connect_and_accept(connector: &Connector, listener: &Listener) -> (Endpoint, Endpoint) {
     let (connector, address) = (connector.clone(), listener.local_addr());

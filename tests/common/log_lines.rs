@@ -25,8 +25,8 @@ static LINES: Lines = Lines {
 };
 
 impl Lines {
-    /// Makes this value the logger of the program, and returns it. Later calls return the same
-    /// value.
+    /// Installs a logger that collects the log lines of this process at all levels, and returns it.
+    /// Later calls return the same logger.
     pub fn collect() -> &'static Self {
         static ONCE: Once = Once::new();
         ONCE.call_once(|| {

@@ -13,12 +13,12 @@ use crate::{
     tcp_peer::{frame_with, pdu},
 };
 
-/// The bit in the field `features` of a hello from a side that has sessions.
+/// The bit in the field `features` of a hello that offers or resumes a session.
 pub const SESSION: u16 = 16;
 /// The bit in the field `features` of a hello that resumes a session.
 pub const RESUMES: u16 = 32;
 
-/// The code of a rejection by a side that has no place or no time for the connection.
+/// The code of a rejection by a busy side.
 pub const BUSY: u16 = 8;
 /// The code of a rejection by a side that does not know the session.
 pub const UNKNOWN: u16 = 10;
@@ -31,7 +31,7 @@ pub const PING: u8 = 3;
 pub const PONG: u8 = 4;
 /// The kind of a Close frame.
 pub const CLOSE: u8 = 5;
-/// The kind of a frame that acknowledges a Close frame.
+/// The kind of a CloseAck frame, which acknowledges a Close frame.
 pub const CLOSE_ACK: u8 = 7;
 const FAILURE: u8 = 8;
 

@@ -23,8 +23,9 @@ pub struct Stage {
 }
 
 impl Stage {
-    /// Connects the bystander. If `config` has the default keepalive interval, the listener's
-    /// connections have no keepalive, because raw peers do not answer Pings.
+    /// Connects the bystander. All connections use `config`, with [`TIME_LIMIT`] as the connect
+    /// timeout. If `config` has the default keepalive interval, they have no keepalive, because raw
+    /// peers do not answer Pings.
     pub fn with(config: Config) -> Self {
         Self::on(&Engine::new().unwrap(), config)
     }

@@ -175,12 +175,11 @@ fn ask(connector: &Connector, address: SocketAddr) -> bool {
 #[test]
 fn close_breaks_no_established_connection() {
     const CLIENTS: usize = 12;
-    // Each round accepts another number of connections before the listener closes.
-    let rounds = rounds(2 * CLIENTS, CLIENTS);
     let stage = Stage::new(&small());
     let remote_connector = Connector::new().config(&small()).engine(&engine());
     let is_in_memory = ip_and_transport().1 == Transport::Memory;
-    for round in 0..rounds {
+    // In round `n`, the program accepts `n % CLIENTS` connections before the listener closes.
+    for round in 0..rounds(2 * CLIENTS, CLIENTS) {
         let builder = Listener::builder().config(&small()).engine(&stage.engine);
         let listener = builder.bind((ip_and_transport().0, 0)).unwrap();
         let address = listener.local_addr();

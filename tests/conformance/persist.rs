@@ -9,7 +9,9 @@ use rdmsg::{
     crossbeam_channel::Receiver,
 };
 
-use crate::stage::{Stage, TIME_LIMIT, engine, ip_and_transport, pair, pattern, unused_address};
+use crate::stage::{
+    Stage, TIME_LIMIT, engine, ip_and_transport, pair, pattern, rounds, unused_address,
+};
 
 const LARGE: usize = 2 << 20;
 
@@ -470,7 +472,7 @@ fn fifty_clients_connect_again() {
         .map(|client| client.events().unwrap())
         .collect();
     let next = |events: &Receiver<PersistentEvent>| events.recv_timeout(TIME_LIMIT).unwrap();
-    for round in 0..2_u8 {
+    for round in 0..rounds(3, 2) as u8 {
         let listener = service.listener.as_ref().unwrap();
         let servers: Vec<_> = clients
             .iter()

@@ -26,13 +26,9 @@ pub(crate) fn ip_and_transport() -> (IpAddr, Transport) {
     }
 }
 
-/// Returns how often a test repeats a race: `normal`, or `of_device` over RDMA, because a virtual
-/// machine with an RDMA device is slow.
-pub(crate) fn rounds(normal: usize, of_device: usize) -> usize {
-    match ip_and_transport().1 {
-        Transport::Rdma => of_device,
-        _ => normal,
-    }
+/// Returns how often a test repeats a race: `normal`, or `over_rdma`, because the lab is slow.
+pub(crate) fn rounds(normal: usize, over_rdma: usize) -> usize {
+    if common::is_rdma() { over_rdma } else { normal }
 }
 
 /// Returns an address at which no program listens while the stream exists, because the stream has

@@ -11,8 +11,8 @@ use crate::stage::{
     TIME_LIMIT, assert_forked, bind, connector, exchange, forked, is_rdma, pair, run_in_own_process,
 };
 
-/// Returns the number of forks over TCP, at which each thread of the parent very probably holds a
-/// lock during at least one fork. Over RDMA, the forks are fewer, because the lab is slow.
+/// Returns the number of forks. With 60 forks, each thread of the parent very probably holds a lock
+/// during at least one fork. Over RDMA, the test forks only 20 times, because the lab is slow.
 fn forks() -> usize {
     if is_rdma() { 20 } else { 60 }
 }

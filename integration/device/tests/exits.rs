@@ -28,10 +28,11 @@ const PEER: &str = "EXITS_PEER";
 /// A timeout that exceeds every wait in these tests.
 const NEVER: Duration = Duration::from_secs(600);
 
-/// The length in bytes of a message whose transfer takes longer than the rest of its role.
+/// The length in bytes of a message whose transfer takes longer than the rest of its role: software
+/// RoCE transfers it in more than 10 ms.
 const LONG: usize = 6_000_000;
 
-/// The length in bytes of each of four messages.
+/// The length in bytes of each of four messages, whose total length is [`LONG`].
 const QUARTER: usize = LONG / 4;
 
 /// Starts a role in a new process. Dropping the returned value kills the process.

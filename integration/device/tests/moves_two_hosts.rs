@@ -261,6 +261,7 @@ fn echo(lab: &Lab) {
                     }
                 }
                 println!("host a: {:?}", endpoint.statistics());
+                // The session moves to TCP once, and back to RDMA once.
                 assert!(endpoint.statistics().resumes >= 2);
             });
         }
