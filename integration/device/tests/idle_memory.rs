@@ -11,7 +11,7 @@ use std::{
 use rdmsg::{Config, Connector, Endpoint, Engine, Listener};
 use toolbox::{DeviceTest, TIME_LIMIT, patient};
 
-const CONNECTIONS: u32 = 100;
+const CONNECTIONS: u32 = 200;
 
 /// The number of shared receive buffers that are reserved for each connection.
 const SHARE: u32 = 17;
