@@ -28,8 +28,7 @@ const PEER: &str = "EXITS_PEER";
 /// A timeout that exceeds every wait in these tests.
 const NEVER: Duration = Duration::from_secs(600);
 
-/// The length in bytes of a message whose transfer takes longer than the rest of its role: software
-/// RoCE transfers it in more than 10 ms.
+/// The length in bytes of a long message. Its role returns or exits immediately after the send.
 const LONG: usize = 6_000_000;
 
 /// The length in bytes of each of four messages, whose total length is [`LONG`].

@@ -203,7 +203,7 @@ fn stalled_read_ends_connection_and_frees_budget() {
     limits.held = 4 * MIB;
     let engine = Engine::with_limits(limits).unwrap();
     let mut config = long_timeouts();
-    config.read_timeout = Duration::from_secs(5);
+    config.read_timeout = Duration::from_millis(500);
     let address = lab.at(0);
     let listener = Listener::builder()
         .config(&config)
