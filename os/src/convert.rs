@@ -1,5 +1,6 @@
 use std::{io, ptr::NonNull, time::Duration};
 
+use nix::errno::Errno;
 use rdma_status::OsError;
 
 /// Converts the result of a call that returns −1 and sets `errno` if it fails, as `rdma_*`
@@ -30,9 +31,17 @@ pub fn cvt_errno(call: &'static str, ret: libc::c_int) -> Result<(), OsError> {
     }
 }
 
-/// Converts the result of a call that returns a pointer, or null with `errno` set if it fails.
-pub fn cvt_ptr<T>(call: &'static str, ptr: *mut T) -> Result<NonNull<T>, OsError> {
-    NonNull::new(ptr).ok_or_else(|| last_error(call))
+/// Makes a call that returns a pointer, or null if it fails. `call` is the name of the C function.
+///
+/// Some drivers return null without setting `errno`. The function therefore sets `errno` to 0
+/// before the call, and the error becomes `EIO`. Otherwise the error would have the number of an
+/// earlier error of this thread.
+pub fn cvt_ptr<T>(
+    call: &'static str,
+    make: impl FnOnce() -> *mut T,
+) -> Result<NonNull<T>, OsError> {
+    Errno::clear();
+    NonNull::new(make()).ok_or_else(|| last_error(call))
 }
 
 /// Returns a function for [`Result::map_err`]. The returned function converts an error that `nix`
@@ -92,8 +101,6 @@ fn last_error(call: &'static str) -> OsError {
 
 #[cfg(test)]
 mod tests {
-    use nix::errno::Errno;
-
     use super::*;
 
     #[test]

@@ -54,18 +54,15 @@ impl Mapping {
         if len < HUGE {
             flags |= libc::MAP_STACK;
         }
-        // SAFETY: with a null address and without MAP_FIXED, `mmap` chooses the address and changes
-        // no existing mapping.
-        let start = unsafe { libc::mmap(ptr::null_mut(), len, prot, flags, -1, 0) };
-        let start = if start == libc::MAP_FAILED {
-            ptr::null_mut()
-        } else {
-            start
-        };
-        Ok(Self {
-            start: cvt_ptr("mmap", start.cast())?,
-            len,
-        })
+        let start = cvt_ptr("mmap", || {
+            // SAFETY: with a null address and without MAP_FIXED, `mmap` chooses the address and
+            // changes no existing mapping.
+            match unsafe { libc::mmap(ptr::null_mut(), len, prot, flags, -1, 0) } {
+                libc::MAP_FAILED => ptr::null_mut(),
+                start => start.cast(),
+            }
+        })?;
+        Ok(Self { start, len })
     }
 
     /// Makes the bytes of `range` in a reserved mapping accessible. The range must begin at a page

@@ -88,7 +88,7 @@ impl AddrInfo {
         }
         cvt(CALL, ret)?;
         Ok(Self {
-            list: cvt_ptr(CALL, list)?,
+            list: cvt_ptr(CALL, || list)?,
         })
     }
 

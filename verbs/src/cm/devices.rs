@@ -272,8 +272,10 @@ impl List {
         ffi::open_libraries()?;
         let mut len = 0;
         // SAFETY: `len` is a local variable that the function may write.
-        let start = unsafe { ffi::rdma_get_devices(&raw mut len) };
-        let start = cvt_ptr("rdma_get_devices", start).map_err(descriptor_error)?;
+        let start = cvt_ptr("rdma_get_devices", || unsafe {
+            ffi::rdma_get_devices(&raw mut len)
+        })
+        .map_err(descriptor_error)?;
         // The conversion cannot fail, because the length is never negative.
         let len = usize::try_from(len).unwrap_or(0);
         Ok(Self {
@@ -300,8 +302,10 @@ impl List {
         }
         others.push(ptr::null_mut());
         // SAFETY: `malloc` has no preconditions.
-        let copy = unsafe { libc::malloc(size_of_val(&others[..])) };
-        let copy: NonNull<*mut ffi::ibv_context> = cvt_ptr("malloc", copy.cast())?;
+        let copy = cvt_ptr("malloc", || unsafe {
+            libc::malloc(size_of_val(&others[..]))
+        })?;
+        let copy: NonNull<*mut ffi::ibv_context> = copy.cast();
         // SAFETY: `copy` has space for all entries of `others`, and no other code has its address.
         unsafe { ptr::copy_nonoverlapping(others.as_ptr(), copy.as_ptr(), others.len()) };
         // SAFETY: `rdma_free_devices` drops one reference to each device in `copy`, which ends with
@@ -367,7 +371,9 @@ unsafe fn replace_descriptors(context: NonNull<ffi::ibv_context>) -> Result<(), 
     // SAFETY: the caller guarantees that `context` is open.
     let device = unsafe { (*context.as_ptr()).device };
     // SAFETY: `device` belongs to an open context, so it exists.
-    let new = cvt_ptr("ibv_open_device", unsafe { ffi::ibv_open_device(device) })?;
+    let new = cvt_ptr("ibv_open_device", || unsafe {
+        ffi::ibv_open_device(device)
+    })?;
     // SAFETY: `new` was opened above and stays open until the end of this function.
     let source = unsafe { new.as_ref() };
     // SAFETY: the caller guarantees that `context` is open.

@@ -76,8 +76,9 @@ impl EventChannel {
         ffi::open_libraries()?;
         reopen_software_devices()?;
         // SAFETY: `rdma_create_event_channel` has no preconditions.
-        let raw = unsafe { ffi::rdma_create_event_channel() };
-        let raw = cvt_ptr("rdma_create_event_channel", raw)?;
+        let raw = cvt_ptr("rdma_create_event_channel", || unsafe {
+            ffi::rdma_create_event_channel()
+        })?;
         let this = Self {
             inner: Arc::new(Inner {
                 raw: Unshared::new(Raw(raw)),

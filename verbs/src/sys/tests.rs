@@ -3,7 +3,7 @@
 
 #![allow(unsafe_code)]
 
-use std::ptr::NonNull;
+use std::ptr::{self, NonNull};
 
 use rdma_status::{CmEventType, OsError, WcStatus};
 
@@ -39,13 +39,18 @@ fn cvt_errno_accepts_three_error_conventions() {
 fn cvt_ptr_reports_null_as_an_error() {
     let mut value = 7;
     assert_eq!(
-        cvt_ptr("f", &raw mut value).map(NonNull::as_ptr),
+        cvt_ptr("f", || &raw mut value).map(NonNull::as_ptr),
         Ok(&raw mut value)
     );
-    fail_with_ebadf();
+    let failed = cvt_ptr::<u8>("f", || {
+        fail_with_ebadf();
+        ptr::null_mut()
+    });
+    assert_eq!(failed, Err(OsError::new("f", libc::EBADF)));
+    // The number of the earlier error must not be reported again.
     assert_eq!(
-        cvt_ptr::<u8>("f", std::ptr::null_mut()),
-        Err(OsError::new("f", libc::EBADF))
+        cvt_ptr::<u8>("f", ptr::null_mut),
+        Err(OsError::new("f", libc::EIO))
     );
 }
 

@@ -50,7 +50,7 @@ impl CmId {
             ffi::rdma_create_id(channel.as_ptr(), &raw mut raw, context as *mut _, ps.raw())
         };
         cvt(CALL, ret)?;
-        Ok(Self::from_raw(cvt_ptr(CALL, raw)?, channel, Mode::Async))
+        Ok(Self::from_raw(cvt_ptr(CALL, || raw)?, channel, Mode::Async))
     }
 
     /// Takes ownership of an id that librdmacm created. No other code may destroy the id.

@@ -8,7 +8,7 @@ use rdma_status::OsError;
 use super::CmId;
 use crate::{
     cm::owned_id::OwnedId,
-    sys::{cvt, cvt_ptr, ffi},
+    sys::{cvt_ptr, ffi},
     verbs::{ProtectionDomain, QpAttr, QpAttrMask, QpCap, QpInitAttr, QpOwner, QpState, QueuePair},
 };
 
@@ -42,14 +42,16 @@ impl CmId {
             if verbs != pd.context().as_ptr() || !old.is_null() {
                 return Err(OsError::new(CALL, libc::EINVAL));
             }
-            // SAFETY: `id` exists, and the lock of its channel is held. The domain `pd` and the
-            // queues in `raw` exist and belong to the id's device.
-            cvt(CALL, unsafe {
-                ffi::rdma_create_qp(id, pd.as_ptr(), &raw mut raw)
-            })?;
-            // SAFETY: `id` exists, and the lock of its channel is held. The call above stored the
-            // queue pair in the id.
-            cvt_ptr(CALL, unsafe { (*id).qp })
+            cvt_ptr(CALL, || {
+                // SAFETY: `id` exists, and the lock of its channel is held. The domain `pd` and the
+                // queues in `raw` exist and belong to the id's device.
+                if unsafe { ffi::rdma_create_qp(id, pd.as_ptr(), &raw mut raw) } != 0 {
+                    return ptr::null_mut();
+                }
+                // SAFETY: `id` exists, and the lock of its channel is held. The call above stored
+                // the queue pair in the id.
+                unsafe { (*id).qp }
+            })
         })?;
         let owner = Arc::clone(&self.inner);
         // SAFETY: `qp` was created above with `pd` and `attr`, and the call stored its capacities

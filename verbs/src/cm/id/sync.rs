@@ -65,7 +65,7 @@ impl CmId {
             )
         };
         cvt(CALL, ret)?;
-        let this = Self::from_raw(cvt_ptr(CALL, raw)?, &channel, Mode::sync(None));
+        let this = Self::from_raw(cvt_ptr(CALL, || raw)?, &channel, Mode::sync(None));
         // librdmacm created a channel for this id, and destroys that channel during the migration.
         this.inner.call("rdma_migrate_id", |id| {
             // SAFETY: `id` and `channel` exist, and the lock of `channel` is held. `rdma_create_ep`

@@ -62,8 +62,9 @@ impl CompletionChannel {
     #[doc(alias = "ibv_create_comp_channel")]
     pub fn new(context: &Context) -> Result<Self, OsError> {
         // SAFETY: the handle `context` keeps the device's context open.
-        let raw = unsafe { ffi::ibv_create_comp_channel(context.as_ptr()) };
-        let raw = cvt_ptr("ibv_create_comp_channel", raw)?;
+        let raw = cvt_ptr("ibv_create_comp_channel", || unsafe {
+            ffi::ibv_create_comp_channel(context.as_ptr())
+        })?;
         let channel = Self {
             inner: Arc::new(Inner {
                 raw,

@@ -92,9 +92,9 @@ impl CompletionQueue {
         let (raw_channel, cookie) = raw_channel(CALL, context, channel)?;
         // SAFETY: `context` and the channel exist and belong to the same device. libibverbs does
         // not dereference the cookie.
-        let raw =
-            unsafe { ffi::ibv_create_cq(context.as_ptr(), entries, cookie, raw_channel, vector) };
-        let raw = cvt_ptr(CALL, raw)?;
+        let raw = cvt_ptr(CALL, || unsafe {
+            ffi::ibv_create_cq(context.as_ptr(), entries, cookie, raw_channel, vector)
+        })?;
         Ok(Self::from_raw(raw, None, context, channel))
     }
 
@@ -133,8 +133,9 @@ impl CompletionQueue {
         };
         // SAFETY: `context` and the channel exist and belong to the same device. libibverbs does
         // not dereference the cookie.
-        let raw = unsafe { verbs_ext::ibv_create_cq_ex(context.as_ptr(), &raw mut attr) };
-        let raw = cvt_ptr(CALL, raw)?;
+        let raw = cvt_ptr(CALL, || unsafe {
+            verbs_ext::ibv_create_cq_ex(context.as_ptr(), &raw mut attr)
+        })?;
         // The cast is valid because an extended queue begins with the fields of a plain queue. C's
         // `ibv_cq_ex_to_cq` uses the same cast.
         Ok(Self::from_raw(raw.cast(), Some(raw), context, channel))

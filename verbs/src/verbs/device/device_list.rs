@@ -59,8 +59,9 @@ impl DeviceList {
         ffi::open_libraries()?;
         let mut count = 0;
         // SAFETY: `count` is a local variable that the function may write.
-        let raw = unsafe { ffi::ibv_get_device_list(&raw mut count) };
-        let raw = cvt_ptr("ibv_get_device_list", raw)?;
+        let raw = cvt_ptr("ibv_get_device_list", || unsafe {
+            ffi::ibv_get_device_list(&raw mut count)
+        })?;
         let list = Arc::new(RawList(raw));
         let count = usize::try_from(count).unwrap_or(0);
         // SAFETY: `raw` points to an array of `count` pointers, which exists until `list` is
@@ -163,8 +164,9 @@ impl Device {
     #[doc(alias = "ibv_open_device")]
     pub fn open(&self) -> Result<Context, OsError> {
         // SAFETY: `self._list` keeps the device alive.
-        let raw = unsafe { ffi::ibv_open_device(self.raw.as_ptr()) };
-        let raw = cvt_ptr("ibv_open_device", raw)?;
+        let raw = cvt_ptr("ibv_open_device", || unsafe {
+            ffi::ibv_open_device(self.raw.as_ptr())
+        })?;
         // SAFETY: `raw` was just opened, and no other code refers to it.
         Ok(unsafe { Context::opened(raw) })
     }

@@ -53,8 +53,9 @@ impl DeviceMemory {
             comp_mask: 0,
         };
         // SAFETY: `context` keeps the device open.
-        let raw = unsafe { verbs_ext::ibv_alloc_dm(context.as_ptr(), &mut attr) };
-        let raw = cvt_ptr("ibv_alloc_dm", raw)?;
+        let raw = cvt_ptr("ibv_alloc_dm", || unsafe {
+            verbs_ext::ibv_alloc_dm(context.as_ptr(), &mut attr)
+        })?;
         let inner = Inner {
             raw,
             process: Process::this(),

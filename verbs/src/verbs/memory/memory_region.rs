@@ -247,8 +247,9 @@ impl MemoryRegion {
         // SAFETY: `pd` keeps the domain alive. The registration covers the whole memory of the
         // process, but its key is used only for elements of this region, which lie inside the
         // mapping.
-        let raw = unsafe { ffi::ibv_reg_mr(pd.as_ptr(), ptr::null_mut(), usize::MAX, access) };
-        let raw = cvt_ptr(CALL, raw)?;
+        let raw = cvt_ptr(CALL, || unsafe {
+            ffi::ibv_reg_mr(pd.as_ptr(), ptr::null_mut(), usize::MAX, access)
+        })?;
         // SAFETY: `raw` was just registered, and all `view_len` bytes of the mapping are
         // initialised.
         Ok(unsafe {
@@ -287,8 +288,9 @@ impl MemoryRegion {
         let len = memory.len();
         // SAFETY: `pd` and `memory` exist and belong to the same device, and `memory` is `len`
         // bytes long.
-        let raw = unsafe { verbs_ext::ibv_reg_dm_mr(pd.as_ptr(), memory.as_ptr(), len, access) };
-        let raw = cvt_ptr(CALL, raw)?;
+        let raw = cvt_ptr(CALL, || unsafe {
+            verbs_ext::ibv_reg_dm_mr(pd.as_ptr(), memory.as_ptr(), len, access)
+        })?;
         let location = Location::Device {
             _memory: memory.clone(),
         };
@@ -374,8 +376,9 @@ impl MemoryRegion {
         }
         let (fd, access) = (fd.as_raw_fd(), access.bits().cast_signed());
         // SAFETY: `pd` keeps the domain alive, and `fd` is open.
-        let raw = unsafe { register(pd.as_ptr(), offset, len, iova, fd, access) };
-        let raw = cvt_ptr(CALL, raw)?;
+        let raw = cvt_ptr(CALL, || unsafe {
+            register(pd.as_ptr(), offset, len, iova, fd, access)
+        })?;
         // SAFETY: `raw` was just registered for `len` bytes of a dma-buf, and no other code owns
         // `raw`.
         Ok(unsafe { Self::from_raw_outside_process(raw, pd, len, iova, Location::DmaBuf) })
@@ -614,18 +617,20 @@ unsafe fn register(
     len: usize,
     access: AccessFlags,
 ) -> Result<NonNull<ffi::ibv_mr>, OsError> {
-    let addr = start.as_ptr().cast();
-    let raw = if access.bits() & IBV_ACCESS_OPTIONAL_RANGE == 0 {
-        // SAFETY: `pd` keeps the domain alive, and the caller guarantees that the memory stays
-        // allocated. The cast keeps all bits.
-        unsafe { ffi::ibv_reg_mr(pd.as_ptr(), addr, len, access.bits().cast_signed()) }
-    } else {
-        // `ibv_reg_mr_iova2` ignores optional flags that the kernel does not support.
-        // SAFETY: `pd` keeps the domain alive, and the caller guarantees that the memory stays
-        // allocated.
-        unsafe { ffi::ibv_reg_mr_iova2(pd.as_ptr(), addr, len, addr.addr() as u64, access.bits()) }
-    };
-    cvt_ptr("ibv_reg_mr", raw)
+    let addr: *mut libc::c_void = start.as_ptr().cast();
+    let (iova, access) = (addr.addr() as u64, access.bits());
+    cvt_ptr("ibv_reg_mr", || {
+        if access & IBV_ACCESS_OPTIONAL_RANGE == 0 {
+            // SAFETY: `pd` keeps the domain alive, and the caller guarantees that the memory stays
+            // allocated. The cast keeps all bits.
+            unsafe { ffi::ibv_reg_mr(pd.as_ptr(), addr, len, access.cast_signed()) }
+        } else {
+            // `ibv_reg_mr_iova2` ignores optional flags that the kernel does not support.
+            // SAFETY: `pd` keeps the domain alive, and the caller guarantees that the memory stays
+            // allocated.
+            unsafe { ffi::ibv_reg_mr_iova2(pd.as_ptr(), addr, len, iova, access) }
+        }
+    })
 }
 
 impl fmt::Debug for MemoryRegion {

@@ -73,7 +73,7 @@ impl MemoryWindow {
     #[doc(alias = "ibv_alloc_mw")]
     pub fn new(pd: &ProtectionDomain) -> Result<Self, OsError> {
         // SAFETY: `pd` keeps the domain alive.
-        let raw = cvt_ptr("ibv_alloc_mw", unsafe {
+        let raw = cvt_ptr("ibv_alloc_mw", || unsafe {
             verbs_ext::ibv_alloc_mw(pd.as_ptr())
         })?;
         // SAFETY: the window was just allocated, and no other code uses it.

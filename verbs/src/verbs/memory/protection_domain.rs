@@ -47,8 +47,9 @@ impl ProtectionDomain {
     #[doc(alias = "ibv_alloc_pd")]
     pub fn new(context: &Context) -> Result<Self, OsError> {
         // SAFETY: `context` keeps the device open.
-        let raw = unsafe { ffi::ibv_alloc_pd(context.as_ptr()) };
-        let raw = cvt_ptr("ibv_alloc_pd", raw)?;
+        let raw = cvt_ptr("ibv_alloc_pd", || unsafe {
+            ffi::ibv_alloc_pd(context.as_ptr())
+        })?;
         Ok(Self::from_raw(raw, context, None))
     }
 

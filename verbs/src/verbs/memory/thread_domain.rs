@@ -81,9 +81,11 @@ impl ThreadDomain {
     pub fn new(context: &Context) -> Result<Self, OsError> {
         let mut attr = ffi::ibv_td_init_attr { comp_mask: 0 };
         // SAFETY: `context` keeps the device open.
-        let raw = unsafe { verbs_ext::ibv_alloc_td(context.as_ptr(), &mut attr) };
+        let raw = cvt_ptr("ibv_alloc_td", || unsafe {
+            verbs_ext::ibv_alloc_td(context.as_ptr(), &mut attr)
+        })?;
         let inner = Inner {
-            raw: cvt_ptr("ibv_alloc_td", raw)?,
+            raw,
             process: Process::this(),
             posting: Mutex::default(),
             context: context.clone(),
@@ -131,12 +133,14 @@ impl ProtectionDomain {
         };
         // SAFETY: `context` keeps the device open, and both domains exist and belong to this
         // device.
-        let raw = unsafe { verbs_ext::ibv_alloc_parent_domain(context.as_ptr(), &mut attr) };
+        let raw = cvt_ptr(CALL, || unsafe {
+            verbs_ext::ibv_alloc_parent_domain(context.as_ptr(), &mut attr)
+        })?;
         let combined = CombinedDomains {
             td: td.clone(),
             _pd: self.clone(),
         };
-        Ok(Self::from_raw(cvt_ptr(CALL, raw)?, context, Some(combined)))
+        Ok(Self::from_raw(raw, context, Some(combined)))
     }
 
     /// Returns the thread domain to which the queue pairs of this domain belong, or `None` if they

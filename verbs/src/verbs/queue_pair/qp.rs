@@ -93,8 +93,9 @@ impl QueuePair {
         let mut raw_attr = attr.to_raw();
         // SAFETY: `pd` and the objects in `raw_attr` exist and belong to the same device, and
         // `raw_attr` is a local variable.
-        let raw = unsafe { ffi::ibv_create_qp(pd.as_ptr(), &raw mut raw_attr) };
-        let raw = cvt_ptr("ibv_create_qp", raw)?;
+        let raw = cvt_ptr("ibv_create_qp", || unsafe {
+            ffi::ibv_create_qp(pd.as_ptr(), &raw mut raw_attr)
+        })?;
         // SAFETY: `raw` was created above with exactly these arguments, and no other object owns
         // it.
         Ok(unsafe { Self::from_raw(raw, QpCap::from_raw(raw_attr.cap), pd, attr, None) })
@@ -121,8 +122,9 @@ impl QueuePair {
         let mut raw_attr = send_ops::init_attr(attr, pd.as_ptr());
         // SAFETY: `pd` and the objects in `raw_attr` exist and belong to the same device, and
         // `raw_attr` is a local variable.
-        let raw = unsafe { verbs_ext::ibv_create_qp_ex(pd.context().as_ptr(), &raw mut raw_attr) };
-        let raw = cvt_ptr(CALL, raw)?;
+        let raw = cvt_ptr(CALL, || unsafe {
+            verbs_ext::ibv_create_qp_ex(pd.context().as_ptr(), &raw mut raw_attr)
+        })?;
         // SAFETY: `raw` was created above with exactly these arguments, and no other object owns
         // it.
         let mut this =

@@ -94,9 +94,11 @@ impl SharedReceiveQueue {
         };
         // SAFETY: `pd` keeps the domain alive, and `init` is a local variable. libibverbs does not
         // dereference the cookie.
-        let raw = unsafe { ffi::ibv_create_srq(pd.as_ptr(), &raw mut init) };
+        let raw = cvt_ptr(CALL, || unsafe {
+            ffi::ibv_create_srq(pd.as_ptr(), &raw mut init)
+        })?;
         let inner = Inner {
-            raw: cvt_ptr(CALL, raw)?,
+            raw,
             process: Process::this(),
             max_wr: init.attr.max_wr,
             max_sge: init.attr.max_sge,

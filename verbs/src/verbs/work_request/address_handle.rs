@@ -128,8 +128,10 @@ impl AddressHandle {
     pub fn new(pd: &ProtectionDomain, attr: &AhAttr) -> Result<Self, OsError> {
         let mut attr = attr.to_raw();
         // SAFETY: `pd` keeps the domain alive, and `attr` is a local variable.
-        let raw = unsafe { ffi::ibv_create_ah(pd.as_ptr(), &raw mut attr) };
-        Self::from_raw("ibv_create_ah", raw, pd)
+        let raw = cvt_ptr("ibv_create_ah", || unsafe {
+            ffi::ibv_create_ah(pd.as_ptr(), &raw mut attr)
+        })?;
+        Ok(Self::from_raw(raw, pd))
     }
 
     /// Creates a handle for the sender of a datagram that arrived on the port `port`.
@@ -164,24 +166,20 @@ impl AddressHandle {
         let raw_wc = (&raw mut wc).cast();
         // SAFETY: `pd` keeps the domain alive, and `wc` and `header` are local variables. A
         // `WorkCompletion` has the layout of an `ibv_wc`.
-        let raw =
-            unsafe { ffi::ibv_create_ah_from_wc(pd.as_ptr(), raw_wc, header.as_mut_ptr(), port) };
-        Self::from_raw(CALL, raw, pd)
+        let raw = cvt_ptr(CALL, || unsafe {
+            ffi::ibv_create_ah_from_wc(pd.as_ptr(), raw_wc, header.as_mut_ptr(), port)
+        })?;
+        Ok(Self::from_raw(raw, pd))
     }
 
-    fn from_raw(
-        call: &'static str,
-        raw: *mut ffi::ibv_ah,
-        pd: &ProtectionDomain,
-    ) -> Result<Self, OsError> {
-        let raw = cvt_ptr(call, raw)?;
-        Ok(Self {
+    fn from_raw(raw: NonNull<ffi::ibv_ah>, pd: &ProtectionDomain) -> Self {
+        Self {
             inner: Arc::new(Inner {
                 raw,
                 process: Process::this(),
                 pd: pd.clone(),
             }),
-        })
+        }
     }
 
     /// Returns the handle's protection domain.
