@@ -4,10 +4,10 @@
 use std::{collections::VecDeque, time::Instant};
 
 use super::{
+    chunk_pace::{ChunkPace, LONGEST_CHUNK},
     frame::{Descriptor, Kind},
     outbound::LARGE_IN_FLIGHT,
     output::{Arrival, FragmentCopy, Read},
-    pace::{LONGEST_CHUNK, Pace},
     reason::Violation,
 };
 
@@ -36,7 +36,7 @@ pub(super) struct Inbound {
     chunks: u64,
     /// The total length in bytes of the chunks and fragments that `chunks` counts.
     bytes: u64,
-    pace: Pace,
+    pace: ChunkPace,
     /// The number of large messages for which memory was requested. This number is the id of the
     /// next such message.
     started: u32,
@@ -187,7 +187,7 @@ impl Inbound {
             reads: VecDeque::new(),
             chunks: 0,
             bytes: 0,
-            pace: Pace::new(longest_chunk),
+            pace: ChunkPace::new(longest_chunk),
             started: 0,
             announced: 0,
             fragmented: 0,

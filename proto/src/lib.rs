@@ -15,6 +15,7 @@
 
 mod account;
 mod batch;
+mod chunk_pace;
 mod connection;
 mod control_messages;
 mod credit;
@@ -26,7 +27,6 @@ mod negotiated;
 mod outbound;
 #[allow(missing_docs, reason = "the names of variants and fields suffice")]
 mod output;
-mod pace;
 mod params;
 #[cfg(test)]
 mod protocol_page;
@@ -47,6 +47,7 @@ pub mod testing;
 pub use self::{
     account::Account,
     batch::{MAX_PARTS, PART_HEADER_LEN, Parts, parts},
+    chunk_pace::{LONGEST_CHUNK, SHORTEST_CHUNK},
     connection::{Activity, Connection, Flush, MovedBytes, Proof, Releasing, SendMethod, Stall},
     control_messages::{CONTROL_WINDOW, ControlRefused, MAX_CONTROL_MESSAGE},
     credit::CONTROL_RECEIVES,
@@ -58,7 +59,6 @@ pub use self::{
         Arrival, BatchRoom, Clock, CmCall, CmInput, CmOp, DrainSide, Event, FragmentCopy, Note,
         Output, Read, Refusal, SendRefused, Topic, Transmit, TransportTraits, Work,
     },
-    pace::{LONGEST_CHUNK, SHORTEST_CHUNK},
     params::{Fragmentation, Params, SessionOffer},
     reason::{CloseReason, DeviceFault, Mismatch, PeerTimeout, Phase, RAISE_MEMLOCK, Violation},
     reject::{REJECT_DATA_MAX, Reject, RejectCode},

@@ -12,7 +12,7 @@ use crossbeam_channel::{Receiver, RecvTimeoutError, Sender};
 
 use super::{
     destroyers::Destroyers, engine::EngineStatistics, promise::PromiseSender, reactor::Threadless,
-    relief::Custody,
+    takeover::Custody,
 };
 use crate::{
     addresses::Shown,

@@ -11,7 +11,7 @@ use super::{
     destroyers::Destroyers,
     exit,
     reactor::{Reactor, Threadless},
-    relief::Custody,
+    takeover::Custody,
 };
 use crate::{
     error::Error,

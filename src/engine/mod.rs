@@ -14,16 +14,16 @@
 
 mod admission;
 mod command;
+mod connection_entry;
 mod destroyers;
 #[expect(clippy::module_inception, reason = "it is the layer's main type")]
 mod engine;
-mod entry;
 mod exit;
 mod listening;
 mod local_listeners;
 mod promise;
 mod reactor;
-mod relief;
+mod takeover;
 mod timers;
 mod tombstones;
 

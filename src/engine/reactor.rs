@@ -34,12 +34,12 @@ use self::sessions::FailedPaths;
 use super::{
     admission::{Admission, SLOTS},
     command::Command,
+    connection_entry::{Entry, Role},
     destroyers::Destroyers,
     engine::EngineStatistics,
-    entry::{Entry, Role},
     exit::Registration,
     listening::{ClosedBinding, Listening},
-    relief::Work,
+    takeover::Work,
     timers::Timers,
     tombstones::Tombstones,
 };

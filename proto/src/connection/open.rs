@@ -6,7 +6,7 @@ use std::time::Instant;
 use super::{
     closing::{Closing, Draining},
     greeting::Greeting,
-    nudge::Nudge,
+    iwarp_nudge::Nudge,
     side::Side,
     timers::earlier,
     transfer::Transfer,

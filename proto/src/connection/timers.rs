@@ -5,7 +5,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use super::{keepalive::Keepalive, nudge::Nudge};
+use super::{iwarp_nudge::Nudge, keepalive::Keepalive};
 use crate::read_watchdog::ReadWatchdog;
 
 /// The timers of an established connection.

@@ -13,7 +13,7 @@ use log::Level;
 use super::{
     super::{
         command::{Bound, Command, Handle, ListenerItem, Reply},
-        entry::OwnRequest,
+        connection_entry::OwnRequest,
         listening::{ListenerName, Listening},
         local_listeners::claim,
     },

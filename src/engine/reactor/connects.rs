@@ -7,7 +7,7 @@ use crate::{
     config::Config,
     engine::{
         command::Reply,
-        entry::{Entry, OwnRequest, Role},
+        connection_entry::{Entry, OwnRequest, Role},
     },
     error::Error,
     link::PeerPath,

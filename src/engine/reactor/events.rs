@@ -11,7 +11,7 @@ use nix::sys::epoll::EpollFlags;
 use super::{
     super::{
         command::{ListenerItem, Reply, Request},
-        entry::{IncomingRequest, Role},
+        connection_entry::{IncomingRequest, Role},
         listening::report_refusal,
     },
     BATCH, CM_MEMORY, CM_RDMA, CM_TCP, Reactor, is_of_manager, new_key,

@@ -13,7 +13,7 @@ use std::{
 use super::{super::listening::report_refusal, Reactor, new_key, random};
 use crate::{
     config::Config,
-    engine::entry::{Entry, Role},
+    engine::connection_entry::{Entry, Role},
     link::{Next, PathsOfAttempt, PeerPath, Resume, attachment},
     proto::{
         CloseReason, CmCall, Connection, Params, Phase, Reject, ResumeRefused, ResumeRequest,

@@ -27,7 +27,7 @@ const SLOW: Duration = Duration::from_millis(400);
 /// memory of these first chunks is pinned.
 #[derive(Debug)]
 #[cfg_attr(test, derive(Clone, Hash))]
-pub(super) struct Pace {
+pub(super) struct ChunkPace {
     chunk: u64,
     longest: u64,
     /// The time at which the oldest read in progress was posted, or at which the previous read
@@ -35,7 +35,7 @@ pub(super) struct Pace {
     since: Option<Instant>,
 }
 
-impl Pace {
+impl ChunkPace {
     pub(super) fn new(longest: u64) -> Self {
         Self {
             chunk: SHORTEST_CHUNK.min(longest),
@@ -86,7 +86,7 @@ mod tests {
 
     /// Simulates the transfer of `bytes` over a link of `rate` bytes per second, one chunk at a
     /// time. Returns the lengths of the chunks in bytes.
-    fn chunks(pace: &mut Pace, mut bytes: u64, rate: u64) -> Vec<u64> {
+    fn chunks(pace: &mut ChunkPace, mut bytes: u64, rate: u64) -> Vec<u64> {
         let mut now = Instant::now();
         let mut chunks = Vec::new();
         while bytes > 0 {
@@ -102,7 +102,7 @@ mod tests {
 
     #[test]
     fn on_a_slow_link_a_chunk_takes_less_than_a_second() {
-        let mut pace = Pace::new(LONGEST_CHUNK);
+        let mut pace = ChunkPace::new(LONGEST_CHUNK);
         // The rate of the link is 1 Mbit/s.
         let chunks = chunks(&mut pace, 4 << 20, 125_000);
         assert!(chunks.iter().all(|chunk| *chunk == SHORTEST_CHUNK));
@@ -111,7 +111,7 @@ mod tests {
 
     #[test]
     fn fast_link_soon_uses_longest_chunks() {
-        let mut pace = Pace::new(LONGEST_CHUNK);
+        let mut pace = ChunkPace::new(LONGEST_CHUNK);
         assert_eq!(pace.depth(), 2);
         let chunks = chunks(&mut pace, 4 << 20, 1_000_000_000);
         let kib: Vec<u64> = chunks.iter().map(|chunk| chunk >> 10).collect();
@@ -121,7 +121,7 @@ mod tests {
 
     #[test]
     fn short_messages_measure_link_up_to_their_size() {
-        let mut pace = Pace::new(LONGEST_CHUNK);
+        let mut pace = ChunkPace::new(LONGEST_CHUNK);
         for _ in 0..10 {
             // At 500 kB/s, 20 KiB take 41 ms, so 64 KiB would take 131 ms.
             chunks(&mut pace, 20 << 10, 500_000);
@@ -133,7 +133,7 @@ mod tests {
 
     #[test]
     fn a_link_that_becomes_slow_gets_short_chunks_again() {
-        let mut pace = Pace::new(LONGEST_CHUNK);
+        let mut pace = ChunkPace::new(LONGEST_CHUNK);
         chunks(&mut pace, 8 << 20, 1_000_000_000);
         assert_eq!(pace.chunk(), LONGEST_CHUNK);
         chunks(&mut pace, 8 << 20, 125_000);
@@ -143,7 +143,7 @@ mod tests {
     #[test]
     fn no_chunk_is_longer_than_the_memory_for_it() {
         for longest in [4096, SHORTEST_CHUNK, 4 * SHORTEST_CHUNK] {
-            let mut pace = Pace::new(longest);
+            let mut pace = ChunkPace::new(longest);
             for _ in 0..10 {
                 chunks(&mut pace, 1 << 20, 1_000_000_000);
                 assert!(pace.chunk() <= longest);
