@@ -391,7 +391,7 @@ impl Core {
             }
         }
         self.recovery().fail_kept(&ended.reason);
-        self.deferred.ended = self.reports.destination.take().map(Box::new);
+        self.reports.last = self.reports.destination.take();
         self.ended = Some(ended);
         self.deferred.drive = true;
         self.deferred.wake = true;

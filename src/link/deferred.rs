@@ -16,10 +16,6 @@ pub(super) struct Deferred {
     /// Whether the peer has finished sending, and [`Completion::Finished`] must be put into the
     /// queue.
     pub(super) finished: bool,
-    /// The connection's side of the queue, after the connection has ended.
-    /// [`Completion::Disconnected`] must be put into the queue. The box keeps this structure short,
-    /// because threads move it for each message.
-    pub(super) ended: Option<Box<Destination>>,
     /// Whether a refused send can be tried again.
     pub(super) room: bool,
     /// The deferred actions, oldest first.
@@ -52,7 +48,7 @@ impl Deferred {
     /// Returns whether there is no work.
     #[inline]
     pub(super) fn is_nothing(&self) -> bool {
-        // `arrived`, `finished`, `ended` and `room` are set only together with `wake`.
+        // `arrived`, `finished` and `room` are set only together with `wake`.
         !(self.drive | self.wake) && self.later.is_empty()
     }
 
@@ -72,9 +68,8 @@ impl Deferred {
         }
     }
 
-    /// Adds later work, whose ends the link has already reported.
+    /// Adds later work.
     pub(super) fn add(&mut self, mut other: Self) {
-        debug_assert!(other.ended.is_none(), "the link must report the end first");
         self.drive |= other.drive;
         self.wake |= other.wake;
         self.arrived |= other.arrived;

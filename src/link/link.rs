@@ -419,8 +419,8 @@ impl Link {
         // here.
         if deferred.finished {
             self.ends.fetch_or(FINISHED, Ordering::Release);
-            let ended = deferred.ended.as_deref_mut();
-            if let Some(completions) = ended.or(core.reports.destination.as_mut()) {
+            let reports = &mut core.reports;
+            if let Some(completions) = reports.last.as_mut().or(reports.destination.as_mut()) {
                 let _ = completions.put(Completion::Finished);
             }
             deferred.arrived = true;
@@ -433,9 +433,10 @@ impl Link {
             if self.is_counted && core.was_established() {
                 tally::count_end(&ended.reason);
             }
-            if let Some(mut completions) = deferred.ended.take() {
+            if let Some(mut completions) = core.reports.last.take() {
                 let _ = completions.put(Completion::Disconnected(ended.reason.clone()));
-                deferred.later.push(DeferredAction::Close(completions));
+                let close = DeferredAction::Close(Box::new(completions));
+                deferred.later.push(close);
             }
             // The connection has left its group, because the end was reported to the group.
             self.set_grouped(false);

@@ -32,6 +32,9 @@ pub(crate) struct Reports {
     /// handle was dropped. Unread messages in the queue own references to the link. If the link
     /// kept the queue after the end, the link would never be freed.
     pub(crate) destination: Option<Destination>,
+    /// The destination of [`Completion::Disconnected`], from the end of the connection until the
+    /// link has put this completion into the queue.
+    pub(super) last: Option<Destination>,
     /// The unconfirmed messages, which determine the order of `Sent` completions.
     pub(super) order: SentOrder,
     /// Sends and writes that the device has completed, but whose arrival at the peer is not yet
@@ -50,6 +53,7 @@ impl Reports {
     pub(super) fn new(completions: Inlet, set_aside: Arc<AtomicUsize>, max_ids: usize) -> Self {
         Self {
             destination: Some(Destination::new(completions)),
+            last: None,
             order: SentOrder::default(),
             unproven: Unproven::default(),
             room_wanted: false,
@@ -59,6 +63,7 @@ impl Reports {
     }
 
     /// Handles the completion of the work request in this slot and of all earlier ones.
+    #[inline]
     pub(super) fn sent(
         &mut self,
         slot: u32,
