@@ -12,7 +12,7 @@ use crossbeam_channel::{Receiver, RecvTimeoutError, Sender};
 
 use super::{
     destroyers::Destroyers, engine::EngineStatistics, promise::PromiseSender, reactor::Threadless,
-    takeover::Custody,
+    relief_thread::Custody,
 };
 use crate::{
     addresses::Shown,

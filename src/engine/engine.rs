@@ -11,7 +11,7 @@ use super::{
     destroyers::Destroyers,
     exit,
     reactor::{Reactor, Threadless},
-    takeover::Custody,
+    relief_thread::Custody,
 };
 use crate::{
     error::Error,

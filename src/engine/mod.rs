@@ -23,7 +23,7 @@ mod listening;
 mod local_listeners;
 mod promise;
 mod reactor;
-mod takeover;
+mod relief_thread;
 mod timers;
 mod tombstones;
 

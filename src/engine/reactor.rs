@@ -39,7 +39,7 @@ use super::{
     engine::EngineStatistics,
     exit::Registration,
     listening::{ClosedBinding, Listening},
-    takeover::Work,
+    relief_thread::Work,
     timers::Timers,
     tombstones::Tombstones,
 };

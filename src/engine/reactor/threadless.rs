@@ -13,7 +13,7 @@ use std::{
 
 use super::Reactor;
 use crate::{
-    engine::{command::Command, destroyers::Destroyers, exit::Registration, takeover::Work},
+    engine::{command::Command, destroyers::Destroyers, exit::Registration, relief_thread::Work},
     os::{foreign, lock},
     poll::{Mailbox, Reader},
     status::OsError,
