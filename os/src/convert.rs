@@ -3,39 +3,54 @@ use std::{io, ptr::NonNull, time::Duration};
 use nix::errno::Errno;
 use rdma_status::OsError;
 
-/// Converts the result of a call that returns −1 and sets `errno` if it fails, as `rdma_*`
-/// functions and system calls do.
+// The functions `cvt`, `cvt_errno` and `cvt_ptr` make a call of C. Some drivers report a failure
+// without setting `errno`. The functions therefore set `errno` to 0 before the call, and such a
+// failure becomes `EIO`. Otherwise it would have the number of an earlier error of this thread.
+
+/// Makes a call that returns −1 and sets `errno` if it fails, as `rdma_*` functions and system
+/// calls do. `call` is the name of the C function.
 ///
 /// Any other value is the call's result.
-pub fn cvt(call: &'static str, ret: libc::c_int) -> Result<libc::c_int, OsError> {
-    if ret == -1 {
-        Err(last_error(call))
-    } else {
-        Ok(ret)
+pub fn cvt(call: &'static str, make: impl FnOnce() -> libc::c_int) -> Result<libc::c_int, OsError> {
+    Errno::clear();
+    match make() {
+        -1 => Err(last_error(call)),
+        ret => Ok(ret),
     }
 }
 
-/// Converts the result of a call that returns 0 or an error number, as most `ibv_*` calls do.
+/// Makes a call that returns 0 or an error number, as most `ibv_*` calls do.
 ///
 /// Drivers report errors in different ways: a function may return the error number, the negated
 /// error number, or −1 with `errno` set. This function accepts all three. The result −1 could also
 /// be the negated `EPERM`. But a function that returns negated numbers forwards the result of a
-/// kernel command, and a failed kernel command also sets `errno`. So if the result is −1, `errno`
-/// always contains the error number.
+/// kernel command, and a failed kernel command also sets `errno`.
 #[inline]
-pub fn cvt_errno(call: &'static str, ret: libc::c_int) -> Result<(), OsError> {
-    match ret {
+pub fn cvt_errno(call: &'static str, make: impl FnOnce() -> libc::c_int) -> Result<(), OsError> {
+    Errno::clear();
+    match make() {
         0 => Ok(()),
         -1 => Err(last_error(call)),
+        ret => Err(OsError::new(call, ret.saturating_abs())),
+    }
+}
+
+/// Converts the result of a call that posts work requests: 0, an error number or the negated error
+/// number.
+///
+/// Some drivers return −1 without setting `errno` if the queue is full. The result −1 therefore
+/// becomes `ENOMEM`. This function does not use `errno`, because access to `errno` would cost
+/// instructions in each message.
+#[inline]
+pub const fn cvt_post(call: &'static str, ret: libc::c_int) -> Result<(), OsError> {
+    match ret {
+        0 => Ok(()),
+        -1 => Err(OsError::new(call, libc::ENOMEM)),
         _ => Err(OsError::new(call, ret.saturating_abs())),
     }
 }
 
-/// Makes a call that returns a pointer, or null if it fails. `call` is the name of the C function.
-///
-/// Some drivers return null without setting `errno`. The function therefore sets `errno` to 0
-/// before the call, and the error becomes `EIO`. Otherwise the error would have the number of an
-/// earlier error of this thread.
+/// Makes a call that returns a pointer, or null if it fails.
 pub fn cvt_ptr<T>(
     call: &'static str,
     make: impl FnOnce() -> *mut T,

@@ -8,8 +8,9 @@
 //!   the process ends.
 //! * [`Mapping`] allocates memory that a device, the kernel or a peer accesses. [`SharedBytes`]
 //!   reads and writes such memory.
-//! * [`cvt`], [`cvt_errno`] and [`cvt_ptr`] convert the results of C functions. [`failed`] and
-//!   [`failed_or`] convert errors of `nix` and `std`. [`millis`] converts time limits.
+//! * [`cvt`], [`cvt_errno`] and [`cvt_ptr`] call C functions and convert their results.
+//!   [`cvt_post`] converts the result of a post. [`failed`] and [`failed_or`] convert errors of
+//!   `nix` and `std`. [`millis`] converts time limits.
 //! * [`terminal_size`] returns the size of a terminal.
 //! * [`lock()`], [`lock_hot`], [`try_lock`] and [`unpoisoned`] acquire locks even if a thread
 //!   panicked while it held them.
@@ -33,7 +34,7 @@ mod process;
 mod terminal;
 
 pub use self::{
-    convert::{cvt, cvt_errno, cvt_ptr, failed, failed_or, log_destroy_error, millis},
+    convert::{cvt, cvt_errno, cvt_post, cvt_ptr, failed, failed_or, log_destroy_error, millis},
     lock::{Guard, lock, lock_hot, try_lock, unpoisoned},
     log_limit::{LogLimit, SuppressedLines},
     memory::{Mapping, SharedBytes},

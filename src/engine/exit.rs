@@ -9,8 +9,8 @@
 //! * A forked child inherits the handler, but no engine thread. It may also inherit a locked list
 //!   whose lock is never released. So each process has a separate list of its own engines.
 //! * An engine's own thread may end the process, within a waker or a logger that it calls. The
-//!   thread holds no lock during such a call, so the engine's [relief thread](super::relief_thread) can
-//!   close the connections.
+//!   thread holds no lock during such a call, so the engine's
+//!   [relief thread](super::relief_thread) can close the connections.
 
 use std::{
     collections::BTreeMap,

@@ -55,8 +55,8 @@ pub(crate) struct Core {
     /// The signs of life that all connections to the peer's engine share. Set when the connection
     /// is established.
     pub(crate) liveness: Option<PeerLiveness>,
-    /// The reason for the end of the connection, and whether all messages arrived. Set once, when
-    /// the `Disconnected` completion is put into the queue.
+    /// The reason for the end of the connection, and whether all messages arrived. Set once. Then
+    /// the link puts the `Disconnected` completion into the queue.
     pub(crate) ended: Option<Ended>,
     pub(crate) reports: Reports,
     /// The counters of all earlier connections of the session, added up.
@@ -391,7 +391,7 @@ impl Core {
             }
         }
         self.recovery().fail_kept(&ended.reason);
-        self.reports.last = self.reports.destination.take();
+        self.reports.last_destination = self.reports.destination.take();
         self.ended = Some(ended);
         self.deferred.drive = true;
         self.deferred.wake = true;

@@ -178,10 +178,7 @@ impl Link {
             inlet,
             0,
         );
-        link.with_core(|core| {
-            core.cut_off(CloseReason::Forked);
-            core.reports.destination = None;
-        });
+        link.with_core(|core| core.cut_off(CloseReason::Forked));
         // Removes the `Disconnected` completion, because each call of the endpoint reports the end
         // itself.
         while completions.take().is_some() {}
@@ -420,7 +417,8 @@ impl Link {
         if deferred.finished {
             self.ends.fetch_or(FINISHED, Ordering::Release);
             let reports = &mut core.reports;
-            if let Some(completions) = reports.last.as_mut().or(reports.destination.as_mut()) {
+            let last = reports.last_destination.as_mut();
+            if let Some(completions) = last.or(reports.destination.as_mut()) {
                 let _ = completions.put(Completion::Finished);
             }
             deferred.arrived = true;
@@ -433,7 +431,7 @@ impl Link {
             if self.is_counted && core.was_established() {
                 tally::count_end(&ended.reason);
             }
-            if let Some(mut completions) = core.reports.last.take() {
+            if let Some(mut completions) = core.reports.last_destination.take() {
                 let _ = completions.put(Completion::Disconnected(ended.reason.clone()));
                 let close = DeferredAction::Close(Box::new(completions));
                 deferred.later.push(close);

@@ -34,7 +34,7 @@ pub(crate) struct Reports {
     pub(crate) destination: Option<Destination>,
     /// The destination of [`Completion::Disconnected`], from the end of the connection until the
     /// link has put this completion into the queue.
-    pub(super) last: Option<Destination>,
+    pub(super) last_destination: Option<Destination>,
     /// The unconfirmed messages, which determine the order of `Sent` completions.
     pub(super) order: SentOrder,
     /// Sends and writes that the device has completed, but whose arrival at the peer is not yet
@@ -53,7 +53,7 @@ impl Reports {
     pub(super) fn new(completions: Inlet, set_aside: Arc<AtomicUsize>, max_ids: usize) -> Self {
         Self {
             destination: Some(Destination::new(completions)),
-            last: None,
+            last_destination: None,
             order: SentOrder::default(),
             unproven: Unproven::default(),
             room_wanted: false,

@@ -26,8 +26,10 @@ impl Mapping {
         let start = self.start().as_ptr().cast();
         // SAFETY: `start` and `self.len()` describe exactly this mapping. MADV_DONTFORK does not
         // change the contents of its pages.
-        let ret = unsafe { libc::madvise(start, self.len(), libc::MADV_DONTFORK) };
-        cvt("madvise", ret).map(drop)
+        cvt("madvise", || unsafe {
+            libc::madvise(start, self.len(), libc::MADV_DONTFORK)
+        })
+        .map(drop)
     }
 }
 

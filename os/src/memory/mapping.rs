@@ -75,8 +75,10 @@ impl Mapping {
         let start = self.start.as_ptr().wrapping_add(range.start);
         // SAFETY: as asserted above, the pages belong to this mapping. Pages that are already
         // accessible stay accessible.
-        let ret = unsafe { libc::mprotect(start.cast(), range.len(), USABLE) };
-        cvt("mprotect", ret).map(drop)
+        cvt("mprotect", || unsafe {
+            libc::mprotect(start.cast(), range.len(), USABLE)
+        })
+        .map(drop)
     }
 
     /// Unmaps the pages of `range`, which must be at the start or at the end of the mapping.
@@ -95,8 +97,9 @@ impl Mapping {
         // SAFETY: as asserted above, `range.start` is at most the length of the mapping.
         let start = unsafe { self.start.add(range.start) };
         // SAFETY: the pages belong to this mapping, and no other code uses them yet.
-        let ret = unsafe { libc::munmap(start.as_ptr().cast(), range.len()) };
-        cvt("munmap", ret)?;
+        cvt("munmap", || unsafe {
+            libc::munmap(start.as_ptr().cast(), range.len())
+        })?;
         if range.start == 0 {
             // SAFETY: `range.end` is at most the length of the mapping, so the new start is at most
             // one past its end.
@@ -121,8 +124,10 @@ impl Drop for Mapping {
     fn drop(&mut self) {
         // SAFETY: `with` mapped these pages, only this `drop` unmaps them, and no other code uses
         // them afterwards.
-        let ret = unsafe { libc::munmap(self.start.as_ptr().cast(), self.len) };
-        if let Err(error) = cvt("munmap", ret) {
+        let unmapped = cvt("munmap", || unsafe {
+            libc::munmap(self.start.as_ptr().cast(), self.len)
+        });
+        if let Err(error) = unmapped {
             error_elsewhere!(
                 Process,
                 "cannot unmap {} bytes of memory, which leak: {error}",

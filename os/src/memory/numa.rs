@@ -61,7 +61,7 @@ impl Mapping {
         // SAFETY: the pages belong to this mapping, and the call does not change their contents.
         // `nodes` is a local variable of `NODES` bits. The kernel reads one bit less than
         // `maxnode`, which is `NODES + 1`.
-        let ret = unsafe {
+        let bind = || unsafe {
             libc::syscall(
                 libc::SYS_mbind,
                 self.start().as_ptr(),
@@ -72,7 +72,7 @@ impl Mapping {
                 0,
             )
         };
-        cvt("mbind", ret as libc::c_int).map(|_| true)
+        cvt("mbind", || bind() as libc::c_int).map(|_| true)
     }
 }
 
@@ -83,7 +83,7 @@ fn thread_policy() -> Result<libc::c_int, OsError> {
     let nowhere: *mut libc::c_void = ptr::null_mut();
     // SAFETY: the kernel writes only `policy`, a local variable, because the pointer to the set of
     // nodes is null.
-    let ret = unsafe {
+    let mut get = || unsafe {
         libc::syscall(
             libc::SYS_get_mempolicy,
             &raw mut policy,
@@ -93,7 +93,7 @@ fn thread_policy() -> Result<libc::c_int, OsError> {
             0,
         )
     };
-    cvt("get_mempolicy", ret as libc::c_int).map(|_| policy)
+    cvt("get_mempolicy", || get() as libc::c_int).map(|_| policy)
 }
 
 #[cfg(test)]
@@ -144,12 +144,12 @@ mod tests {
         let in_thread = || {
             // SAFETY: the call changes only the memory policy of this thread, and the null set of
             // nodes is not read.
-            let ret = unsafe {
+            let set = || unsafe {
                 let none: *const libc::c_ulong = ptr::null();
                 libc::syscall(libc::SYS_set_mempolicy, libc::MPOL_LOCAL, none, 0)
             };
             let mapping = Mapping::new(page_size()).unwrap();
-            match cvt("set_mempolicy", ret as libc::c_int) {
+            match cvt("set_mempolicy", || set() as libc::c_int) {
                 Ok(_) => assert_eq!(mapping.prefer(0), Ok(false)),
                 Err(_) => assert!(mapping.prefer(0).is_err()),
             }

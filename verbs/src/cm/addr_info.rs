@@ -12,7 +12,7 @@ use rdma_status::OsError;
 
 use super::PortSpace;
 use crate::{
-    sys::{cvt, cvt_ptr, ffi, sockaddr},
+    sys::{cvt, ffi, sockaddr},
     verbs::QpType,
 };
 
@@ -82,14 +82,18 @@ impl AddrInfo {
         }
         // SAFETY: `service` is a null-terminated string, and `node` is null or such a string.
         // `raw`, the addresses to which it points, and `list` are local variables.
-        let ret = unsafe { ffi::rdma_getaddrinfo(node, service.as_ptr(), raw, &raw mut list) };
+        let ret = cvt(CALL, || unsafe {
+            match ffi::rdma_getaddrinfo(node, service.as_ptr(), raw, &raw mut list) {
+                // The error is in `errno`.
+                libc::EAI_SYSTEM => -1,
+                ret => ret,
+            }
+        })?;
         if let Some(errno) = resolver_errno(ret) {
             return Err(OsError::new(CALL, errno));
         }
-        cvt(CALL, ret)?;
-        Ok(Self {
-            list: cvt_ptr(CALL, || list)?,
-        })
+        let list = NonNull::new(list).ok_or(OsError::new(CALL, libc::EIO))?;
+        Ok(Self { list })
     }
 
     /// Returns the local address to bind to, if librdmacm has determined one.
@@ -120,12 +124,12 @@ impl AddrInfo {
 }
 
 /// Converts an error code of the system resolver to an `errno`. librdmacm returns such codes
-/// unchanged. Returns `None` if `ret` is 0 (success) or -1 (the error is in `errno`).
+/// unchanged. Returns `None` if `ret` is 0 (success).
 ///
-/// The code `EAI_BADFLAGS` is also -1, but cannot occur, because `new` passes only valid flags.
+/// The code `EAI_BADFLAGS` is −1, but cannot occur, because `new` passes only valid flags.
 fn resolver_errno(ret: libc::c_int) -> Option<libc::c_int> {
     match ret {
-        0 | -1 => None,
+        0 => None,
         libc::EAI_AGAIN => Some(libc::EAGAIN),
         libc::EAI_FAMILY => Some(libc::EAFNOSUPPORT),
         libc::EAI_MEMORY => Some(libc::ENOMEM),
@@ -157,7 +161,6 @@ mod tests {
     #[test]
     fn resolver_error_codes_become_errnos() {
         assert_eq!(resolver_errno(0), None);
-        assert_eq!(resolver_errno(-1), None);
         assert_eq!(resolver_errno(libc::EAI_NONAME), Some(libc::EADDRNOTAVAIL));
         assert_eq!(resolver_errno(libc::EAI_AGAIN), Some(libc::EAGAIN));
     }

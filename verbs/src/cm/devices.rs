@@ -360,8 +360,9 @@ pub(crate) const SOFTWARE_VENDOR_IDS: [u32; 2] = [0xff_ffff, 0x62_6d74];
 unsafe fn replace_descriptors(context: NonNull<ffi::ibv_context>) -> Result<(), OsError> {
     let mut attr = MaybeUninit::zeroed();
     // SAFETY: the caller guarantees that `context` is open, and `attr` is a local variable.
-    let ret = unsafe { ffi::ibv_query_device(context.as_ptr(), attr.as_mut_ptr()) };
-    cvt_errno("ibv_query_device", ret)?;
+    cvt_errno("ibv_query_device", || unsafe {
+        ffi::ibv_query_device(context.as_ptr(), attr.as_mut_ptr())
+    })?;
     // SAFETY: `ibv_device_attr` consists of integers. `attr` was zeroed, and the call above has
     // filled it in.
     let vendor = unsafe { attr.assume_init() }.vendor_id;
@@ -384,11 +385,12 @@ unsafe fn replace_descriptors(context: NonNull<ffi::ibv_context>) -> Result<(), 
     ];
     let replaced = pairs.into_iter().try_for_each(|(new, old)| {
         // SAFETY: `new` and `old` are descriptors of the two open contexts.
-        cvt("dup3", unsafe { libc::dup3(new, old, libc::O_CLOEXEC) }).map(drop)
+        cvt("dup3", || unsafe { libc::dup3(new, old, libc::O_CLOEXEC) }).map(drop)
     });
     // SAFETY: `new` was opened above, has no objects, and is no longer used.
-    let ret = unsafe { ffi::ibv_close_device(new.as_ptr()) };
-    let closed = cvt_errno("ibv_close_device", ret);
+    let closed = cvt_errno("ibv_close_device", || unsafe {
+        ffi::ibv_close_device(new.as_ptr())
+    });
     replaced.and(closed)
 }
 
@@ -438,7 +440,7 @@ unsafe fn disable_descriptors(context: NonNull<ffi::ibv_context>) -> Result<(), 
     for fd in [context.cmd_fd, context.async_fd] {
         // SAFETY: `fd` belongs to the context until librdmacm frees the context. The number stays
         // in use, so no other file receives it, and every call of librdmacm on it fails.
-        cvt("dup3", unsafe {
+        cvt("dup3", || unsafe {
             libc::dup3(unusable.as_raw_fd(), fd, libc::O_CLOEXEC)
         })?;
     }

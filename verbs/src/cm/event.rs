@@ -7,6 +7,7 @@ use std::{
     time::Duration,
 };
 
+use nix::errno::Errno;
 use rdma_status::{CmEventType, CmStatus, OsError, RejectReason};
 
 use super::{ConnEventParam, Devices, EventChannel, PrivateData, UdEventParam, owned_id::OwnedId};
@@ -208,8 +209,11 @@ impl EventChannel {
         // other thread uses the ids that librdmacm changes, except in `rdma_destroy_id`, which uses
         // only fields that never change, and frees an id only after its events that were read have
         // been acknowledged.
-        let ret = unsafe { ffi::rdma_get_cm_event(self.as_ptr(), &raw mut raw) };
-        match cvt("rdma_get_cm_event", ret) {
+        let read = cvt("rdma_get_cm_event", || unsafe {
+            ffi::rdma_get_cm_event(self.as_ptr(), &raw mut raw)
+        });
+        let failure = Errno::last_raw();
+        match read {
             Ok(_) => {}
             Err(OsError {
                 errno: libc::EAGAIN | libc::EINTR,
@@ -219,7 +223,12 @@ impl EventChannel {
         }
         // SAFETY: the call succeeded, so `raw` is an unacknowledged event. Its id belongs to this
         // channel, whose lock is held.
-        let event = unsafe { CmEvent::copy(raw, self) };
+        let mut event = unsafe { CmEvent::copy(raw, self) };
+        // If a call that librdmacm makes while it reads the event fails, librdmacm stores the
+        // call's result −1 as the status. The reason is in `errno`.
+        if event.status == -1 && failure > 0 {
+            event.status = -failure;
+        }
         if event.event() == CmEventType::DEVICE_REMOVAL {
             // SAFETY: `raw` is an unacknowledged event.
             let id = unsafe { (*raw).id };
@@ -231,12 +240,14 @@ impl EventChannel {
             unsafe { Devices::handle_removal(device) };
         }
         // SAFETY: `raw` is acknowledged only here, and `event` does not point into it.
-        let ret = unsafe { ffi::rdma_ack_cm_event(raw) };
+        let acknowledged = cvt("rdma_ack_cm_event", || unsafe {
+            ffi::rdma_ack_cm_event(raw)
+        });
         // Release the lock before the next line. If that line returns an error, it drops `event`
         // and thereby destroys the new id of a CONNECT_REQUEST. Destroying an id acquires this
         // lock.
         drop(lock);
-        cvt("rdma_ack_cm_event", ret)?;
+        acknowledged?;
         Ok(Some(event))
     }
 

@@ -102,7 +102,7 @@ impl OwnedId {
         name: &'static str,
         f: impl FnOnce(*mut ffi::rdma_cm_id) -> c_int,
     ) -> Result<(), OsError> {
-        self.with(|id, _| cvt(name, f(id)).map(drop))
+        self.with(|id, _| cvt(name, || f(id)).map(drop))
     }
 
     /// Calls a librdmacm function that dereferences the id's pointer to its device.
@@ -119,7 +119,7 @@ impl OwnedId {
             if unsafe { (*id).verbs }.is_null() {
                 return Err(OsError::new(name, libc::EINVAL));
             }
-            cvt(name, f(id)).map(drop)
+            cvt(name, || f(id)).map(drop)
         })
     }
 
@@ -149,8 +149,9 @@ impl OwnedId {
         // SAFETY: the id and `channel` exist, and the locks of both channels are held. The call
         // would wait for unacknowledged events, but there are none, because each event is
         // acknowledged while its channel is locked.
-        let ret = unsafe { ffi::rdma_migrate_id(self.raw.as_ptr(), channel.as_ptr()) };
-        cvt(CALL, ret)?;
+        cvt(CALL, || unsafe {
+            ffi::rdma_migrate_id(self.raw.as_ptr(), channel.as_ptr())
+        })?;
         state.channel = channel.clone();
         Ok(())
     }
@@ -179,8 +180,12 @@ impl Drop for OwnedId {
         // event.
         // SAFETY: this is the last handle of the id. A queue pair owns a handle to its id, so the
         // id's queue pair has already been destroyed.
-        let ret = unsafe { ffi::rdma_destroy_id(self.raw.as_ptr()) };
-        log_destroy_error(cvt("rdma_destroy_id", ret).map(drop));
+        log_destroy_error(
+            cvt("rdma_destroy_id", || unsafe {
+                ffi::rdma_destroy_id(self.raw.as_ptr())
+            })
+            .map(drop),
+        );
     }
 }
 
@@ -210,7 +215,7 @@ impl Groups {
         }
         // SAFETY: the requirements of `leave` and of this function are the same, and the caller
         // fulfils them.
-        cvt("rdma_leave_multicast", unsafe { leave(id, group) }).map(drop)
+        cvt("rdma_leave_multicast", || unsafe { leave(id, group) }).map(drop)
     }
 
     /// Leaves all groups. The caller does this before it destroys the queue pair or the id.
@@ -226,7 +231,7 @@ impl Groups {
         for group in self.0.drain(..) {
             // SAFETY: the requirements of `leave` and of this function are the same, and the caller
             // fulfils them.
-            if let Err(error) = cvt("rdma_leave_multicast", unsafe { leave(id, group) }) {
+            if let Err(error) = cvt("rdma_leave_multicast", || unsafe { leave(id, group) }) {
                 warn!(
                     Rdma,
                     "a connection manager id cannot leave the multicast group {group}, so the \

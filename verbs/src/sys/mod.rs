@@ -23,8 +23,8 @@ pub(crate) use fd::{set_nonblocking, wait_readable};
 #[cfg(feature = "linked")]
 pub(crate) use linked as ffi;
 pub(crate) use rdmsg_os::{
-    Guard, PerProcess, Process, Unshared, cvt, cvt_errno, cvt_ptr, failed, lock, lock_hot,
-    log_destroy_error, millis,
+    Guard, PerProcess, Process, Unshared, cvt, cvt_errno, cvt_post, cvt_ptr, failed, lock,
+    lock_hot, log_destroy_error, millis,
 };
 
 #[cfg(test)]

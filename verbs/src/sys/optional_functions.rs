@@ -14,7 +14,7 @@ use super::{
 };
 
 /// The type of `ibv_reg_dmabuf_mr(3)`, available since rdma-core 34. The function returns a new
-/// region, or null with `errno` set.
+/// region, or null if it fails.
 pub(crate) type RegDmabufMr = unsafe extern "C" fn(
     pd: *mut ffi::ibv_pd,
     offset: u64,

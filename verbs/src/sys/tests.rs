@@ -11,28 +11,33 @@ use super::*;
 
 #[test]
 fn cvt_reports_minus_one_as_an_error() {
-    assert_eq!(cvt("f", 3), Ok(3));
-    let ret = fail_with_ebadf();
-    assert_eq!(cvt("close", ret), Err(OsError::new("close", libc::EBADF)));
+    assert_eq!(cvt("f", || 3), Ok(3));
+    let expected = Err(OsError::new("close", libc::EBADF));
+    assert_eq!(cvt("close", fail_with_ebadf), expected);
+    // The number of the earlier error must not be reported again.
+    assert_eq!(cvt("f", || -1), Err(OsError::new("f", libc::EIO)));
 }
 
 #[test]
 fn cvt_errno_accepts_three_error_conventions() {
-    assert_eq!(cvt_errno("f", 0), Ok(()));
-    assert_eq!(
-        cvt_errno("f", libc::ENOMEM),
-        Err(OsError::new("f", libc::ENOMEM))
-    );
-    assert_eq!(
-        cvt_errno("f", -libc::ENOMEM),
-        Err(OsError::new("f", libc::ENOMEM))
-    );
-    let ret = fail_with_ebadf();
-    assert_eq!(
-        cvt_errno("close", ret),
-        Err(OsError::new("close", libc::EBADF))
-    );
-    assert_eq!(cvt_errno("f", i32::MIN), Err(OsError::new("f", i32::MAX)));
+    let f = |ret| cvt_errno("f", || ret);
+    assert_eq!(f(0), Ok(()));
+    assert_eq!(f(libc::ENOMEM), Err(OsError::new("f", libc::ENOMEM)));
+    assert_eq!(f(-libc::ENOMEM), Err(OsError::new("f", libc::ENOMEM)));
+    let expected = Err(OsError::new("close", libc::EBADF));
+    assert_eq!(cvt_errno("close", fail_with_ebadf), expected);
+    assert_eq!(f(-1), Err(OsError::new("f", libc::EIO)));
+    assert_eq!(f(i32::MIN), Err(OsError::new("f", i32::MAX)));
+}
+
+#[test]
+fn full_queue_is_reported_in_three_ways() {
+    fail_with_ebadf();
+    for ret in [libc::ENOMEM, -libc::ENOMEM, -1] {
+        let expected = Err(OsError::new("f", libc::ENOMEM));
+        assert_eq!(cvt_post("f", ret), expected, "{ret}");
+    }
+    assert_eq!(cvt_post("f", 0), Ok(()));
 }
 
 #[test]
@@ -47,7 +52,6 @@ fn cvt_ptr_reports_null_as_an_error() {
         ptr::null_mut()
     });
     assert_eq!(failed, Err(OsError::new("f", libc::EBADF)));
-    // The number of the earlier error must not be reported again.
     assert_eq!(
         cvt_ptr::<u8>("f", ptr::null_mut),
         Err(OsError::new("f", libc::EIO))

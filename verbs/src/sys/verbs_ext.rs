@@ -146,7 +146,7 @@ pub(crate) unsafe fn ibv_query_device_ex(
     unsafe { ffi::ibv_query_device(context, attr.cast()) }
 }
 
-/// Calls `ibv_create_cq_ex(3)`, which returns a new queue, or null with `errno` set.
+/// Calls `ibv_create_cq_ex(3)`, which returns a new queue, or null if it fails.
 ///
 /// # Safety
 ///
@@ -162,7 +162,7 @@ pub(crate) unsafe fn ibv_create_cq_ex(
     }
 }
 
-/// Calls `ibv_create_qp_ex(3)`, which returns a new queue pair, or null with `errno` set.
+/// Calls `ibv_create_qp_ex(3)`, which returns a new queue pair, or null if it fails.
 ///
 /// `comp_mask` must contain at least one bit besides `IBV_QP_INIT_ATTR_PD`. If only that bit is
 /// set, the inline function in C calls `ibv_create_qp`, but this function does not.
@@ -201,7 +201,7 @@ pub(crate) unsafe fn ibv_advise_mr(
     })
 }
 
-/// Calls `ibv_alloc_dm(3)`, which returns device memory, or null with `errno` set.
+/// Calls `ibv_alloc_dm(3)`, which returns device memory, or null if it fails.
 ///
 /// # Safety
 ///
@@ -251,7 +251,7 @@ pub(crate) unsafe fn ibv_reg_dm_mr(
     }
 }
 
-/// Calls `ibv_alloc_td(3)`, which returns a new thread domain, or null with `errno` set.
+/// Calls `ibv_alloc_td(3)`, which returns a new thread domain, or null if it fails.
 ///
 /// # Safety
 ///
@@ -280,7 +280,7 @@ pub(crate) unsafe fn ibv_dealloc_td(td: *mut ffi::ibv_td) -> libc::c_int {
     driver_operation!(context, dealloc_td).map_or(libc::EOPNOTSUPP, |op| unsafe { op(td) })
 }
 
-/// Calls `ibv_alloc_parent_domain(3)`, which returns a new domain, or null with `errno` set.
+/// Calls `ibv_alloc_parent_domain(3)`, which returns a new domain, or null if it fails.
 ///
 /// # Safety
 ///
@@ -301,7 +301,7 @@ fn not_supported<T>() -> *mut T {
     ptr::null_mut()
 }
 
-/// Calls `ibv_alloc_mw(3)` for a type 2 window. Returns a new window, or null with `errno` set.
+/// Calls `ibv_alloc_mw(3)` for a type 2 window. Returns a new window, or null if it fails.
 ///
 /// # Safety
 ///

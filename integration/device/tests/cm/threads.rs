@@ -171,12 +171,13 @@ fn ids_migrate_while_their_channels_are_read() {
                     while !done.load(Relaxed) {
                         if let Some(event) = channel.wait_event(TICK).unwrap() {
                             // When librdmacm reads ADDR_RESOLVED, it queries the address. If the id
-                            // is destroyed before the query, the event becomes ADDR_ERROR with
-                            // status -1.
+                            // is destroyed before the query, the event becomes ADDR_ERROR, and the
+                            // status is the error of the query.
                             assert!(
                                 matches!(
                                     (event.event(), event.status()),
-                                    (CmEventType::ADDR_RESOLVED, 0) | (CmEventType::ADDR_ERROR, -1)
+                                    (CmEventType::ADDR_RESOLVED, 0)
+                                        | (CmEventType::ADDR_ERROR, ..-1)
                                 ),
                                 "{:?}, status {}",
                                 event.event(),

@@ -10,7 +10,7 @@ use rdma_status::{OsError, open_enum};
 
 use crate::{
     cm::{CmEvent, EventChannel, owned_id::OwnedId},
-    sys::{cvt, cvt_ptr, ffi},
+    sys::{cvt, ffi},
 };
 
 /// A communication id, which is librdmacm's counterpart of a socket.
@@ -46,11 +46,11 @@ impl CmId {
         let mut raw = ptr::null_mut();
         // SAFETY: the channel exists, and `raw` is a local variable. librdmacm does not dereference
         // the context, which is a number.
-        let ret = unsafe {
+        cvt(CALL, || unsafe {
             ffi::rdma_create_id(channel.as_ptr(), &raw mut raw, context as *mut _, ps.raw())
-        };
-        cvt(CALL, ret)?;
-        Ok(Self::from_raw(cvt_ptr(CALL, || raw)?, channel, Mode::Async))
+        })?;
+        let raw = NonNull::new(raw).ok_or(OsError::new(CALL, libc::EIO))?;
+        Ok(Self::from_raw(raw, channel, Mode::Async))
     }
 
     /// Takes ownership of an id that librdmacm created. No other code may destroy the id.

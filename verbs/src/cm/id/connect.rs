@@ -91,7 +91,7 @@ impl CmId {
             // has started to listen.
             local.listens = true;
             // SAFETY: `id` exists, and the lock of its channel is held.
-            cvt("rdma_listen", unsafe { ffi::rdma_listen(id, backlog) }).map(drop)
+            cvt("rdma_listen", || unsafe { ffi::rdma_listen(id, backlog) }).map(drop)
         })
     }
 

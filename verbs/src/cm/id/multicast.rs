@@ -74,7 +74,7 @@ impl CmId {
     ) -> Result<(), OsError> {
         let mut addr = sockaddr::from_std(group);
         self.inner.with(|id, local| {
-            cvt(call, join(id, (&raw mut addr).cast()))?;
+            cvt(call, || join(id, (&raw mut addr).cast()))?;
             local.groups.record_join(group);
             Ok::<_, OsError>(())
         })?;

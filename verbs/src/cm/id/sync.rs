@@ -8,7 +8,7 @@
 #![allow(unsafe_code)]
 
 use std::{
-    ptr,
+    ptr::{self, NonNull},
     time::{Duration, Instant},
 };
 
@@ -17,7 +17,7 @@ use rdma_status::{CmEventType, OsError};
 use super::{CmId, cm_id::Mode};
 use crate::{
     cm::{AddrInfo, CmEvent, EventChannel, PortSpace},
-    sys::{cvt, cvt_ptr, ffi},
+    sys::{cvt, ffi},
 };
 
 impl CmId {
@@ -56,16 +56,16 @@ impl CmId {
         let mut raw = ptr::null_mut();
         // SAFETY: `raw` is a local variable, and the list in `info` exists and is not changed. The
         // call creates no queue pair, because it receives no queue pair attributes.
-        let ret = unsafe {
+        cvt(CALL, || unsafe {
             ffi::rdma_create_ep(
                 &raw mut raw,
                 info.as_ptr(),
                 ptr::null_mut(),
                 ptr::null_mut(),
             )
-        };
-        cvt(CALL, ret)?;
-        let this = Self::from_raw(cvt_ptr(CALL, || raw)?, &channel, Mode::sync(None));
+        })?;
+        let raw = NonNull::new(raw).ok_or(OsError::new(CALL, libc::EIO))?;
+        let this = Self::from_raw(raw, &channel, Mode::sync(None));
         // librdmacm created a channel for this id, and destroys that channel during the migration.
         this.inner.call("rdma_migrate_id", |id| {
             // SAFETY: `id` and `channel` exist, and the lock of `channel` is held. `rdma_create_ep`

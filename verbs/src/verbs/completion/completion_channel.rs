@@ -92,8 +92,10 @@ impl CompletionChannel {
         let mut cookie = ptr::null_mut();
         // SAFETY: the channel exists, and `cq` and `cookie` are local variables. The queue that
         // raised an event exists until the event is acknowledged.
-        let ret = unsafe { ffi::ibv_get_cq_event(self.as_ptr(), &raw mut cq, &raw mut cookie) };
-        match cvt("ibv_get_cq_event", ret) {
+        let result = cvt("ibv_get_cq_event", || unsafe {
+            ffi::ibv_get_cq_event(self.as_ptr(), &raw mut cq, &raw mut cookie)
+        });
+        match result {
             Ok(_) => {}
             Err(error) if error.errno == libc::EAGAIN => return Ok(None),
             Err(error) => return Err(error),
@@ -156,7 +158,8 @@ impl Drop for Inner {
         }
         // SAFETY: `new` created the channel, and only this `drop` destroys it. All queues of the
         // channel have been destroyed, because each of them owned a handle to the channel.
-        let ret = unsafe { ffi::ibv_destroy_comp_channel(self.raw.as_ptr()) };
-        log_destroy_error(cvt_errno("ibv_destroy_comp_channel", ret));
+        log_destroy_error(cvt_errno("ibv_destroy_comp_channel", || unsafe {
+            ffi::ibv_destroy_comp_channel(self.raw.as_ptr())
+        }));
     }
 }

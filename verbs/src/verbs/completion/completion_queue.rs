@@ -217,8 +217,9 @@ impl CompletionQueue {
     #[doc(alias = "ibv_req_notify_cq")]
     pub fn req_notify(&self, solicited_only: bool) -> Result<(), OsError> {
         // SAFETY: the handle `self` keeps the queue alive.
-        let ret = unsafe { ffi::ibv_req_notify_cq(self.as_ptr(), solicited_only.into()) };
-        cvt_errno("ibv_req_notify_cq", ret)
+        cvt_errno("ibv_req_notify_cq", || unsafe {
+            ffi::ibv_req_notify_cq(self.as_ptr(), solicited_only.into())
+        })
     }
 
     /// Returns the capacity of the queue in completions, which may be larger than requested.
@@ -282,7 +283,8 @@ impl Drop for Inner {
         // SAFETY: a constructor of this type created the queue, and only this `drop` destroys it.
         // All queue pairs of the queue have been destroyed, because each of them owned a handle to
         // the queue. All events that were read have been acknowledged, so the call does not block.
-        let ret = unsafe { ffi::ibv_destroy_cq(self.raw.as_ptr()) };
-        log_destroy_error(cvt_errno("ibv_destroy_cq", ret));
+        log_destroy_error(cvt_errno("ibv_destroy_cq", || unsafe {
+            ffi::ibv_destroy_cq(self.raw.as_ptr())
+        }));
     }
 }

@@ -62,7 +62,12 @@ pub(super) unsafe fn poll(
             // next call of this function returns it.
             _ if count > 0 => break,
             ret => {
-                let errno = ret.unwrap_or(libc::EOPNOTSUPP);
+                // A negative number is a code of the driver, not an error number.
+                let errno = match ret {
+                    None => libc::EOPNOTSUPP,
+                    Some(errno) if errno > 0 => errno,
+                    Some(_) => libc::EIO,
+                };
                 return Err(OsError::new("ibv_start_poll", errno));
             }
         }

@@ -123,8 +123,10 @@ pub(super) unsafe fn poll(
     set_nonblocking(fd)?;
     let mut raw = MaybeUninit::<ffi::ibv_async_event>::zeroed();
     // SAFETY: the caller guarantees that `context` is open, and `raw` is a local variable.
-    let ret = unsafe { ffi::ibv_get_async_event(context, raw.as_mut_ptr()) };
-    match cvt("ibv_get_async_event", ret) {
+    let result = cvt("ibv_get_async_event", || unsafe {
+        ffi::ibv_get_async_event(context, raw.as_mut_ptr())
+    });
+    match result {
         Ok(_) => {}
         Err(error) if error.errno == libc::EAGAIN => return Ok(None),
         Err(error) => return Err(error),

@@ -155,8 +155,9 @@ impl Context {
     pub fn query_device(&self) -> Result<DeviceAttr, OsError> {
         let mut attr = MaybeUninit::zeroed();
         // SAFETY: `self` keeps the context open, and `attr` is a local variable.
-        let ret = unsafe { ffi::ibv_query_device(self.as_ptr(), attr.as_mut_ptr()) };
-        cvt_errno("ibv_query_device", ret)?;
+        cvt_errno("ibv_query_device", || unsafe {
+            ffi::ibv_query_device(self.as_ptr(), attr.as_mut_ptr())
+        })?;
         // SAFETY: `ibv_device_attr` consists of integers. `attr` was zeroed, and the call filled it
         // in.
         Ok(DeviceAttr::from_raw(unsafe { attr.assume_init() }))
@@ -174,8 +175,9 @@ impl Context {
     pub fn query_device_ex(&self) -> Result<DeviceAttrEx, OsError> {
         let mut attr = MaybeUninit::zeroed();
         // SAFETY: `self` keeps the context open, and `attr` is a zeroed local variable.
-        let ret = unsafe { verbs_ext::ibv_query_device_ex(self.as_ptr(), attr.as_mut_ptr()) };
-        cvt_errno("ibv_query_device_ex", ret)?;
+        cvt_errno("ibv_query_device_ex", || unsafe {
+            verbs_ext::ibv_query_device_ex(self.as_ptr(), attr.as_mut_ptr())
+        })?;
         // SAFETY: `ibv_device_attr_ex` consists of integers. `attr` was zeroed, and the call filled
         // it in.
         Ok(DeviceAttrEx::from_raw(unsafe { attr.assume_init() }))
@@ -192,8 +194,9 @@ impl Context {
     pub fn query_port(&self, port: u8) -> Result<PortAttr, OsError> {
         let mut attr = MaybeUninit::zeroed();
         // SAFETY: `self` keeps the context open, and `attr` is a zeroed local variable.
-        let ret = unsafe { verbs_ext::ibv_query_port(self.as_ptr(), port, attr.as_mut_ptr()) };
-        cvt_errno("ibv_query_port", ret)?;
+        cvt_errno("ibv_query_port", || unsafe {
+            verbs_ext::ibv_query_port(self.as_ptr(), port, attr.as_mut_ptr())
+        })?;
         // SAFETY: `ibv_port_attr` consists of integers. `attr` was zeroed, and the call filled it
         // in.
         Ok(PortAttr::from_raw(unsafe { attr.assume_init() }))
@@ -212,10 +215,9 @@ impl Context {
     pub fn query_gid(&self, port: u8, index: u32) -> Result<GidEntry, OsError> {
         let mut entry = MaybeUninit::zeroed();
         // SAFETY: `self` keeps the context open, and `entry` is a local variable.
-        let ret = unsafe {
+        cvt_errno("ibv_query_gid_ex", || unsafe {
             verbs_ext::ibv_query_gid_ex(self.as_ptr(), port.into(), index, entry.as_mut_ptr())
-        };
-        cvt_errno("ibv_query_gid_ex", ret)?;
+        })?;
         // SAFETY: `ibv_gid_entry` consists of integers. `entry` was zeroed, and the call filled it
         // in.
         Ok(GidEntry::from_raw(unsafe { entry.assume_init() }))
@@ -254,8 +256,9 @@ impl Context {
     pub fn query_pkey(&self, port: u8, index: u16) -> Result<u16, OsError> {
         let mut pkey = 0;
         // SAFETY: `self` keeps the context open, and `pkey` is a local variable.
-        let ret = unsafe { ffi::ibv_query_pkey(self.as_ptr(), port, index.into(), &raw mut pkey) };
-        cvt_errno("ibv_query_pkey", ret)?;
+        cvt_errno("ibv_query_pkey", || unsafe {
+            ffi::ibv_query_pkey(self.as_ptr(), port, index.into(), &raw mut pkey)
+        })?;
         Ok(u16::from_be(pkey))
     }
 
@@ -416,8 +419,9 @@ impl Drop for Inner {
                 // SAFETY: `Device::open` opened the context, and only this `drop` closes it. Each
                 // object on the context owned a handle to the context, so all of these objects have
                 // been destroyed.
-                let ret = unsafe { ffi::ibv_close_device(self.raw.as_ptr()) };
-                log_destroy_error(cvt_errno("ibv_close_device", ret));
+                log_destroy_error(cvt_errno("ibv_close_device", || unsafe {
+                    ffi::ibv_close_device(self.raw.as_ptr())
+                }));
             }
             Owner::Borrowed { .. } => {}
         }

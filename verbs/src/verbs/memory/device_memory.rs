@@ -101,8 +101,9 @@ impl DeviceMemory {
         let copy = copy.ok_or(OsError::new(CALL, libc::EOPNOTSUPP))?;
         // SAFETY: the driver has set this function. `check` has ensured that the range is inside
         // the device memory. `src` is valid for reads of `src.len()` bytes.
-        let ret = unsafe { copy(self.as_ptr(), offset as u64, src.as_ptr().cast(), src.len()) };
-        cvt_errno(CALL, ret)
+        cvt_errno(CALL, || unsafe {
+            copy(self.as_ptr(), offset as u64, src.as_ptr().cast(), src.len())
+        })
     }
 
     /// Fills `dst` with the bytes of the device memory that begin at `offset`.
@@ -127,8 +128,9 @@ impl DeviceMemory {
         let into = dst.as_mut_ptr().cast();
         // SAFETY: the driver has set this function. `check` has ensured that the range is inside
         // the device memory. `dst` is valid for writes of `dst.len()` bytes.
-        let ret = unsafe { copy(into, self.as_ptr(), offset as u64, dst.len()) };
-        cvt_errno(CALL, ret)
+        cvt_errno(CALL, || unsafe {
+            copy(into, self.as_ptr(), offset as u64, dst.len())
+        })
     }
 
     /// Returns the C object, which exists until the last clone of this handle is dropped.
@@ -162,7 +164,8 @@ impl Drop for Inner {
         // SAFETY: `new` allocated the memory, and only this `drop` frees it. All regions that
         // were registered for the memory have been deregistered, because each of them owned a
         // handle to the memory.
-        let ret = unsafe { verbs_ext::ibv_free_dm(self.raw.as_ptr()) };
-        log_destroy_error(cvt_errno("ibv_free_dm", ret));
+        log_destroy_error(cvt_errno("ibv_free_dm", || unsafe {
+            verbs_ext::ibv_free_dm(self.raw.as_ptr())
+        }));
     }
 }

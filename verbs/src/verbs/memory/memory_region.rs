@@ -445,9 +445,9 @@ impl MemoryRegion {
         let pd = self.pd().as_ptr();
         // SAFETY: `pd` is alive, and all elements of `list` lie in this region, which is registered
         // in `pd`.
-        let ret =
-            unsafe { verbs_ext::ibv_advise_mr(pd, advice, IBV_ADVISE_MR_FLAG_FLUSH, &mut list) };
-        cvt_errno("ibv_advise_mr", ret)
+        cvt_errno("ibv_advise_mr", || unsafe {
+            verbs_ext::ibv_advise_mr(pd, advice, IBV_ADVISE_MR_FLAG_FLUSH, &mut list)
+        })
     }
 
     /// Creates a region whose bytes are in the memory of the process.
@@ -651,8 +651,9 @@ impl Drop for Inner {
             return;
         }
         // SAFETY: `raw` was registered for this object, and only this `drop` deregisters it.
-        let ret = unsafe { ffi::ibv_dereg_mr(self.raw.as_ptr()) };
-        let result = cvt_errno("ibv_dereg_mr", ret);
+        let result = cvt_errno("ibv_dereg_mr", || unsafe {
+            ffi::ibv_dereg_mr(self.raw.as_ptr())
+        });
         if result.is_ok() {
             // SAFETY: only this `drop` drops the mapping, and no code uses the field afterwards.
             // The device no longer accesses the memory.

@@ -153,7 +153,8 @@ impl Drop for MemoryWindow {
             return;
         }
         // SAFETY: `new` allocated the window, and only this `drop` frees it.
-        let ret = unsafe { verbs_ext::ibv_dealloc_mw(self.raw.as_ptr()) };
-        log_destroy_error(cvt_errno("ibv_dealloc_mw", ret));
+        log_destroy_error(cvt_errno("ibv_dealloc_mw", || unsafe {
+            verbs_ext::ibv_dealloc_mw(self.raw.as_ptr())
+        }));
     }
 }

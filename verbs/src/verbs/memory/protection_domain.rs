@@ -111,8 +111,9 @@ impl Drop for Inner {
         // SAFETY: the domain was allocated for this object, and only this `drop` frees it. All
         // objects in the domain have been destroyed, because each of them owned a handle to the
         // domain.
-        let ret = unsafe { ffi::ibv_dealloc_pd(self.raw.as_ptr()) };
-        log_destroy_error(cvt_errno("ibv_dealloc_pd", ret));
+        log_destroy_error(cvt_errno("ibv_dealloc_pd", || unsafe {
+            ffi::ibv_dealloc_pd(self.raw.as_ptr())
+        }));
     }
 }
 

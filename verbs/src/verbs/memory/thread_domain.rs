@@ -169,7 +169,8 @@ impl Drop for Inner {
         // SAFETY: `new` allocated the domain, and only this `drop` frees it. All parent domains
         // that combined this domain with another one have been freed, because each of them owned a
         // handle to this domain.
-        let ret = unsafe { verbs_ext::ibv_dealloc_td(self.raw.as_ptr()) };
-        log_destroy_error(cvt_errno("ibv_dealloc_td", ret));
+        log_destroy_error(cvt_errno("ibv_dealloc_td", || unsafe {
+            verbs_ext::ibv_dealloc_td(self.raw.as_ptr())
+        }));
     }
 }

@@ -14,7 +14,7 @@ use super::{
     qp_attr, recv_queue::RecvQueue, send_ops, send_queue::SendQueue,
 };
 use crate::{
-    sys::{Process, cvt_errno, cvt_ptr, ffi, lock_hot, log_destroy_error, verbs_ext},
+    sys::{Process, cvt_errno, cvt_post, cvt_ptr, ffi, lock_hot, log_destroy_error, verbs_ext},
     verbs::{
         completion::CompletionQueue,
         memory::{ProtectionDomain, ThreadDomain},
@@ -239,7 +239,7 @@ impl QueuePair {
         // SAFETY: the queue pair exists and supports the request, and `wr` and `bad_wr` are local
         // variables. The caller guarantees that the objects exist.
         let ret = unsafe { ffi::ibv_post_send(self.as_ptr(), &raw mut wr, &raw mut bad_wr) };
-        cvt_errno(CALL, ret)
+        cvt_post(CALL, ret)
     }
 
     /// Posts receives, in order.
@@ -303,7 +303,7 @@ impl QueuePair {
         // SAFETY: the queue pair exists, and `wr` and its elements exist during the call. The
         // caller guarantees that the memory stays valid.
         let ret = unsafe { ffi::ibv_post_send(self.as_ptr(), &raw mut wr, &raw mut bad_wr) };
-        cvt_errno("ibv_post_send", ret)
+        cvt_post("ibv_post_send", ret)
     }
 
     /// Posts several sends in order with one call. Does not check the requests, and does not keep
@@ -327,7 +327,7 @@ impl QueuePair {
             // SAFETY: the queue pair exists, and `list` and its elements exist during the call. The
             // caller guarantees that the memory stays valid.
             let ret = unsafe { ffi::ibv_post_send(self.as_ptr(), list, &raw mut bad_wr) };
-            cvt_errno("ibv_post_send", ret)
+            cvt_post("ibv_post_send", ret)
         })
     }
 
@@ -353,7 +353,7 @@ impl QueuePair {
         // SAFETY: the queue pair exists, and `wr` and its element exist during the call. The caller
         // guarantees that the memory stays valid.
         let ret = unsafe { ffi::ibv_post_recv(self.as_ptr(), &raw mut wr, &raw mut bad_wr) };
-        cvt_errno("ibv_post_recv", ret)
+        cvt_post("ibv_post_recv", ret)
     }
 
     /// Modifies attributes of the queue pair, for example its state.
@@ -370,10 +370,10 @@ impl QueuePair {
         let _guard = self.lock_thread_domain();
         // SAFETY: the queue pair exists. `raw` is a local variable, and all members that `mask`
         // names are set.
-        let ret =
-            unsafe { ffi::ibv_modify_qp(self.as_ptr(), &raw mut raw, mask.bits().cast_signed()) };
-        cvt_errno("ibv_modify_qp", ret)
-            .map_err(|error| ModifyError::new(error, self.qp_type, self.state().ok(), attr))
+        let modified = cvt_errno("ibv_modify_qp", || unsafe {
+            ffi::ibv_modify_qp(self.as_ptr(), &raw mut raw, mask.bits().cast_signed())
+        });
+        modified.map_err(|error| ModifyError::new(error, self.qp_type, self.state().ok(), attr))
     }
 
     /// Moves the queue pair to the error state, in which all posted requests complete with an
@@ -446,10 +446,10 @@ impl QueuePair {
         let mut init_attr = MaybeUninit::zeroed();
         let mask = mask.bits().cast_signed();
         // SAFETY: the queue pair exists, and `attr` and `init_attr` are local variables.
-        let ret = unsafe {
+        cvt_errno("ibv_query_qp", || unsafe {
             ffi::ibv_query_qp(self.as_ptr(), &raw mut attr, mask, init_attr.as_mut_ptr())
-        };
-        cvt_errno("ibv_query_qp", ret).map(|()| attr)
+        })
+        .map(|()| attr)
     }
 
     /// Returns the queue pair's number, which identifies the queue pair to peers and in
@@ -525,7 +525,8 @@ impl Drop for QueuePair {
         // SAFETY: the queue pair exists, and only this `drop` destroys it. Its owner no longer uses
         // it. If another thread reads an event of the queue pair now, libibverbs waits until that
         // thread has acknowledged the event.
-        let ret = unsafe { ffi::ibv_destroy_qp(self.as_ptr()) };
-        log_destroy_error(cvt_errno("ibv_destroy_qp", ret));
+        log_destroy_error(cvt_errno("ibv_destroy_qp", || unsafe {
+            ffi::ibv_destroy_qp(self.as_ptr())
+        }));
     }
 }

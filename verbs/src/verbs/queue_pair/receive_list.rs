@@ -8,7 +8,7 @@ use rdma_status::OsError;
 
 use super::{QueuePair, SharedReceiveQueue};
 use crate::{
-    sys::{cvt_errno, ffi},
+    sys::{cvt_post, ffi},
     verbs::work_request::{RawSge, raw},
 };
 
@@ -71,7 +71,7 @@ impl QueuePair {
             // The caller guarantees that the queue has free entries and that the memory stays
             // valid.
             let ret = unsafe { ffi::ibv_post_recv(self.as_ptr(), chain, &raw mut bad_wr) };
-            cvt_errno("ibv_post_recv", ret)
+            cvt_post("ibv_post_recv", ret)
         })
     }
 }
@@ -98,7 +98,7 @@ impl SharedReceiveQueue {
             // SAFETY: the queue exists, and `chain` and its elements exist during the call. The
             // caller guarantees that the queue has free entries and that the memory stays valid.
             let ret = unsafe { ffi::ibv_post_srq_recv(self.as_ptr(), chain, &raw mut bad_wr) };
-            cvt_errno("ibv_post_srq_recv", ret)
+            cvt_post("ibv_post_srq_recv", ret)
         })
     }
 }

@@ -11,7 +11,7 @@ use rdma_status::OsError;
 
 use super::recv_queue::RecvQueue;
 use crate::{
-    sys::{Process, cvt_errno, cvt_ptr, ffi, lock, log_destroy_error},
+    sys::{Process, cvt_errno, cvt_post, cvt_ptr, ffi, lock, log_destroy_error},
     verbs::{
         memory::ProtectionDomain,
         work_request::{PostError, RawSge, RecvWr, raw},
@@ -158,7 +158,7 @@ impl SharedReceiveQueue {
         // SAFETY: the queue exists, and `wr` and its element exist during the call. The caller
         // guarantees that the memory stays valid.
         let ret = unsafe { ffi::ibv_post_srq_recv(self.as_ptr(), &raw mut wr, &raw mut bad_wr) };
-        cvt_errno("ibv_post_srq_recv", ret)
+        cvt_post("ibv_post_srq_recv", ret)
     }
 
     /// Sets the low-water mark: [`SrqAttr::srq_limit`].
@@ -176,8 +176,9 @@ impl SharedReceiveQueue {
         };
         let mask = ffi::ibv_srq_attr_mask::IBV_SRQ_LIMIT.0.cast_signed();
         // SAFETY: the queue exists, and `attr` is a local variable.
-        let ret = unsafe { ffi::ibv_modify_srq(self.as_ptr(), &raw mut attr, mask) };
-        cvt_errno("ibv_modify_srq", ret)
+        cvt_errno("ibv_modify_srq", || unsafe {
+            ffi::ibv_modify_srq(self.as_ptr(), &raw mut attr, mask)
+        })
     }
 
     /// Queries the queue's capacities and low-water mark.
@@ -190,8 +191,9 @@ impl SharedReceiveQueue {
     pub fn query(&self) -> Result<SrqAttr, OsError> {
         let mut attr = MaybeUninit::<ffi::ibv_srq_attr>::zeroed();
         // SAFETY: the queue exists, and `attr` is a local variable.
-        let ret = unsafe { ffi::ibv_query_srq(self.as_ptr(), attr.as_mut_ptr()) };
-        cvt_errno("ibv_query_srq", ret)?;
+        cvt_errno("ibv_query_srq", || unsafe {
+            ffi::ibv_query_srq(self.as_ptr(), attr.as_mut_ptr())
+        })?;
         // SAFETY: `ibv_srq_attr` consists of integers. `attr` was zeroed, and the call filled it
         // in.
         let ffi::ibv_srq_attr {
@@ -253,7 +255,8 @@ impl Drop for Inner {
         }
         // SAFETY: `new` created the queue, and only this `drop` destroys it. All queue pairs that
         // used the queue have been destroyed, because each of them owned a handle to the queue.
-        let ret = unsafe { ffi::ibv_destroy_srq(self.raw.as_ptr()) };
-        log_destroy_error(cvt_errno("ibv_destroy_srq", ret));
+        log_destroy_error(cvt_errno("ibv_destroy_srq", || unsafe {
+            ffi::ibv_destroy_srq(self.raw.as_ptr())
+        }));
     }
 }

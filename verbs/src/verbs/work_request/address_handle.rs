@@ -215,8 +215,9 @@ impl Drop for Inner {
         // SAFETY: `from_raw` took ownership of the handle, and only this `drop` destroys it. All
         // queue pairs whose requests used the handle have been destroyed, because each of these
         // queue pairs owned a clone of the handle.
-        let ret = unsafe { ffi::ibv_destroy_ah(self.raw.as_ptr()) };
-        log_destroy_error(cvt_errno("ibv_destroy_ah", ret));
+        log_destroy_error(cvt_errno("ibv_destroy_ah", || unsafe {
+            ffi::ibv_destroy_ah(self.raw.as_ptr())
+        }));
     }
 }
 

@@ -6,7 +6,7 @@ use rdma_status::OsError;
 
 use super::Sge;
 use crate::{
-    sys::{cvt_errno, ffi},
+    sys::{cvt_post, ffi},
     verbs::memory::MemoryRegion,
 };
 
@@ -155,7 +155,7 @@ impl<W: RawWr> Chain<W> {
         let translated = self.wrs.len();
         let result = self.link().map_or(Ok(()), |first| {
             let mut bad = ptr::null_mut();
-            cvt_errno(call, post(first, &raw mut bad)).map_err(|error| PostError {
+            cvt_post(call, post(first, &raw mut bad)).map_err(|error| PostError {
                 posted: index(first, translated, bad),
                 error,
             })
