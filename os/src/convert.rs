@@ -3,7 +3,7 @@ use std::{io, ptr::NonNull, time::Duration};
 use nix::errno::Errno;
 use rdma_status::OsError;
 
-// The functions `cvt`, `cvt_errno` and `cvt_ptr` make a call of C. Some drivers report a failure
+// The functions `cvt`, `cvt_errno` and `cvt_ptr` call a C function. Some drivers report a failure
 // without setting `errno`. The functions therefore set `errno` to 0 before the call, and such a
 // failure becomes `EIO`. Otherwise it would have the number of an earlier error of this thread.
 

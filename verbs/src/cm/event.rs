@@ -212,7 +212,7 @@ impl EventChannel {
         let read = cvt("rdma_get_cm_event", || unsafe {
             ffi::rdma_get_cm_event(self.as_ptr(), &raw mut raw)
         });
-        let failure = Errno::last_raw();
+        let errno = Errno::last_raw();
         match read {
             Ok(_) => {}
             Err(OsError {
@@ -225,9 +225,9 @@ impl EventChannel {
         // channel, whose lock is held.
         let mut event = unsafe { CmEvent::copy(raw, self) };
         // If a call that librdmacm makes while it reads the event fails, librdmacm stores the
-        // call's result −1 as the status. The reason is in `errno`.
-        if event.status == -1 && failure > 0 {
-            event.status = -failure;
+        // call's result −1 as the status. The error number is in `errno`, which `cvt` had set to 0.
+        if event.status == -1 && errno > 0 {
+            event.status = -errno;
         }
         if event.event() == CmEventType::DEVICE_REMOVAL {
             // SAFETY: `raw` is an unacknowledged event.
